@@ -1,0 +1,137 @@
+"""Work units over processes: results in order, a bounded number under way, the same answer for any number of workers.
+
+Owns process pools and the optional Ray engine. Knows nothing of text or shards: a unit is whatever the caller hands in.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from bertsmith.errors import BertsmithError, ConfigError, Stopped
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+
+ENGINES = ("local", "ray")
+AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
+
+
+def ordered_map(
+    function: Callable[[Unit], Result],
+    units: Iterable[Unit],
+    *,
+    workers: int = 1,
+    engine: str = "local",
+    patience: float = 600.0,
+) -> Iterator[Result]:
+    """Yields `function(unit)` for every unit, in the order of the units.
+
+    At most `AHEAD` units per worker are in memory at once. A worker that dies or gives no answer within `patience`
+    seconds ends the map with `Stopped`, naming the unit.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers={workers}: at least one is needed")
+    if engine == "ray":
+        return _over_ray(function, units, workers=workers, patience=patience)
+    if engine != "local":
+        raise ConfigError(f"engine={engine} is not known; the engines are {' and '.join(ENGINES)}")
+    if workers == 1:
+        return map(function, units)
+    return _over_processes(function, units, workers=workers, patience=patience)
+
+
+def default_workers() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _over_processes(
+    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
+) -> Iterator[Result]:
+    # Spawned, not forked: tokenizers and torch hold threads, and a fork of a threaded process can hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_settle_in)
+    waiting: deque[Future[Result]] = deque()
+    taken = 0
+    try:
+        for unit in units:
+            waiting.append(pool.submit(function, unit))
+            if len(waiting) >= workers * AHEAD:
+                yield waiting.popleft().result(timeout=patience)
+                taken += 1
+        while waiting:
+            yield waiting.popleft().result(timeout=patience)
+            taken += 1
+    except BrokenProcessPool as error:
+        raise _lost(taken, "a worker process was killed (often by the system, for want of memory)") from error
+    except FutureTimeout as error:
+        _kill(pool)
+        raise _lost(taken, f"no worker answered within {patience:g} s") from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _settle_in() -> None:
+    """First thing in a worker: leave Ctrl-C to the parent, and take one core only."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.kill()
+
+
+def _lost(unit: int, why: str) -> Stopped:
+    return Stopped(
+        f"{why} at work unit {unit}; what was finished is kept: "
+        "run the same command again, with fewer workers if memory is short"
+    )
+
+
+def _over_ray(
+    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
+) -> Iterator[Result]:
+    try:
+        import ray
+    except ImportError as error:
+        raise BertsmithError("engine ray needs Ray: pip install 'bertsmith[ray]'") from error
+    ours = not ray.is_initialized()
+    if ours:
+        # An address in RAY_ADDRESS joins that cluster; otherwise a local one is started for this call.
+        local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
+        ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False, **local)
+    task = ray.remote(max_retries=2)(_call)
+    shared = ray.put(function)
+    waiting: deque[Any] = deque()
+    taken = 0
+    try:
+        for unit in units:
+            waiting.append(task.remote(shared, unit))
+            if len(waiting) >= workers * AHEAD:
+                yield ray.get(waiting.popleft(), timeout=patience)
+                taken += 1
+        while waiting:
+            yield ray.get(waiting.popleft(), timeout=patience)
+            taken += 1
+    except ray.exceptions.GetTimeoutError as error:
+        raise _lost(taken, f"no Ray worker answered within {patience:g} s") from error
+    except ray.exceptions.WorkerCrashedError as error:
+        raise _lost(taken, "a Ray worker was killed") from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _call(function: Callable[[Unit], Result], unit: Unit) -> Result:
+    return function(unit)

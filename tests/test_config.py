@@ -1,0 +1,87 @@
+"""Strict settings: every way to be wrong gives one line that says what and where."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from bertsmith import config
+from bertsmith.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inner:
+    layers: int = 12
+    rate: float = 1e-4
+    mode: Literal["pre", "post"] = "post"
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    encoder: Inner = field(default_factory=Inner)
+    steps: int | None = None
+    sizes: tuple[int, ...] = (1, 2)
+    pair: tuple[float, float] = (0.9, 0.999)
+    folder: Path = Path("x")
+    fast: bool = True
+    table: dict[str, int] = field(default_factory=dict)
+
+
+def test_round_trip_through_plain_values() -> None:
+    outer = Outer("a", Inner(3, 2e-5, "pre"), 7, (5,), (0.8, 0.98), Path("y/z"), False, {"k": 1})
+    assert config.from_dict(Outer, config.to_dict(outer)) == outer
+
+
+def test_overrides_are_toml_and_reach_inside() -> None:
+    changed = config.override(Outer("a"), ["encoder.layers=4", "encoder.rate=3e-5", "steps=10", "name=run one", "sizes=[3, 4]"])
+    assert changed == Outer("run one", Inner(4, 3e-5), 10, (3, 4))
+    assert config.override(Outer("a"), ["fast=false", 'name="7"']) == dataclasses.replace(Outer("7"), fast=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("encoder.layer=4", "encoder.layer=4 is no setting of encoder; did you mean encoder.layers?"),
+        ("encodr.layers=4", "encodr.layers=4 is no setting of outer; did you mean encoder?"),
+        ("step=4", "step=4 is no setting of outer; did you mean steps?"),
+        ("encoder.layers=four", "encoder.layers=four must be a whole number"),
+        ("encoder.layers=true", "encoder.layers=true must be a whole number"),
+        ("encoder.mode=pots", "encoder.mode=pots must be one of pre, post; did you mean post?"),
+        ("fast=1", "fast=1 must be true or false"),
+        ("pair=[1.0]", "pair=[1.0] must be a list of 2"),
+        ("sizes=[1, 'x']", "sizes[1]=x must be a whole number"),
+        ("steps", "'steps' is no override: write setting=value, such as encoder.layers=4"),
+        ("table.x=1", "table.x=1 is no setting of table"),
+    ],
+)
+def test_wrong_overrides_name_the_nearest(change: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.override(Outer("a"), [change])
+    assert str(caught.value) == message
+
+
+def test_missing_and_ill_shaped_tables() -> None:
+    with pytest.raises(ConfigError, match="name is missing"):
+        config.from_dict(Outer, {})
+    with pytest.raises(ConfigError, match="encoder must be a table of settings, not 3"):
+        config.from_dict(Outer, {"name": "a", "encoder": 3})
+
+
+def test_the_folder_is_the_registry() -> None:
+    kinds = config.names("bertsmith.text")
+    assert "wordpiece" in kinds
+    assert "tokenizer" not in kinds
+    with pytest.raises(ConfigError, match=r"'wordpeice' is not among text: .*did you mean wordpiece\?"):
+        config.find("bertsmith.text", "wordpeice")
+
+
+def test_kinds_travel_with_their_settings() -> None:
+    wordpiece = config.find("bertsmith.text", "wordpiece").Config(lowercase=False)
+    plain = config.to_dict(wordpiece)
+    assert plain["kind"] == "wordpiece"
+    assert config.from_dict(type(wordpiece), plain) == wordpiece
