@@ -38,7 +38,9 @@ def test_round_trip_through_plain_values() -> None:
 
 
 def test_overrides_are_toml_and_reach_inside() -> None:
-    changed = config.override(Outer("a"), ["encoder.layers=4", "encoder.rate=3e-5", "steps=10", "name=run one", "sizes=[3, 4]"])
+    changed = config.override(
+        Outer("a"), ["encoder.layers=4", "encoder.rate=3e-5", "steps=10", "name=run one", "sizes=[3, 4]"]
+    )
     assert changed == Outer("run one", Inner(4, 3e-5), 10, (3, 4))
     assert config.override(Outer("a"), ["fast=false", 'name="7"']) == dataclasses.replace(Outer("7"), fast=False)
 

@@ -64,7 +64,7 @@ def test_an_error_in_a_worker_arrives_as_it_was(workers: int) -> None:
 
 def test_a_killed_worker_is_named() -> None:
     results = ordered_map(die_at_three, range(30), workers=2)
-    with pytest.raises(Stopped, match="a worker process was killed .* at work unit"):
+    with pytest.raises(Stopped, match=r"a worker process was killed .* at work unit"):
         list(results)
 
 

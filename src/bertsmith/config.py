@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Registry:
-    """Marks a field that holds the `Config` of some file of a folder: `Annotated[Any, Registry("bertsmith.encoders")]`."""
+    """Marks a field that holds the `Config` of a file of a folder: `Annotated[Any, Registry("bertsmith.encoders")]`."""
 
     folder: str
 
@@ -152,7 +152,7 @@ def _unknown(cls: Any, where: str, key: str, value: Any, known: Iterable[str]) -
 
 
 def _what(cls: Any) -> str:
-    return cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower()
+    return str(cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower())
 
 
 def _required(item: dataclasses.Field[Any]) -> bool:
@@ -226,7 +226,9 @@ def _fit_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     real = [problem for choice, problem in problems if choice is not type(None)]
     if len(real) == 1:
         raise real[0]
-    wanted = " or ".join("nothing" if choice is type(None) else getattr(choice, "__name__", str(choice)) for choice in choices)
+    wanted = " or ".join(
+        "nothing" if choice is type(None) else getattr(choice, "__name__", str(choice)) for choice in choices
+    )
     raise ConfigError(f"{where}={_shown(value)} must be {wanted}")
 
 
@@ -234,7 +236,9 @@ def _fit_sequence(origin: Any, inner: tuple[Any, ...], value: Any, where: str) -
     _expect(isinstance(value, list | tuple), where, value, "a list")
     if origin is tuple and not (len(inner) == 2 and inner[1] is Ellipsis):
         _expect(len(value) == len(inner), where, value, f"a list of {len(inner)}")
-        return tuple(_fit(hint, item, f"{where}[{place}]") for place, (hint, item) in enumerate(zip(inner, value, strict=True)))
+        return tuple(
+            _fit(hint, item, f"{where}[{place}]") for place, (hint, item) in enumerate(zip(inner, value, strict=True))
+        )
     return origin(_fit(inner[0], item, f"{where}[{place}]") for place, item in enumerate(value))
 
 

@@ -24,7 +24,9 @@ def examine(asked: str = "auto") -> dict[str, Any]:
     device = choose_device(asked)
     checks = [_numeric_check(device, dtype) for dtype in TOLERANCE]
     disk = shutil.disk_usage(os.getcwd())
-    problems = [f"{check['precision']} on {device} is wrong by {check['error']:.1e}" for check in checks if not check["ok"]]
+    problems = [
+        f"{check['precision']} on {device} is wrong by {check['error']:.1e}" for check in checks if not check["ok"]
+    ]
     if disk.free < LEAST_FREE:
         problems.append(f"only {disk.free:,} bytes are free in {os.getcwd()}")
     return {
@@ -60,9 +62,7 @@ def choose_device(asked: str) -> str:
 def _numeric_check(device: str, dtype: torch.dtype) -> dict[str, Any]:
     """A small encoder block forward and backward on the device, against the CPU in float64."""
     expected, found = _block("cpu", torch.float64), _block(device, dtype)
-    error = max(
-        float((a - b.double().cpu()).abs().max() / a.abs().max()) for a, b in zip(expected, found, strict=True)
-    )
+    error = max(float((a - b.double().cpu()).abs().max() / a.abs().max()) for a, b in zip(expected, found, strict=True))
     finite = error == error
     return {"precision": str(dtype).split(".")[-1], "error": error, "ok": finite and error <= TOLERANCE[dtype]}
 
@@ -71,11 +71,10 @@ def _block(device: str, dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((4, 96, 64), (64, 64), (64,))]
     inputs, weight, scale = (value.to(device, dtype).requires_grad_() for value in drawn)
-    heads = (inputs @ weight / 8).unflatten(-1, (4, 16)).transpose(1, 2)
+    heads = (inputs @ weight / 8).view(4, 96, 4, 16).transpose(1, 2)
     attended = nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
     output = nn.functional.gelu(nn.functional.layer_norm(inputs + attended, (64,), scale))
-    output.square().mean().backward()
-    gradients = [value.grad for value in (inputs, weight, scale) if value.grad is not None]
+    gradients = torch.autograd.grad(output.square().mean(), (inputs, weight, scale))
     return [output.detach(), *gradients]
 
 

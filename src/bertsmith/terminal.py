@@ -1,0 +1,189 @@
+"""How results look in a terminal. Takes finished facts and prints them; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bertsmith.corpus.shards import FileReport, Shards
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.types import Encoded
+
+console = Console(highlight=False)
+SHADES = ("black on bright_cyan", "black on bright_yellow")  # neighbouring tokens, so that their borders show
+UNKNOWN = "white on red"
+MOST_ROWS = 40
+
+
+def table(facts: Mapping[str, Any], *, title: str = "") -> None:
+    """Names and values in two columns."""
+    grid = Table(
+        title=title or None, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+    )
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        grid.add_row(name.replace("_", " "), shown(name, value))
+    console.print(grid)
+
+
+def shown(name: str, value: Any) -> str:
+    """A value as a person reads it: thousands apart, shares in percent, bytes in MB."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value / 1e6:,.1f} MB" if name.endswith("bytes") or name == "bytes" else f"{value:,}"
+    if isinstance(value, float):
+        rate = name.endswith(("_rate", "_used")) or name == "held_out"
+        return f"{value:.2%}" if rate else f"{value:.3f}"
+    if isinstance(value, Mapping):
+        return "  ".join(f"{key} {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# --- tokenizers ----------------------------------------------------------------------------------------------------
+
+
+def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    roles = {role: token for role, token in vars(tokenizer.specials).items() if token}
+    return {
+        "kind": tokenizer.kind,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "fingerprint": tokenizer.fingerprint,
+        "specials": {token: tokenizer.id(token) for token in dict.fromkeys(roles.values())},
+    }
+
+
+def tokenizer_card(facts: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    table(facts)
+    words = tokenizer.vocabulary()
+    places = np.linspace(0, len(words) - 1, num=min(len(words), 24)).astype(int)
+    console.print(
+        "[dim]from the first to the last entry:[/dim]", "  ".join(words[place] for place in places), markup=True
+    )
+
+
+def tokenizer_learned(tokenizer: Tokenizer, folder: Path) -> None:
+    tokenizer_card({"folder": folder, **tokenizer_facts(tokenizer)}, tokenizer)
+
+
+def tokenizer_measured(facts: Mapping[str, Any]) -> None:
+    table(facts)
+
+
+def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded]) -> dict[str, Any]:
+    """What a tokenizer made of one text, or of a pair."""
+    unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
+    tokens = sum(map(len, encoded))
+    row = tokenizer.frame(*encoded, length=tokens + len(tokenizer.frame_parts.pair))
+    return {
+        "tokens": [tokenizer.token(int(number)) for number in row.ids],
+        "ids": row.ids.tolist(),
+        "segments": row.segments.tolist(),
+        "offsets": row.offsets.tolist(),
+        "texts": row.texts.tolist(),
+        "unknown": unknown,
+        "unknown_rate": unknown / max(tokens, 1),
+        "tokens_per_word": tokens / max(sum(len(text.split()) for text in texts), 1),
+    }
+
+
+def encoding_picture(
+    tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded], facts: Mapping[str, Any]
+) -> None:
+    """The text with its tokens shaded, then a row for each token of the framed input."""
+    for text, one in zip(texts, encoded, strict=True):
+        console.print(_shaded(text, one, tokenizer.unknown_id))
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("", "token", "id", "segment", "begin", "end"):
+        rows.add_column(heading, justify="left" if heading == "token" else "right")
+    columns = zip(facts["tokens"], facts["ids"], facts["segments"], facts["offsets"], facts["texts"], strict=True)
+    for place, (token, number, segment, (begin, end), source) in enumerate(columns):
+        if place == MOST_ROWS:
+            rows.add_row("…", f"{len(facts['ids']) - MOST_ROWS} more (--json shows all)", "", "", "", "")
+            break
+        style = "red" if number == tokenizer.unknown_id else "dim" if source < 0 else ""
+        where = ("", "") if source < 0 else (str(begin), str(end))
+        rows.add_row(str(place), Text(token), str(number), str(segment), *where, style=style)
+    console.print(rows)
+    console.print(
+        f"{len(facts['ids'])} tokens with the frame, {facts['tokens_per_word']:.2f} a word, "
+        f"unknown {facts['unknown_rate']:.1%}"
+    )
+
+
+def encoding_line(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
+    """The shaded text and its pieces on two lines."""
+    console.print(_shaded(text, encoded, tokenizer.unknown_id))
+    console.print(Text("  " + " ".join(tokenizer.token(int(number)) for number in encoded.ids), style="dim"))
+
+
+def _shaded(text: str, encoded: Encoded, unknown: int) -> Text:
+    picture = Text(text)
+    for place, (number, (begin, end)) in enumerate(zip(encoded.ids.tolist(), encoded.offsets.tolist(), strict=True)):
+        picture.stylize(UNKNOWN if number == unknown else SHADES[place % len(SHADES)], begin, end)
+    return picture
+
+
+# --- shards --------------------------------------------------------------------------------------------------------
+
+
+def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The figures of a shard set that its maker wants to see."""
+    splits = {name: Shards.open(folder, name) for name in ("train", "held-out")}
+    tokens = sum(split.tokens for split in splits.values())
+    size = sum(path.stat().st_size for path in folder.glob("*.shard"))
+    return {
+        "folder": str(folder),
+        "tokenizer": splits["train"].fingerprint,
+        "documents": splits["train"].documents,
+        "sentences": splits["train"].sentences,
+        "tokens": splits["train"].tokens,
+        "held_out_documents": splits["held-out"].documents,
+        "held_out_tokens": splits["held-out"].tokens,
+        **index.get("counts", {}),
+        "tokens_per_sentence": splits["train"].tokens / max(splits["train"].sentences, 1),
+        "bytes_per_token": size / max(tokens, 1),
+        "bytes": size,
+    }
+
+
+def shards_prepared(facts: Mapping[str, Any]) -> None:
+    table(facts)
+
+
+def report_facts(report: FileReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "ok": report.ok,
+        "bytes": report.bytes,
+        "tokens": report.tokens,
+        "message": report.message,
+    }
+
+
+def verified(report: FileReport) -> None:
+    mark = "[green]ok[/green]     " if report.ok else "[red]DAMAGED[/red]"
+    tokens = f"{report.tokens:,} tokens" if report.tokens else ""
+    console.print(f"{mark} {report.name:<28} {report.bytes:>14,} bytes  {tokens:>22}  {report.message}", markup=True)
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def doctor_card(facts: Mapping[str, Any]) -> None:
+    plain = {name: value for name, value in facts.items() if name not in ("ok", "problems", "numeric")}
+    table(plain)
+    for check in facts["numeric"]:
+        mark = "[green]ok[/green]" if check["ok"] else "[red]WRONG[/red]"
+        console.print(
+            f"{mark} {check['precision']} on {facts['device']} against float64 on the CPU: {check['error']:.1e}",
+            markup=True,
+        )
+    console.print("[green]fit[/green]" if facts["ok"] else f"[red]{'; '.join(facts['problems'])}[/red]", markup=True)
