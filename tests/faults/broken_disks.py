@@ -1,0 +1,101 @@
+"""Deliberately broken ways of writing: a campaign that does not fail on them proves nothing.
+
+Each is mixed in front of a `RecordingDisk` or `FailingDisk`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertsmith.durable import Chunk, Disk, Written
+from bertsmith.durable_faults import FailingDisk, RecordingDisk
+
+
+class QuickDisk(Disk):
+    """Not broken, but without syncs: for what is checked after the fault, where only the speed of syncing counts."""
+
+    def _fsync(self, descriptor: int, path: Path) -> None:
+        pass
+
+    def _sync_folder(self, path: Path) -> None:
+        pass
+
+
+class NoFsync(Disk):
+    def _fsync(self, descriptor: int, path: Path) -> None:
+        pass
+
+
+class NoFolderSync(Disk):
+    def _sync_folder(self, path: Path) -> None:
+        pass
+
+
+class InPlace(Disk):
+    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> Written:
+        return super().write_file(path, chunks, atomic=False)
+
+
+class _HoldsBack(Disk):
+    """Says that files whose name begins with `held` are written, and writes them after one that begins with `until`."""
+
+    held: str
+    until: str
+
+    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> Written:
+        waiting: list[tuple[Path, bytes]] = self.__dict__.setdefault("_waiting", [])
+        data = b"".join(chunks)
+        if Path(path).name.startswith(self.held):
+            waiting.append((Path(path), data))
+            return Written(len(data), hashlib.sha256(data).hexdigest())
+        written = super().write_file(path, [data], atomic=atomic)
+        while waiting and Path(path).name.startswith(self.until):
+            late, data = waiting.pop(0)
+            super().write_file(late, [data], atomic=atomic)
+        return written
+
+
+class TrainFirst(_HoldsBack):
+    held, until = "held-out-", "train-"
+
+
+class IndexFirst(_HoldsBack):
+    held, until = "train-00002", "index.json"  # the last commit
+
+
+class QuickFailing(FailingDisk, QuickDisk):
+    """Counts and fails at syncs like any other, but does not wait for them."""
+
+
+class NoFsyncRecording(NoFsync, RecordingDisk):
+    pass
+
+
+class NoFolderSyncRecording(NoFolderSync, RecordingDisk):
+    pass
+
+
+class InPlaceRecording(InPlace, RecordingDisk):
+    pass
+
+
+class TrainFirstRecording(TrainFirst, RecordingDisk):
+    pass
+
+
+class IndexFirstRecording(IndexFirst, RecordingDisk):
+    pass
+
+
+class InPlaceFailing(InPlace, QuickFailing):
+    pass
+
+
+class TrainFirstFailing(TrainFirst, QuickFailing):
+    pass
+
+
+class IndexFirstFailing(IndexFirst, QuickFailing):
+    pass

@@ -1,0 +1,121 @@
+"""Shards under faults (F1 to F6 of the campaign): the real build survives all of them, broken builds do not.
+
+The short forms run with every test; the long ones are marked slow and run with `make faults`.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import broken_disks
+from faults.shard_crashes import kills, power_losses, power_losses_after_kills, refusals, removals
+from faults.shard_damage import flips, truncations
+from faults.shard_world import Outcome
+
+from bertsmith.corpus import shard_file, shard_reader
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where possible: a real disk spends most of these tests on removing folders."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bertsmith-faults-") as name:
+            yield Path(name)
+
+
+def check(outcome: Outcome, at_least: int) -> None:
+    print(outcome)
+    assert outcome.landed == outcome.asked
+    assert outcome.asked >= at_least
+    assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
+
+
+def check_broken(outcome: Outcome) -> None:
+    print(outcome, *outcome.failures[:1], sep="\n")
+    assert outcome.landed == outcome.asked
+    assert outcome.failures, "this campaign does not notice a broken build"
+
+
+def test_kill_at_every_operation(folder: Path) -> None:
+    check(kills(folder, again=20), at_least=110)
+
+
+def test_kill_during_removal(folder: Path) -> None:
+    check(removals(folder), at_least=50)
+
+
+def test_power_loss_in_every_state(folder: Path) -> None:
+    check(power_losses(folder, whole=True), at_least=150)
+
+
+def test_power_loss_after_a_kill(folder: Path) -> None:
+    check(power_losses_after_kills(folder, every=9), at_least=700)
+
+
+def test_a_disk_that_refuses(folder: Path) -> None:
+    check(refusals(folder), at_least=300)
+
+
+def test_flipped_bytes(folder: Path) -> None:
+    check(flips(folder), at_least=20_000)
+
+
+def test_truncated_files(folder: Path) -> None:
+    check(truncations(folder), at_least=2000)
+
+
+@pytest.mark.parametrize("disk", ["InPlaceFailing", "TrainFirstFailing", "IndexFirstFailing"])
+def test_kills_find_broken_builds(folder: Path, disk: str) -> None:
+    check_broken(kills(folder, disk=getattr(broken_disks, disk)))
+
+
+@pytest.mark.parametrize(
+    "disk",
+    [
+        "NoFsyncRecording",
+        "NoFolderSyncRecording",
+        "InPlaceRecording",
+        "TrainFirstRecording",
+        "IndexFirstRecording",
+    ],
+)
+def test_power_losses_find_broken_builds(folder: Path, disk: str) -> None:
+    check_broken(power_losses(folder, disk=getattr(broken_disks, disk), limit=8))
+
+
+def test_flips_are_not_found_without_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (shard_reader, shard_file):
+        monkeypatch.setattr(module, "check_block", lambda *anything: None)
+    check_broken(flips(folder, masks=1))
+
+
+def test_truncations_are_not_found_where_short_reads_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def padded(descriptor: int, size: int, offset: int, path: Path) -> bytes:
+        return os.pread(descriptor, size, offset).ljust(size, b"\0")
+
+    monkeypatch.setattr(shard_reader, "read_exactly", padded)
+    check_broken(truncations(folder, count=500))
+
+
+@pytest.mark.slow
+def test_long_kills(tmp_path: Path) -> None:
+    check(kills(tmp_path, again=1000, seed=1), at_least=1000)
+
+
+@pytest.mark.slow
+def test_long_power_loss_after_a_kill(folder: Path) -> None:
+    check(power_losses_after_kills(folder, every=1), at_least=6000)
+
+
+@pytest.mark.slow
+def test_long_flips(folder: Path) -> None:
+    check(flips(folder, masks=24, seed=1), at_least=180_000)
+
+
+@pytest.mark.slow
+def test_long_truncations(folder: Path) -> None:
+    check(truncations(folder, count=40_000, seed=1), at_least=40_000)
