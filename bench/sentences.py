@@ -1,0 +1,119 @@
+"""Our sentence splitter beside libraries that do the same: speed on one core and agreement with the gold sets.
+
+    python bench/sentences.py [--english FILE] [--korean FILE] [--seconds 5]
+
+Files may be anything that `Corpus` reads; without them the demo's text is split. Libraries that are not installed, or
+do not load, are listed as absent. We wrote the gold sets as well as our rules, so they flatter ours: docs/corpora.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle
+from pathlib import Path
+
+from bertsmith.corpus.document import Corpus
+from bertsmith.corpus.prose import korean_prose, python_prose
+from bertsmith.corpus.sentences import split
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from corpus import gold
+
+Splitter = Callable[[str], Iterable[str]]
+LICENCES = {"pysbd": "MIT", "syntok": "MIT", "sentencex": "MIT", "blingfire": "MIT", "kiwipiepy": "Apache-2.0"}
+TEXT = 8_000_000  # characters of each language
+
+
+def pysbd(language: str) -> Splitter:
+    from pysbd import Segmenter
+
+    segment: Splitter = Segmenter(language="en", clean=False).segment  # it has no Korean
+    return segment
+
+
+def syntok(language: str) -> Splitter:
+    from syntok import segmenter
+
+    def sentences(text: str) -> Iterable[str]:
+        for paragraph in segmenter.process(text):
+            for tokens in paragraph:
+                yield "".join(token.spacing + token.value for token in tokens)
+
+    return sentences
+
+
+def sentencex(language: str) -> Splitter:
+    from sentencex import segment
+
+    return lambda text: segment(language[:2], text)
+
+
+def blingfire(language: str) -> Splitter:
+    from blingfire import text_to_sentences
+
+    return lambda text: text_to_sentences(text).split("\n")
+
+
+def kiwipiepy(language: str) -> Splitter:
+    from kiwipiepy import Kiwi
+
+    kiwi = Kiwi(num_workers=1)
+    return lambda text: [sentence.text for sentence in kiwi.split_into_sents(text)]
+
+
+def speed(splitter: Splitter, texts: list[str], seconds: float) -> float:
+    """MB of UTF-8 a second of processor time, over as many documents as the time allows."""
+    sized = [(text, len(text.encode())) for text in texts]
+    done, began = 0, time.process_time()
+    for text, size in cycle(sized):
+        for _ in splitter(text):
+            pass
+        done += size
+        if (taken := time.process_time() - began) > seconds:
+            return done / taken / 1e6
+    raise ValueError("no text")
+
+
+def text_of(path: Path | None, language: str) -> list[str]:
+    documents = Corpus([path]) if path else python_prose() if language == "english" else korean_prose()
+    texts: list[str] = []
+    left = TEXT
+    for document in documents:
+        texts.append(document.text)
+        left -= len(document.text)
+        if left <= 0:
+            break
+    return texts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--english", type=Path)
+    parser.add_argument("--korean", type=Path)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each splitter and language")
+    given = parser.parse_args()
+    texts = {language: text_of(getattr(given, language), language) for language in ("english", "korean")}
+    makers = {"bertsmith": lambda language: split, **{name: globals()[name] for name in LICENCES}}
+    print(f"{'splitter':<18}{'licence':<12}{'language':<10}{'MB/s':>8}{'precision':>11}{'recall':>8}{'F1':>8}")
+    for name, maker in makers.items():
+        for language, documents in texts.items():
+            try:
+                splitter = maker(language)
+                label = f"{name} {version(name)}" if name in LICENCES else name
+            except (ImportError, OSError, PackageNotFoundError) as error:
+                print(f"{name:<18}{LICENCES[name]:<12}absent: {type(error).__name__}")
+                break
+            found, invented, missed = gold.agreement(language, splitter)
+            precision, recall = found / (found + invented), found / (found + missed)
+            f1 = 2 * precision * recall / (precision + recall)
+            rate = speed(splitter, documents, given.seconds)
+            print(f"{label:<18}{LICENCES.get(name, ''):<12}{language:<10}{rate:>8.2f}", end="")
+            print(f"{precision:>11.3f}{recall:>8.3f}{f1:>8.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

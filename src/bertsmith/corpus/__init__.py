@@ -1,0 +1,1 @@
+"""Files -> documents -> sentences -> shards -> rows, with numpy and pyarrow only: never torch."""
