@@ -1,0 +1,47 @@
+"""Which characters a vocabulary spells its words with. Knows characters and counts, nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from bertsmith.errors import ConfigError, DataError
+
+# Syllables, and the jamo that they fall into: conjoining, compatibility, half-width and the two extensions.
+HANGUL = re.compile("[\uac00-\ud7a3\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0-\ud7ff\uffa0-\uffdc]")
+
+
+def by_coverage(counts: Mapping[str, int], *, coverage: float, most: int) -> list[str]:
+    """The fewest characters that make up `coverage` of all occurrences in the words, at most `most`, by code point."""
+    if not 0 < coverage <= 1:
+        raise ConfigError(f"coverage={coverage} must be a share of the text, above 0 and at most 1")
+    occurrences: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in word:
+            occurrences[character] += count
+    if not occurrences:
+        raise DataError("there are no words to learn a vocabulary from: the corpus is empty")
+    wanted = coverage * occurrences.total()
+    chosen: list[str] = []
+    covered = 0
+    # Ties by code point, so that the choice does not depend on the order of the counts.
+    for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= wanted or len(chosen) == most:
+            break
+        chosen.append(character)
+        covered += count
+    return sorted(chosen)
+
+
+def keep_spelled(counts: dict[str, int], alphabet: Iterable[str]) -> None:
+    """Drops the words that the alphabet cannot spell: they will be unknown whatever is learned."""
+    known = frozenset(alphabet)
+    for word in [word for word in counts if not known.issuperset(word)]:
+        del counts[word]
+
+
+def hangul_share(counts: Mapping[str, int]) -> float:
+    """The share of all word occurrences that contain Hangul."""
+    korean = sum(count for word, count in counts.items() if not word.isascii() and HANGUL.search(word))
+    return korean / max(1, sum(counts.values()))

@@ -1,0 +1,74 @@
+"""One or two encoded texts between special tokens: truncation, segments, offsets. Knows roles and ids, no spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bertsmith.errors import BertsmithError
+from bertsmith.types import Encoded, Frame, Row, Slot
+
+NOTHING = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
+
+
+class Template(NamedTuple):
+    """A frame by role: `("start", "a", "end")`, with the segment of each part of a pair."""
+
+    single: tuple[str, ...] = ("start", "a", "end")
+    pair: tuple[str, ...] = ("start", "a", "separator", "b", "end")
+    pair_segments: tuple[int, ...] = ()
+
+    def build(self, ids: Mapping[str, int]) -> Frame:
+        """The same frame in ids."""
+        slots: dict[str, Slot] = {"a": "a", "b": "b"}
+        single, pair = (tuple(slots.get(name) or ids[name] for name in names) for names in (self.single, self.pair))
+        return Frame(single, pair, self.pair_segments)
+
+
+def kept(first: int, second: int, *, room: int) -> tuple[int, int]:
+    """How many tokens of two texts stay where both together must fit into `room`.
+
+    Google's `_truncate_seq_pair` (bert: run_classifier.py) in closed form: while they do not fit, the longer text loses
+    its last token, the second one where both are as long.
+    """
+    if first + second <= room:
+        return first, second
+    half = room // 2
+    if second <= half:
+        return room - second, second
+    if first <= room - half:
+        return first, room - first
+    return room - half, half
+
+
+def frame(layout: Frame, a: Encoded, b: Encoded | None, *, length: int) -> Row:
+    """The texts in their frame, cut so that the row has at most `length` tokens."""
+    parts = layout.single if b is None else layout.pair
+    specials = sum(isinstance(part, int) for part in parts)
+    if length < specials:
+        raise BertsmithError(f"a row of length {length} has no room for its {specials} special tokens: make it longer")
+    both = (a, NOTHING if b is None else b)
+    keep = kept(len(a), len(both[1]), room=length - specials)
+    texts = [_cut(text, count) for text, count in zip(both, keep, strict=True)]
+    pieces = [_special(part) if isinstance(part, int) else texts["ab".index(part)] for part in parts]
+    sides = [-1 if isinstance(part, int) else "ab".index(part) for part in parts]
+    sizes = [len(piece) for piece in pieces]
+    segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(parts)
+    return Row(
+        ids=np.concatenate([piece.ids for piece in pieces]),
+        segments=np.repeat(np.array(segments, np.uint8), sizes),
+        texts=np.repeat(np.array(sides, np.int8), sizes),
+        offsets=np.concatenate([piece.offsets for piece in pieces]),
+        words=np.concatenate([piece.words for piece in pieces]),
+        cut=(len(a) - keep[0], len(both[1]) - keep[1]),
+    )
+
+
+def _cut(text: Encoded, count: int) -> Encoded:
+    return Encoded(text.ids[:count], text.offsets[:count], text.words[:count])
+
+
+def _special(token: int) -> Encoded:
+    return Encoded(np.array([token], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32))

@@ -1,0 +1,95 @@
+"""Texts cut into units whose ids do not depend on their neighbours: what makes counting and encoding fast.
+
+Every kind's rules are local to such units (white-space delimited words, mostly), and a corpus repeats them endlessly:
+a unit is counted, normalised or encoded once and looked up from then on. Knows nothing of any one kind's rules.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint16] | NDArray[np.uint32]
+
+LONGEST_KEPT = 64  # characters: longer units hardly come again, and would fill the memory
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def without_surrogates(text: str) -> str:
+    """`text` with each lone surrogate, which no UTF-8 can hold, as U+FFFD: the same number of characters."""
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+@dataclass(frozen=True)
+class Units:
+    """How a kind cuts a text into units: the ids of a text must be the ids of its units, one after another.
+
+    The functions must be module-level, for units travel to worker processes.
+    """
+
+    split: Callable[[str], list[str]] = str.split
+    irregular: re.Pattern[str] | None = None  # a text in which this is found is not cut at all
+
+    def of(self, text: str) -> list[str]:
+        """The units of one text."""
+        if self.irregular is not None and self.irregular.search(text):
+            return [text]
+        return self.split(text)
+
+    def of_lines(self, text: str) -> Iterable[str]:
+        """The units of a text of many lines: only its irregular lines stay whole."""
+        if self.irregular is None or not self.irregular.search(text):
+            return self.split(text)
+        return chain.from_iterable(self.of(line) for line in text.split("\n"))
+
+
+class UnitCache:
+    """Texts to flat ids by remembering each unit's ids. Threads may share one."""
+
+    def __init__(
+        self,
+        encode: Callable[[list[str]], Iterable[Sequence[int]]],
+        units: Units,
+        *,
+        id_type: np.dtype[Any],
+        limit: int,
+    ) -> None:
+        self.encode = encode  # texts -> the ids of each, exact and slow
+        self.units = units
+        self.id_type = id_type
+        self.limit = limit
+        self.tables: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})  # recent, older; at most `limit` in each
+
+    def __call__(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """Ids of all texts, one after another [T], and how many each text has [texts]."""
+        recent, older = self.tables
+        if len(recent) > self.limit:
+            recent, older = self.tables = ({}, recent)  # new ones: another thread may be using those of before
+        cut = [self.units.of(text) for text in texts]
+        new = set().union(*cut).difference(recent)
+        long = self._learn(new, recent, older) if new else {}
+        parts = []
+        for units in cut:
+            if long and not long.keys().isdisjoint(units):
+                parts.append(b"".join([long[unit] if unit in long else recent[unit] for unit in units]))
+            else:
+                parts.append(b"".join(map(recent.__getitem__, units)))
+        counts = np.fromiter(map(len, parts), np.int64, len(parts)) // self.id_type.itemsize
+        return np.frombuffer(b"".join(parts), self.id_type), counts
+
+    def _learn(self, new: set[str], recent: dict[str, bytes], older: dict[str, bytes]) -> dict[str, bytes]:
+        """Puts units into `recent`, from `older` or encoded; gives back those too long to be remembered."""
+        kept = [unit for unit in new if unit in older]
+        recent.update((unit, older[unit]) for unit in kept)
+        unknown = list(new.difference(kept))
+        long: dict[str, bytes] = {}
+        for unit, ids in zip(unknown, self.encode(list(map(without_surrogates, unknown))), strict=True):
+            (recent if len(unit) <= LONGEST_KEPT else long)[unit] = array(self.id_type.char, ids).tobytes()
+        return long

@@ -1,0 +1,260 @@
+"""WordPiece, BERT's tokenizer (P-BERT 3, bert: tokenization.py): the rules of transformers' BertTokenizerFast exactly.
+
+A word is spelled by the longest pieces of the vocabulary, `##` before those that continue it; a word that cannot be
+spelled, or of more than 100 characters, is unknown as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.text import alphabet, feeding
+from bertsmith.text.folder import Folder, Specials, in_order, read_vocabulary, register
+from bertsmith.text.framing import Template
+from bertsmith.text.tokenizer import LENGTH, Tokenizer
+from bertsmith.text.units import Units
+
+CONTINUATION = "##"
+LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
+SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+HANGUL_NOTICED = 0.001  # share of words with Hangul from which accents are kept
+PLAIN = re.compile("[!-~가-힣]+")
+# A run of ASCII letters, digits and Hangul syllables is a word, an ASCII sign is one too; what touches any other
+# character stays together up to the next white space. Python's white space includes characters that BERT removes
+# without splitting there: texts with such are irregular.
+UNIT = re.compile(r"[A-Za-z0-9가-힣]++(?![^\s!-~])|[!-/:-@\[-`{-~](?![^\s!-~가-힣])|\S+")
+UNITS = Units(UNIT.findall, irregular=re.compile("[\x0b\x0c\x1c-\x1f\x85]"))
+
+
+class Splitter:
+    """One unit -> normalised words, as BertNormalizer and BertPreTokenizer make them."""
+
+    units = UNITS
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> None:
+        self.rules = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_spacing": chinese_spacing}
+        self.normalizer = _normalizer(**self.rules)
+        self.words = pre_tokenizers.BertPreTokenizer()
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        if PLAIN.fullmatch(unit) and (unit.isascii() or not self.rules["strip_accents"]):
+            return (unit.lower() if self.rules["lowercase"] else unit,)
+        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _splitter, (self.rules,)
+
+
+def _splitter(rules: dict[str, bool]) -> Splitter:
+    return Splitter(**rules)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a WordPiece vocabulary is learned."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = (
+        None  # None: along with lower-casing, unless the text has Hangul, which would fall apart
+    )
+    chinese_spacing: bool = True  # each CJK ideograph is a word of its own
+    coverage: float = 0.9995  # share of all characters that the alphabet spells; the rest make words unknown
+    min_count: int = 2  # how often two neighbouring pieces must be seen to become one
+
+    def __post_init__(self) -> None:
+        feeding.check(self.min_count)
+
+    def splitter(self) -> Splitter:
+        """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
+        return Splitter(lowercase=self.lowercase, strip_accents=False, chinese_spacing=self.chinese_spacing)
+
+    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> WordPiece:
+        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+        specials = SPECIALS.tokens()
+        if vocabulary_size < len(specials) + 10:
+            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(specials)} are special tokens")
+        strip = self.strips(counts)
+        if strip:
+            counts = self._stripped(counts)
+        # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
+        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocabulary_size // 3)
+        alphabet.keep_spelled(counts, characters)
+        continuing = {character for word in counts for character in word[1:]}
+        symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocabulary_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
+        )
+        tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
+        return WordPiece.build(
+            tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
+        )
+
+    def strips(self, counts: Mapping[str, int]) -> bool:
+        """Whether accents are stripped from such words."""
+        wanted = self.lowercase if self.strip_accents is None else self.strip_accents
+        if not wanted:
+            return False
+        share = alphabet.hangul_share(counts)
+        if share < HANGUL_NOTICED:
+            return True
+        if self.strip_accents is None:
+            return False
+        raise ConfigError(
+            f"strip_accents=true takes Hangul apart into jamo, and {share:.1%} of the words have Hangul: "
+            "leave strip_accents out, or set it to false"
+        )
+
+    def _stripped(self, counts: dict[str, int]) -> dict[str, int]:
+        """The table as it would be had accents been stripped; words with Hangul go, they are unknown then."""
+        split = Splitter(lowercase=self.lowercase, strip_accents=True, chinese_spacing=self.chinese_spacing)
+        stripped: dict[str, int] = {}
+        while counts:
+            word, count = counts.popitem()
+            if word.isascii() or not alphabet.HANGUL.search(word):
+                for part in split(word):
+                    stripped[part] = stripped.get(part, 0) + count
+        return stripped
+
+
+class WordPiece(Tokenizer):
+    """BERT's tokenizer."""
+
+    kind = "wordpiece"
+    classes = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer")
+    keys: ClassVar[Mapping[str, str]] = {
+        "padding": "pad_token",
+        "unknown": "unk_token",
+        "start": "cls_token",
+        "separator": "sep_token",
+        "end": "sep_token",
+        "mask": "mask_token",
+    }
+    template = Template(pair_segments=(0, 0, 0, 1, 1))
+    units = UNITS
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        chinese_spacing: bool = True,
+        specials: Specials = SPECIALS,
+        length: int = LENGTH,
+        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+    ) -> WordPiece:
+        """From a vocabulary by id; strip_accents=None means: along with lower-casing."""
+        ids = {token: number for number, token in enumerate(tokens)}
+        model = models.WordPiece(ids, unk_token=specials.unknown, max_input_chars_per_word=LONGEST_WORD)
+        backend = tokenizers.Tokenizer(model)
+        strip = lowercase if strip_accents is None else strip_accents
+        backend.normalizer = _normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+        special_ids = register(backend, specials, added)
+        start, separator = str(specials.start), str(specials.separator)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{start}:0 $A:0 {separator}:0",
+            pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
+            special_tokens=[(token, special_ids[token]) for token in (start, separator)],
+        )
+        return cls(backend, specials=specials, length=length)
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        path: str | Path,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        chinese_spacing: bool = True,
+    ) -> WordPiece:
+        """From a vocab.txt alone: one token a line, its id the number of the line, special tokens by name."""
+        tokens = read_vocabulary(Path(path))
+        missing = [token for token in SPECIALS.tokens() if token not in tokens]
+        if missing:
+            raise DataError(f"{path}: its {len(tokens)} tokens lack {', '.join(missing)}: is it a BERT vocabulary?")
+        return cls.build(tokens, lowercase=lowercase, strip_accents=strip_accents, chinese_spacing=chinese_spacing)
+
+    @classmethod
+    def from_folder(cls, contents: Folder) -> WordPiece:
+        return cls.build(
+            contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt"),
+            **_rules(contents, named=contents.class_name in cls.classes),
+            specials=contents.specials(cls.keys, SPECIALS),
+            length=contents.length(LENGTH),
+            added=contents.added(),
+        )
+
+    @classmethod
+    def recognises(cls, contents: Folder) -> bool:
+        if contents.definition:
+            return contents.model.get("type") == "WordPiece"
+        return not contents.class_name and contents.has("vocab.txt")
+
+    def rules(self) -> dict[str, Any]:
+        normalizer = self.backend.normalizer
+        return {
+            "lowercase": normalizer.lowercase,
+            "strip_accents": normalizer.strip_accents,
+            "chinese_spacing": normalizer.handle_chinese_chars,
+            "continuation": CONTINUATION,
+            "longest_word": LONGEST_WORD,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        rules = self.rules()
+        return {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": rules["lowercase"],
+            # Never null: transformers 5 builds its normalizer from these and would take Hangul apart.
+            "strip_accents": rules["strip_accents"],
+            "tokenize_chinese_chars": rules["chinese_spacing"],
+        }
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        own = in_order(self.backend.get_vocab(with_added_tokens=False), "the vocabulary")
+        return {"vocab.txt": "".join(f"{token}\n" for token in own).encode()}
+
+
+def _normalizer(*, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> normalizers.BertNormalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese_spacing, strip_accents=strip_accents, lowercase=lowercase
+    )
+
+
+def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
+    """The rules of a folder: BertTokenizer's settings where it is `named`, else those in tokenizer.json."""
+    written = contents.part("normalizer")
+    if not named and contents.definition:
+        _expect_bert(contents)
+    if written.get("type") != "BertNormalizer":
+        written = {}
+    stated = contents.config if named else {}
+    return {
+        "lowercase": stated.get("do_lower_case", written.get("lowercase", True)),
+        "strip_accents": stated.get("strip_accents", written.get("strip_accents")),
+        "chinese_spacing": stated.get("tokenize_chinese_chars", written.get("handle_chinese_chars", True)),
+    }
+
+
+def _expect_bert(contents: Folder) -> None:
+    found = {
+        "normalizer": contents.part("normalizer").get("type"),
+        "pre_tokenizer": contents.part("pre_tokenizer").get("type"),
+        "continuing_subword_prefix": contents.model.get("continuing_subword_prefix"),
+        "max_input_chars_per_word": contents.model.get("max_input_chars_per_word"),
+    }
+    wanted = ("BertNormalizer", "BertPreTokenizer", CONTINUATION, LONGEST_WORD)
+    for (name, value), expected in zip(found.items(), wanted, strict=True):
+        if value != expected:
+            raise DataError(f"{contents.path}/tokenizer.json: {name} is {value}; a wordpiece tokenizer has {expected}")
