@@ -8,18 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import call
 
-SCRIPT = [sys.executable, "-m", "bertsmith"]
 TEXT = "The smith heats the iron. Then the smith strikes it.\n\nA forge needs air. 대장간에는 바람이 필요하다.\n\n"
-
-
-def call(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
-    command = [*SCRIPT, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)
 
 
 @pytest.fixture(scope="module")

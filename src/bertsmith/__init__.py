@@ -1,3 +1,15 @@
 """bertsmith: from raw text to your own working BERT."""
 
+from __future__ import annotations
+
+from typing import Any
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(folder: Any, *, device: str = "auto") -> Any:
+    """The model in a folder, ours or transformers', ready for text: a `bertsmith.serve.predictor.Predictor`."""
+    from bertsmith.serve.predictor import Predictor
+
+    return Predictor.open(folder, device=device)

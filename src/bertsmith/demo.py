@@ -32,8 +32,13 @@ def run_demo(output: Path, *, quiet: bool = False) -> None:
     _step(1, "Text: Python's own documentation, and a little Korean")
     _write_text(text)
 
-    _step(2, "Tokenizer", f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCABULARY}")
-    settings = config.find("bertsmith.text", "wordpiece").Config()
+    _step(
+        2,
+        "Tokenizer",
+        f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCABULARY} --set coverage=1.0",
+    )
+    # the little Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
+    settings = config.find("bertsmith.text", "wordpiece").Config(coverage=1.0)
     learned = run.train_tokenizer(
         [text], output / "tokenizer", settings=settings, vocabulary_size=VOCABULARY, quiet=quiet
     )
@@ -42,7 +47,7 @@ def run_demo(output: Path, *, quiet: bool = False) -> None:
         terminal.encoding_line(learned, sample, learned.encode(sample))
     terminal.tokenizer_measured(run.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
 
-    _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02")
+    _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
     index = run.prepare(
         [text], output / "shards", tokenizer=output / "tokenizer", held_out=0.02, unique=True, quiet=quiet
     )
@@ -57,7 +62,7 @@ def _step(number: int, title: str, command: str = "") -> None:
     terminal.console.print()
     terminal.console.print(Rule(f"{number}. {title}", align="left"))
     if command:
-        terminal.console.print(f"$ {command}", style="dim")
+        terminal.console.print(f"$ {command}", style="dim", soft_wrap=True)
 
 
 def _clear(output: Path) -> None:
@@ -75,7 +80,7 @@ def _write_text(folder: Path) -> None:
         count, text = _joined(documents)
         disk.write_file(folder / name, [text.encode()])
         terminal.console.print(
-            f"{folder / name}: {count:,} documents, {len(text.split()):,} words, {len(text) / 1e6:.1f} M characters"
+            f"{folder / name}: {count:,} documents, {len(text.split()):,} words, {len(text):,} characters"
         )
 
 

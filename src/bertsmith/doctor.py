@@ -6,12 +6,13 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertsmith.errors import BertsmithError
+from bertsmith.devices import choose_device
 
 PACKAGES = ("bertsmith", "torch", "numpy", "tokenizers", "safetensors", "pyarrow", "typer", "rich")
 LEAST_FREE = 1 << 30  # bytes of disk under which nothing useful can be written
@@ -46,22 +47,11 @@ def examine(asked: str = "auto") -> dict[str, Any]:
     }
 
 
-def choose_device(asked: str) -> str:
-    """`auto` takes CUDA, else MPS, else the CPU; a device asked for by name must be there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if there[name])
-    if asked not in there:
-        raise BertsmithError(f"--device {asked} is not known: auto, cpu, cuda or mps")
-    if not there[asked]:
-        found = ", ".join(name for name in there if there[name])
-        raise BertsmithError(f"--device {asked} was asked for, but torch {torch.__version__} finds only {found} here")
-    return asked
-
-
 def _numeric_check(device: str, dtype: torch.dtype) -> dict[str, Any]:
     """A small encoder block forward and backward on the device, against the CPU in float64."""
-    expected, found = _block("cpu", torch.float64), _block(device, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells at length which of its kernels a CPU lacks; the figures tell more
+        expected, found = _block("cpu", torch.float64), _block(device, dtype)
     error = max(float((a - b.double().cpu()).abs().max() / a.abs().max()) for a, b in zip(expected, found, strict=True))
     finite = error == error
     return {"precision": str(dtype).split(".")[-1], "error": error, "ok": finite and error <= TOLERANCE[dtype]}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.corpus.document import Corpus, Reading, no_documents
@@ -89,10 +90,12 @@ def measure_tokenizer(
     corpus = Corpus(paths, reading or Reading())
     units = work_units(islice(corpus, limit), position=corpus)
     totals: Counter[str] = Counter()
+    used = np.zeros(tokenizer.vocabulary_size, dtype=np.bool_)
     with Progress("measuring", total=corpus.bytes_total, quiet=quiet) as progress:
         measure = partial(_measure, tokenizer=str(folder))
-        for bytes_read, counts in ordered_map(measure, units, workers=workers or default_workers()):
+        for bytes_read, counts, seen in ordered_map(measure, units, workers=workers or default_workers()):
             totals.update(counts)
+            used[seen] = True
             progress.at(bytes_read)
     if not totals["words"]:
         raise no_documents(corpus)
@@ -103,7 +106,7 @@ def measure_tokenizer(
         "tokens_per_word": totals["tokens"] / totals["words"],
         "unknown_rate": totals["unknown"] / tokens,
         "bytes_per_token": totals["bytes"] / tokens,
-        "vocabulary_used": totals["distinct"] / tokenizer.vocabulary_size,
+        "vocabulary_used": float(used.mean()),
     }
 
 
@@ -219,16 +222,17 @@ def _with_first(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
     yield from rest
 
 
-def _measure(unit: Unit, tokenizer: str) -> tuple[int, dict[str, int]]:
+def _measure(unit: Unit, tokenizer: str) -> tuple[int, dict[str, int], NDArray[np.integer[Any]]]:
     loaded = cached_tokenizer(tokenizer)
     tokens, _ = loaded.encode_ids(unit.texts)
-    return unit.bytes_read, {
+    counts = {
         "documents": len(unit.texts),
         "words": sum(len(text.split()) for text in unit.texts),
         "bytes": sum(len(text.encode()) for text in unit.texts),
         "tokens": len(tokens),
         "unknown": int(np.count_nonzero(tokens == loaded.unknown_id)),
     }
+    return unit.bytes_read, counts, np.unique(tokens)
 
 
 def _must_be_free(folder: Path) -> None:

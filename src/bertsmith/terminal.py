@@ -169,9 +169,59 @@ def report_facts(report: FileReport) -> dict[str, Any]:
 
 
 def verified(report: FileReport) -> None:
-    mark = "[green]ok[/green]     " if report.ok else "[red]DAMAGED[/red]"
-    tokens = f"{report.tokens:,} tokens" if report.tokens else ""
-    console.print(f"{mark} {report.name:<28} {report.bytes:>14,} bytes  {tokens:>22}  {report.message}", markup=True)
+    mark = Text("ok     ", "green") if report.ok else Text("DAMAGED", "red")
+    size = f"{report.tokens:,} tokens" if report.tokens else f"{report.bytes:,} bytes"
+    console.print(mark, f"{report.name:<36}", f"{size:>22}", "" if report.ok else report.message, soft_wrap=True)
+
+
+# --- models --------------------------------------------------------------------------------------------------------
+
+
+def model_card(facts: Mapping[str, Any]) -> None:
+    plain = {name: facts[name] for name in ("folder", "architectures", "objectives", "tokenizer", "checksums", "notes")}
+    table({name: value for name, value in plain.items() if value != []})
+    table(facts["encoder"], title="encoder")
+    rooms = Table(
+        title="parameters", title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+    )
+    total = facts["parameters"]
+    for name, count in facts["parameters_by_room"].items():
+        rooms.add_row(Text(name, "dim"), f"{count:>13,}", "▇" * max(round(40 * count / total), 1))
+    rooms.add_row(Text("all", "dim"), f"{total:>13,}", "")
+    console.print(rooms)
+    memory = facts["memory"]
+    title = f"memory, estimated for {memory['batch']} × {memory['length']} tokens"
+    table(
+        {"disk_bytes": facts["disk_bytes"]} | {name: memory[name] for name in memory if name.endswith("bytes")},
+        title=title,
+    )
+
+
+def fillings(runs: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    for run in runs:
+        rows = Table(box=None, pad_edge=False, show_header=False)
+        for found in run:
+            bar = "▇" * max(round(20 * found["score"]), 1)
+            rows.add_row(
+                f"{found['score']:7.2%}",
+                Text(found["token_str"], "bold"),
+                Text(bar, "cyan"),
+                Text(found["sequence"], "dim"),
+            )
+        console.print(rows)
+
+
+def follows(found: Mapping[str, Any]) -> None:
+    console.print(
+        f"follows {found['is_next']:.2%}   random {found['random']:.2%}" + ("   (cut to fit)" if found["cut"] else "")
+    )
+
+
+def embedded(facts: Mapping[str, Any]) -> None:
+    shown_facts = {name: value for name, value in facts.items() if name != "vectors"}
+    table(shown_facts)
+    for vector in facts.get("vectors", []):
+        console.print(f"[{', '.join(f'{value:.4f}' for value in vector[:8])}, …]  (--json shows all, -o writes a file)")
 
 
 # --- the machine ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,132 @@
+"""Framed rows become batches: padded one to a line, or several to a line without seeing each other.
+
+By array operations: nothing here loops over tokens. Knows rows and batches, no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.errors import BertsmithError
+from bertsmith.types import NOT_ASKED, Batch, Row
+
+Numbers = NDArray[np.int64]
+
+
+class Seats(NamedTuple):
+    """Where each row sits. N rows."""
+
+    line: Numbers  # [N]
+    offset: Numbers  # [N] place within the line
+    turn: Numbers  # [N] 1 for the first row of a line, 2 for the next, ...
+
+
+def collate(
+    rows: Sequence[Row],
+    *,
+    length: int,
+    padding_id: int = 0,
+    pack: bool = False,
+    shape: tuple[int, int] | None = None,
+    samples: Sequence[int] | None = None,
+    epoch: int = 0,
+    labels: Mapping[str, Sequence[int]] | None = None,
+) -> Batch:
+    """A batch of lines of `length` places; `pack` puts several rows into one line where they fit.
+
+    Text n of the batch (in `firsts`, pooled vectors and `labels`) is row n. `shape` is the number of lines and of texts
+    to fill the batch up to, so that shapes are constant. `samples` are the rows' numbers in the whole corpus (0, 1, ...
+    where absent): with `epoch`, the key of what is hidden in them.
+    """
+    sizes = _sizes(rows, length)
+    seats = _first_fit(sizes, length) if pack else _one_each(len(rows))
+    lines, texts = _shape(shape, lines=int(seats.line.max()) + 1, texts=len(rows))
+    begins = seats.line * length + seats.offset
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places = np.repeat(begins, sizes) + within
+
+    def laid_out(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
+        flat = np.full(lines * length, filler, dtype)
+        flat[places] = values
+        return flat.reshape(lines, length)
+
+    document = laid_out(np.repeat(seats.turn, sizes), 0, np.int32)
+    numbers = _of_rows("samples", range(len(rows)) if samples is None else samples, len(rows))
+    return Batch(
+        ids=torch.from_numpy(laid_out(np.concatenate([row.ids for row in rows]), padding_id)),
+        positions=torch.from_numpy(laid_out(within, 0)),
+        segments=torch.from_numpy(laid_out(np.concatenate([row.segments for row in rows]), 0)),
+        document=torch.from_numpy(document),
+        special=torch.from_numpy(laid_out(np.concatenate([row.texts for row in rows]) < 0, 1, np.bool_)),
+        samples=torch.from_numpy(laid_out(np.repeat(numbers, sizes), -1)),
+        epoch=torch.tensor(epoch),
+        bounds=torch.from_numpy(bounds(document, sequences=lines + texts)),
+        firsts=torch.from_numpy(_filled(begins, texts, -1)),
+        longest=length,
+        full=len(rows) == lines and bool((sizes == length).all()),
+        labels={
+            name: torch.from_numpy(_filled(_of_rows(name, values, len(rows)), texts, NOT_ASKED))
+            for name, values in (labels or {}).items()
+        },
+    )
+
+
+def bounds(document: NDArray[Any], *, sequences: int) -> NDArray[np.int32]:
+    """Where texts and runs of padding begin in the flat places of `document` [B, L]; B*L to the end [sequences+1]."""
+    begins = np.ones(document.shape, np.bool_)
+    begins[:, 1:] = document[:, 1:] != document[:, :-1]
+    return _filled(np.flatnonzero(begins), sequences + 1, document.size).astype(np.int32)
+
+
+def _sizes(rows: Sequence[Row], length: int) -> Numbers:
+    sizes = np.array([len(row) for row in rows], np.int64)
+    if not len(sizes) or not sizes.min():
+        raise BertsmithError("a batch needs at least one row, and every row at least one token")
+    if sizes.max() > length:
+        raise BertsmithError(f"row {sizes.argmax()} has {sizes.max()} tokens but lines only {length}: frame it shorter")
+    return sizes
+
+
+def _shape(asked: tuple[int, int] | None, *, lines: int, texts: int) -> tuple[int, int]:
+    if asked is None:
+        return lines, texts
+    if asked[0] < lines or asked[1] < texts:
+        raise BertsmithError(f"these rows need {lines} lines and {texts} texts, more than the shape {asked} asked for")
+    return asked
+
+
+def _one_each(rows: int) -> Seats:
+    return Seats(np.arange(rows), np.zeros(rows, np.int64), np.ones(rows, np.int64))
+
+
+def _first_fit(sizes: Numbers, length: int) -> Seats:
+    """Each row into the first line that has room for it."""
+    used: list[int] = []
+    turns: list[int] = []
+    seats = np.zeros((len(sizes), 3), np.int64)
+    for row, size in enumerate(sizes.tolist()):
+        line = next((line for line, taken in enumerate(used) if taken + size <= length), len(used))
+        if line == len(used):
+            used.append(0)
+            turns.append(0)
+        turns[line] += 1
+        seats[row] = line, used[line], turns[line]
+        used[line] += size
+    return Seats(*seats.T)
+
+
+def _of_rows(what: str, values: Sequence[int], rows: int) -> Numbers:
+    if len(values) != rows:
+        raise BertsmithError(f"{len(values)} {what} for {rows} rows: there must be one for each")
+    return np.asarray(values, np.int64)
+
+
+def _filled(values: Numbers, size: int, filler: int) -> Numbers:
+    found = np.full(size, filler, np.int64)
+    found[: len(values)] = values
+    return found

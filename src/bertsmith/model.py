@@ -1,0 +1,90 @@
+"""An encoder and the objectives that ask it: the one module that a trainer sees. Knows neither by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import add
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.encoders.encoder import Encoder
+from bertsmith.encoders.encoder import Settings as EncoderSettings
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import Settings as ObjectiveSettings
+from bertsmith.types import Batch, Loss, Vocabulary
+
+
+class Model(nn.Module):
+    """`hide`, then `forward`: refill, encode once, score each.
+
+    Hiding stands apart, because the counts that a loss is divided by are wanted before the forward.
+    """
+
+    def __init__(self, encoder: Encoder, objectives: Iterable[Objective]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
+        for objective in self._each():
+            if objective.pools and not encoder.pools:
+                raise ConfigError(f"{objective.name} reads one vector for each text: it needs an encoder with a pooler")
+            if objective.causal and not encoder.causal:
+                raise ConfigError(f"{objective.name} could see its own answers in this encoder: set causal=true")
+
+    @classmethod
+    def build(
+        cls,
+        encoder: EncoderSettings,
+        objectives: Iterable[ObjectiveSettings],
+        *,
+        vocabulary: Vocabulary | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
+        made = encoder.build()
+        known: dict[str, Any] = {"width": made.width, "vocabulary_size": len(made.table), "style": made.style}
+        return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
+
+    def hide(self, batch: Batch) -> Batch:
+        """The batch with every objective's question in it."""
+        for objective in self._each():
+            batch = objective.hide(batch)
+        return batch
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """How many things are asked of a hidden batch [], by part of the loss."""
+        return {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
+
+    def forward(self, batch: Batch) -> Loss:
+        """The loss of a hidden batch; the encoder computes its last layer only where an objective reads it."""
+        for objective in self._each():
+            batch = objective.refill(batch)
+        readers = [objective.name for objective in self._each() if not objective.pools]
+        unasked = [name for name in readers if name not in batch.places]
+        if unasked:
+            raise BertsmithError(f"{unasked[0]} has asked nothing of this batch: hide it first")
+        pool = len(readers) < len(self.objectives)
+        encoding = self.encoder(batch, places={name: batch.places[name] for name in readers}, pool=pool)
+        return reduce(add, [objective.score(encoding, batch, self.encoder.table) for objective in self._each()])
+
+    def answer(self, batch: Batch, name: str) -> Tensor:
+        """The logits of one objective for a batch as it is: at its places in the batch, or at all where it has none."""
+        if name not in self.objectives:
+            raise BertsmithError(
+                f"this model was not made for {name}: it has {', '.join(self.objectives) or 'no heads'}"
+            )
+        objective = cast(Objective, self.objectives[name])
+        everywhere = torch.arange(batch.ids.numel(), device=batch.ids.device)
+        places = {} if objective.pools else {name: batch.places.get(name, everywhere)}
+        encoding = self.encoder(batch, places=places, pool=objective.pools)
+        return objective.answer(encoding, batch, self.encoder.table)
+
+    def depths(self) -> list[nn.Module]:
+        """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
+        return [*self.encoder.depths(), self.objectives]
+
+    def _each(self) -> list[Objective]:
+        return cast(list[Objective], list(self.objectives.values()))

@@ -1,0 +1,158 @@
+"""Masked words: some tokens are hidden and must be guessed from both sides (P-BERT §3.1, task 1; A.1).
+
+T flat places, S sequences, R slots for hidden places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith import counters
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.nn.style import Style
+from bertsmith.objectives import masking
+from bertsmith.objectives.words import Words
+from bertsmith.types import NOT_ASKED, Batch, Vocabulary
+
+SAFETY = 6  # deviations of the number of hidden places for which there are slots: more come once in 10**9 batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """15 % of what may be hidden; of that 80 % [MASK], 10 % left as it is, 10 % another word."""
+
+    rate: float = 0.15  # of the candidates: special tokens and padding do not count
+    masked: float = 0.8
+    kept: float = 0.1  # the rest becomes random words
+    units: Literal["tokens", "words", "ngrams"] = "tokens"
+    longest_ngram: int = 3  # words; n of them with a probability in proportion to 1/n (P-ALBERT §4.1)
+    reference_counts: bool = False  # max(1, round(rate * length)) in each text, specials counted, as Google's code
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ConfigError(f"rate={self.rate} must be more than 0 and less than 1")
+        if self.masked < 0 or self.kept < 0 or self.masked + self.kept > 1 + 1e-9:
+            raise ConfigError(f"masked={self.masked} and kept={self.kept} must be shares that make at most 1 together")
+        if self.units not in ("tokens", "words", "ngrams"):
+            raise ConfigError(f"units={self.units} must be one of tokens, words, ngrams")
+        if self.longest_ngram < 1:
+            raise ConfigError(f"longest_ngram={self.longest_ngram} must be at least 1")
+        if self.reference_counts and self.units != "tokens":
+            raise ConfigError(f"reference_counts=true counts tokens: it cannot go with units={self.units}")
+
+    def build(
+        self,
+        *,
+        width: int,
+        vocabulary_size: int,
+        vocabulary: Vocabulary | None = None,
+        style: Style = Style(),
+        seed: int = 0,
+    ) -> MaskedLM:
+        """See `objective.Settings`."""
+        if self.units != "tokens" and vocabulary is not None and vocabulary.continues is None:
+            raise ConfigError(f"units={self.units} needs a tokenizer that says which tokens go on with a word")
+        if vocabulary is not None and vocabulary.size > vocabulary_size:
+            raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {vocabulary_size} rows")
+        known = vocabulary or Vocabulary(size=vocabulary_size)
+        return MaskedLM(self, width=width, vocabulary_size=vocabulary_size, vocabulary=known, style=style, seed=seed)
+
+
+class MaskedLM(Words):
+    """Hides units by (seed, epoch, sample, place); asks for the ids that stood there."""
+
+    ordinary: Tensor  # [at most V] ids that a random word is drawn from
+    continues: Tensor  # [V] bool
+
+    def __init__(
+        self, config: Config, *, width: int, vocabulary_size: int, vocabulary: Vocabulary, style: Style, seed: int
+    ) -> None:
+        super().__init__(width=width, vocabulary_size=vocabulary_size, style=style, weight=config.weight)
+        self.config = config
+        self.mask_id = vocabulary.mask_id
+        purposes = ("count", "choice", "run", "fate", "word")
+        self.keys = {purpose: counters.stream(seed, f"masked_lm/{purpose}") for purpose in purposes}
+        # differs from the paper's code: a random word is never a special token (as in fairseq)
+        ordinary = np.setdiff1d(np.arange(vocabulary.size), np.array(vocabulary.special_ids, np.int64))
+        continues = np.zeros(vocabulary_size, np.bool_)
+        if vocabulary.continues is not None:
+            continues[: vocabulary.size] = vocabulary.continues
+        self.register_buffer("ordinary", torch.from_numpy(ordinary), persistent=False)
+        self.register_buffer("continues", torch.from_numpy(continues), persistent=False)
+
+    def hide(self, batch: Batch) -> Batch:
+        """Exchanges the hidden ids; `places` and `labels` [R] hold where and what they were, in constant number."""
+        if self.mask_id is None:
+            raise BertsmithError("masked_lm hides words only where it knows the mask token: build it with a vocabulary")
+        hidden_T = self.choose(batch)
+        count = self.slots(batch.ids.numel(), len(batch.bounds) - 1)
+        hidden_T &= hidden_T.cumsum(0) <= count
+        places_R, used_R = masking.slots(hidden_T, count)
+        ids_T = batch.ids.flatten()
+        return batch.replace(
+            ids=torch.where(hidden_T, self._fates(batch, self.mask_id), ids_T).view_as(batch.ids),
+            labels={**batch.labels, self.name: torch.where(used_R, ids_T[places_R], NOT_ASKED)},
+            places={**batch.places, self.name: places_R},
+        )
+
+    def slots(self, places: int, sequences: int) -> int:
+        """How many hidden places a batch of that shape has room for: a number that does not depend on its values."""
+        config = self.config
+        if config.reference_counts:
+            return min(places, math.ceil(config.rate * places) + sequences)
+        deviation = math.sqrt(sequences) / 2  # of the rounding in each sequence
+        if config.units != "tokens":  # and of the units' sizes, whose variance is about their mean
+            sizes = 1.0 if config.units == "words" else max(1.0, config.longest_ngram / 2)
+            deviation += math.sqrt(config.rate * places * sizes)
+        return min(places, math.ceil(config.rate * places + SAFETY * deviation))
+
+    def choose(self, batch: Batch) -> Tensor:
+        """Which places are hidden [T] bool."""
+        sequences = masking.Sequences.of(batch)
+        candidate_T = ~batch.special.flatten()
+        unit_T = self._units(batch, sequences, candidate_T)
+        units_S = sequences.count(unit_T)
+        if self.config.reference_counts:
+            length_S = sequences.count(batch.document.flatten() != 0)
+            wanted_S = (length_S.double() * self.config.rate).round().long().clamp(min=1).minimum(units_S)
+        else:
+            # rate * units, rounded up or down at random so that the share is exact in the mean
+            drawn_S = counters.draw(self.keys["count"], batch.epoch, sequences.of_each(batch.samples.flatten()))
+            wanted_S = (units_S * counters.share(self.config.rate) + drawn_S) >> counters.BITS
+        chosen_T = masking.choose(sequences, unit_T, self._draw("choice", batch), wanted_S)
+        return chosen_T if self.config.units == "tokens" else masking.spread(unit_T, chosen_T, candidate_T)
+
+    def _units(self, batch: Batch, sequences: masking.Sequences, candidate_T: Tensor) -> Tensor:
+        """Where units begin [T] bool."""
+        if self.config.units == "tokens":
+            return candidate_T
+        block_T = masking.blocks(sequences, candidate_T)
+        word_T = masking.words(candidate_T, block_T, self.continues[batch.ids.flatten()])
+        if self.config.units == "words":
+            return word_T
+        longest, drawn_T = self.config.longest_ngram, self._draw("run", batch)
+        whole = sum(1 / words for words in range(1, longest + 1))
+        reached, length_T = 0.0, torch.ones_like(drawn_T)
+        for words in range(1, longest):
+            reached += 1 / words / whole
+            length_T += drawn_T >= counters.share(reached)
+        return masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=batch.longest)
+
+    def _fates(self, batch: Batch, mask_id: int) -> Tensor:
+        """What would stand at each place if it were hidden [T]."""
+        masked, unmasked = self.config.masked, self.config.masked + self.config.kept
+        drawn_T = self._draw("fate", batch)
+        word_T = self.ordinary[counters.below(self._draw("word", batch), len(self.ordinary))]
+        fate_T = torch.where(drawn_T < counters.share(unmasked), batch.ids.flatten(), word_T)
+        return torch.where(drawn_T < counters.share(masked), mask_id, fate_T)
+
+    def _draw(self, what: str, batch: Batch) -> Tensor:
+        """A number for each place [T], by (seed, what, epoch, sample, place in the text)."""
+        return counters.draw(self.keys[what], batch.epoch, batch.samples.flatten(), batch.positions.flatten())

@@ -1,0 +1,83 @@
+"""What every objective is: what it hides, what it reads, its head, its score, its answer. Knows no encoder."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.errors import BertsmithError
+from bertsmith.nn.style import Style
+from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+
+FOLDER = "bertsmith.objectives"
+
+
+class Objective(nn.Module):
+    """A question put to an encoding. Q things asked in a batch, V rows of the token table, D width."""
+
+    name: ClassVar[str]  # the name of its file; its labels, places and parts of the loss go by it
+    pools: ClassVar[bool] = False  # it reads one vector for each text, not places of the top layer
+    causal: ClassVar[bool] = False  # it can only be asked of an encoder that sees nothing ahead
+
+    def __init__(self, *, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__module__.rpartition(".")[2]
+
+    def hide(self, batch: Batch) -> Batch:
+        """The batch with this objective's question in it: ids exchanged, `places` and `labels` set."""
+        return batch
+
+    def refill(self, batch: Batch) -> Batch:
+        """The hidden batch with guesses of the objective's own in it; nearly all objectives guess nothing."""
+        return batch
+
+    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+        """How wrong the answers are, as sums and counts; `table` [V, D] is the encoder's."""
+        logits, labels = self.answer(encoding, batch, table), self.labels(batch)
+        asked = labels != NOT_ASKED
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return Loss(
+            sums={self.name: F.cross_entropy(exact, labels, ignore_index=NOT_ASKED, reduction="sum")},
+            counts={self.name: asked.sum()},
+            correct={self.name: (asked & (logits.argmax(-1) == labels)).sum()},
+            weights={self.name: self.weight},
+        )
+
+    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+        """The logits of each thing asked [Q, choices]."""
+        raise NotImplementedError
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """How many things are asked of a hidden batch [], by part of the loss; known before the forward."""
+        return {self.name: (self.labels(batch) != NOT_ASKED).sum()}
+
+    def labels(self, batch: Batch) -> Tensor:
+        """The right answer to each thing asked [Q]."""
+        if self.name not in batch.labels:
+            known = ", ".join(batch.labels) or "none at all"
+            raise BertsmithError(f"this batch has no labels for {self.name} (it has {known}): hide it, or bring them")
+        return batch.labels[self.name]
+
+
+class Settings(Protocol):
+    """An objective's `Config`."""
+
+    def build(
+        self,
+        *,
+        width: int,
+        vocabulary_size: int,
+        vocabulary: Vocabulary | None = None,
+        style: Style = Style(),
+        seed: int = 0,
+    ) -> Objective:
+        """The objective with new weights, for an encoder of that width, table and style.
+
+        `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.
+        """

@@ -1,0 +1,29 @@
+"""Objectives that guess words, with one head over the encoder's own token table. R places, D width, V vocabulary."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.nn.activations import activation
+from bertsmith.nn.style import Style
+from bertsmith.objectives.objective import Objective
+from bertsmith.types import Batch, Encoding
+
+
+class Words(Objective):
+    """transform, activation, norm, then the token table transposed and a bias (bert: run_pretraining.py)."""
+
+    def __init__(self, *, width: int, vocabulary_size: int, style: Style, weight: float) -> None:
+        super().__init__(weight=weight)
+        self.transform = nn.Linear(width, width)
+        self.activation = activation(style.activation)
+        self.norm = style.norm(width)
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        style.initialise(self)
+
+    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+        """The logits of every token at each place that is read [R, V]."""
+        h_RD = self.norm(self.activation(self.transform(encoding.at(self.name))))
+        return F.linear(h_RD, table, self.bias)

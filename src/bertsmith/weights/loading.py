@@ -1,0 +1,221 @@
+"""A model out of weights by transformers' names: which heads there are, every shape checked, then tensor by tensor.
+
+Nothing of a size that only a config claims is ever allocated: the encoder is built without memory first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from bertsmith import config as registry
+from bertsmith.encoders import bert
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.model import Model
+from bertsmith.objectives.objective import FOLDER, Settings
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.types import Vocabulary
+from bertsmith.weights.bert_names import BUFFERS, COPIES, HEADS, POOLER, PREFIX, TABLE, modern_names, their_names
+from bertsmith.weights.folder_tokenizer import check_fits, vocabulary_of
+from bertsmith.weights.foreign_files import memory_size, shown
+from bertsmith.weights.huggingface import ARCHITECTURES, check_family, encoder_config
+from bertsmith.weights.safetensors_file import Entry
+
+SHOWN = 4  # names in an error
+
+
+class Weights(Protocol):
+    """Tensors by name, checked but not yet read."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """What each is and where it lies."""
+
+    def path(self, name: str) -> Path:
+        """The file in which a tensor lies."""
+
+    def fill(self, name: str, target: torch.Tensor) -> None:
+        """Reads a tensor into one of its shape."""
+
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two tensors are the same."""
+
+
+@dataclass
+class Loading:
+    """One model on its way from weights: what was asked, what is there, and what is worth saying about it."""
+
+    weights: Weights
+    settings: Mapping[str, Any]  # config.json
+    path: Path  # of config.json
+    names: dict[str, str] = field(init=False)  # today's names -> those in the files
+    architectures: tuple[str, ...] = field(init=False)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.architectures = check_family(self.settings, self.path)
+        self.names = modern_names(self.weights.entries, self.path.parent)
+        for name in BUFFERS & set(self.names):
+            del self.names[name]
+        need = sum(entry.end - entry.begin for entry in self.weights.entries.values())
+        if need > memory_size():
+            where = self.path.parent
+            raise DataError(f"{where}: {need:,} bytes of weights do not fit this machine's {memory_size():,} of memory")
+
+    def build(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        objectives: Iterable[str | Settings] | None = None,
+        new_heads: Collection[str] = (),
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Model:
+        """The model with the heads that are asked for, or else with all that are there, for this tokenizer's ids."""
+        heads = _settings(self.heads() if objectives is None else objectives)
+        heads |= {name: made for name, made in _settings(new_heads).items() if name not in heads}
+        self._drop_copies(heads)
+        pooler = any(name.startswith(POOLER) for name in self.names)
+        needs_pooler = "next_sentence" in heads
+        config = encoder_config(self.settings, self.path, shapes=self._shapes(), pooler=pooler or needs_pooler)
+        new = {f"objectives.{name}." for name in new_heads}
+        new |= {"encoder.pooler."} if "next_sentence" in new_heads and not pooler else set()
+        vocabulary = self._vocabulary(tokenizer, config.vocabulary_size)
+        model = _without_memory(config, heads, vocabulary=vocabulary, seed=seed)
+        self._load(model, new=tuple(new), complete=objectives is None, dtype=dtype)
+        self.notes += [f"the head {name} is new: it knows nothing yet" for name in new_heads]
+        return model.to(dtype).eval()
+
+    def rows(self) -> int:
+        """How many tokens the table has room for."""
+        shape = self._shapes().get(TABLE, ())
+        if len(shape) != 2:
+            raise DataError(f"{self.path.parent}: the weights lack {TABLE}, or it is no table")
+        return shape[0]
+
+    def heads(self) -> list[str]:
+        """The objectives whose heads are there, or that the architecture promises."""
+        promised = {head for name in self.architectures for head in ARCHITECTURES.get(name, ())}
+        words = "causal_lm" if self.settings.get("is_decoder") is True else "masked_lm"
+        candidates = (words, "next_sentence")
+        there = {head for head in candidates if any(name.startswith(HEADS[head]) for name in self.names)}
+        return [head for head in candidates if head in promised | there]
+
+    def _vocabulary(self, tokenizer: Tokenizer, rows: int) -> Vocabulary:
+        """What the tokenizer has, all of which must be in the table."""
+        vocabulary = vocabulary_of(tokenizer)
+        check_fits(vocabulary.size, rows, self.path.parent)
+        if vocabulary.size < rows:
+            self.notes.append(f"the table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
+        return vocabulary
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: self.weights.entries[found].shape for name, found in self.names.items()}
+
+    def _drop_copies(self, objectives: Collection[str]) -> None:
+        """Weights stored under two names are taken once; two that should be one and differ are a DataError."""
+        for copy, original in COPIES:
+            if copy not in self.names:
+                continue
+            if original not in self.names:
+                self.names[original] = self.names.pop(copy)
+                continue
+            if any(HEADS[name] in copy for name in objectives) and not self.weights.equal(
+                self.names[copy], self.names[original]
+            ):
+                where = self.weights.path(self.names[copy])
+                raise DataError(f"{where}: {copy} and {original} differ; bertsmith reads models in which they are one")
+            del self.names[copy]
+
+    def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
+        wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
+        parts = {ours: their_names(ours) for ours in wanted}
+        used = [name for names in parts.values() for name in names]
+        missing = sorted(set(used) - set(self.names))
+        if missing:
+            hint = "; heads that are to begin anew are asked for as new_heads" if missing[-1].startswith("cls.") else ""
+            raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
+        self._check_leftover(set(self.names) - set(used), new=new, complete=complete)
+        for ours, names in parts.items():
+            self._check_shapes(wanted[ours], names)
+        # only now: nothing is allocated before everything has been checked
+        state = {ours: self._read(value.shape, parts[ours], dtype) for ours, value in wanted.items()}
+        model.load_state_dict(state, assign=True, strict=False)
+        _begin_anew(model, new)
+        kinds = sorted({self.weights.entries[self.names[name]].kind for name in used})
+        self.notes += [f"weights are stored as {', '.join(kinds)}"] if kinds != ["F32"] else []
+
+    def _check_leftover(self, leftover: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
+        """Whoever asks for certain heads leaves the others out; otherwise, and in the encoder, nothing may be left."""
+        begun = tuple(start for head, start in HEADS.items() if f"objectives.{head}." in new)
+        wrong = sorted(
+            name for name in leftover if name.startswith(PREFIX) or (complete and not name.startswith(begun))
+        )
+        if wrong:
+            unread = [name for name in self.architectures if name not in ARCHITECTURES]
+            hint = f"; {shown(unread[0])} is not read as a whole, objectives=() opens its encoder" if unread else ""
+            raise DataError(f"{self.path.parent}: weights are left over: {_listed(wrong)}{hint}")
+        if leftover:
+            self.notes.append(f"left out as not asked for: {_listed(sorted(leftover))}")
+
+    def _check_shapes(self, target: torch.Tensor, names: tuple[str, ...]) -> None:
+        shape = (target.shape[0] // len(names), *target.shape[1:])
+        for name in names:
+            found = self.weights.entries[self.names[name]].shape
+            if found != shape:
+                where = self.weights.path(self.names[name])
+                raise DataError(f"{where}: {name} has the shape {list(found)}, the config means {list(shape)}")
+
+    def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype) -> torch.Tensor:
+        """One weight of ours, each part of it read straight to its place."""
+        target = torch.empty(shape, dtype=dtype)
+        for part, name in zip(target.chunk(len(names)), names, strict=True):
+            self.weights.fill(self.names[name], part)
+        return target
+
+
+def _settings(objectives: Iterable[str | Settings]) -> dict[str, Settings]:
+    """Objectives by name, those that are only named with their defaults."""
+    found: dict[str, Settings] = {}
+    for objective in objectives:
+        made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
+        name = type(made).__module__.rpartition(".")[2]
+        if name not in HEADS:
+            raise ConfigError(f"{name} has no head in BERT's model folders; those that have: {', '.join(HEADS)}")
+        found[name] = made
+    return found
+
+
+def _without_memory(
+    config: bert.Config, objectives: Mapping[str, Settings], *, vocabulary: Vocabulary, seed: int
+) -> Model:
+    """The model, its encoder without memory; heads are small, and new ones need their numbers."""
+    with torch.device("meta"):
+        encoder = config.build()
+    sizes = {"width": config.width, "vocabulary_size": config.vocabulary_size}
+    heads = [made.build(**sizes, vocabulary=vocabulary, style=encoder.style, seed=seed) for made in objectives.values()]
+    return Model(encoder, heads)
+
+
+def _begin_anew(model: Model, new: tuple[str, ...]) -> None:
+    """Gives memory and first numbers to parts of the encoder that had none in the folder."""
+    if "encoder.pooler." in new:
+        pooler = model.encoder.get_submodule("pooler")
+        pooler.to_empty(device="cpu")
+        model.encoder.style.initialise(pooler)
+    assert not any(value.is_meta for value in [*model.parameters(), *model.buffers()])
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(name[:100] if name.isprintable() else shown(name) for name in names[:SHOWN]) + more
+
+
+def parameters(part: nn.Module) -> int:
+    """How many numbers are learned, tied ones once."""
+    return sum(value.numel() for value in part.parameters())

@@ -1,0 +1,63 @@
+"""The model card (README.md) of a folder, from facts that are at hand. Cannot fail: every fact is only ever printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+TASKS = {"masked_lm": "fill-mask"}  # objective -> what the hub calls its use
+
+
+def model_card(
+    name: str,
+    *,
+    architecture: str,
+    objectives: tuple[str, ...],
+    shape: Mapping[str, object],
+    facts: Mapping[str, object],
+) -> bytes:
+    """The card; `shape` and `facts` are shown as they come, in two tables."""
+    front = {"library_name": "transformers", "tags": ["bert", "bertsmith"]}
+    tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
+    front |= {"pipeline_tag": tasks[0]} if tasks else {}
+    lines = [
+        "---",
+        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        "---",
+        "",
+        f"# {_plain(name)}",
+        "",
+    ]
+    lines += [f"A BERT model written by bertsmith, as a folder of Hugging Face transformers (`{architecture}`).", ""]
+    lines += [*_table("Shape", shape), *_table("Origin", facts), *_use(architecture)]
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _table(title: str, rows: Mapping[str, object]) -> list[str]:
+    if not rows:
+        return []
+    cells = [f"| {_plain(key)} | {_plain(value)} |" for key, value in rows.items()]
+    return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]
+
+
+def _use(architecture: str) -> list[str]:
+    return [
+        "## Use",
+        "",
+        "```python",
+        f"from transformers import AutoTokenizer, {architecture}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        f'model = {architecture}.from_pretrained("path/to/this/folder")',
+        "```",
+        "",
+        "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder.",
+        "This card may be edited.",
+        "",
+    ]
+
+
+def _plain(value: object) -> str:
+    """One cell of a table: one line, and nothing that ends the cell."""
+    text = f"{value:,}" if type(value) is int else str(value)
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -1,0 +1,37 @@
+"""The command line called as its user would, but within this process: starting Python and torch takes seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from typing import NamedTuple
+from unittest import mock
+
+from bertsmith import cli
+
+
+class Done(NamedTuple):
+    """What a call left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*words: object) -> Done:
+    """`bertsmith words...`"""
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
+    with (
+        mock.patch.object(sys, "argv", ["bertsmith", *map(str, words)]),
+        mock.patch.dict("os.environ", {"COLUMNS": "100", "NO_COLOR": "1"}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = end.code or 0
+    assert isinstance(status, int)
+    return Done(status, out.getvalue(), err.getvalue())

@@ -1,0 +1,135 @@
+"""What every encoder keeps to. A new file in encoders/ is tested here without being named."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from model_world import SIZE, apart, random_batch, shaken
+
+from bertsmith import config
+from bertsmith.encoders import encoder as encoders
+from bertsmith.encoders.encoder import Encoder
+from bertsmith.types import Batch
+
+KINDS = config.names(encoders.FOLDER)
+SMALL = {
+    "layers": 3,
+    "width": 32,
+    "heads": 4,
+    "vocabulary_size": SIZE,
+    "positions": 40,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
+
+
+def other_settings(kind: str) -> list[dict[str, Any]]:
+    """No change; then every switch turned, one at a time."""
+    fields = dataclasses.fields(config.find(encoders.FOLDER, kind).Config)
+    return [{}, *({item.name: not item.default} for item in fields if isinstance(item.default, bool))]
+
+
+CASES = [pytest.param(kind, change, id=f"{kind} {change}") for kind in KINDS for change in other_settings(kind)]
+
+
+def build(kind: str, change: dict[str, Any]) -> Encoder:
+    settings = config.find(encoders.FOLDER, kind).Config
+    fields = {item.name for item in dataclasses.fields(settings)}
+    return shaken(
+        settings(**{**{name: value for name, value in SMALL.items() if name in fields}, **change}).build()
+    ).eval()
+
+
+def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
+    """The top layer of each text."""
+    top = encoder(batch).top
+    ends = [first + int((batch.samples == number).sum()) for number, first in enumerate(batch.firsts.tolist())]
+    return [top[first:end] for first, end in zip(batch.firsts.tolist(), ends, strict=True)]
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
+class TestEveryEncoder:
+    def test_shapes(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        found = encoder(batch, keep_layers=True, keep_attentions=True)
+        assert {layer.shape for layer in found.layers} == {(8 * 40, encoder.width)}
+        assert len(found.layers) == SMALL["layers"] + 1
+        assert found.top is found.layers[-1]
+        assert encoder.table.shape == (SIZE, encoder.width)
+        assert (found.pooled is not None) == encoder.pools
+        assert found.pooled is None or found.pooled.shape == (8, encoder.width)
+        assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in found.attentions)
+        plain = encoder(batch)
+        assert plain.layers == plain.attentions == ()
+        assert apart(plain.top, found.top) < 1e-5
+
+    def test_padding_and_row_mates_change_nothing(self, kind: str, change: dict[str, Any]) -> None:
+        encoder = build(kind, change)
+        alone = [tops(encoder, random_batch(LENGTHS, length=40).replace())[number] for number in range(len(LENGTHS))]
+        packed = random_batch(LENGTHS, length=40, pack=True)
+        assert len(packed.ids) < len(LENGTHS)
+        for mine, other in zip(tops(encoder, packed), alone, strict=True):
+            assert apart(mine, other) < 1e-5
+        noise = torch.where(packed.document == 0, 55, packed.ids)
+        for mine, other in zip(tops(encoder, packed.replace(ids=noise)), alone, strict=True):
+            assert apart(mine, other) < 1e-5
+        longer = random_batch(LENGTHS, length=60, shape=(11, 12)).replace(longest=40)
+        for number, other in enumerate(alone):
+            assert apart(encoder(longer).top[60 * number : 60 * number + LENGTHS[number]], other) < 1e-5
+
+    def test_another_text_in_the_row_is_not_seen_but_the_own_one_is(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch([12, 9, 19], length=40, pack=True)
+        ids = batch.ids.clone()
+        ids[0, 14] = 33 if ids[0, 14] != 33 else 34  # in the second of three texts
+        before, after = tops(encoder, batch), tops(encoder, batch.replace(ids=ids))
+        assert apart(after[0], before[0]) < 1e-6
+        assert apart(after[2], before[2]) < 1e-6
+        assert apart(after[1][-1], before[1][-1]) > 1e-4
+        backwards = apart(after[1][0], before[1][0])
+        assert backwards < 1e-6 if encoder.causal else backwards > 1e-4
+
+    def test_the_last_layer_only_where_it_is_read(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40, pack=True, shape=(5, 9))
+        every = encoder(batch)
+        places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
+        some = encoder(batch, places=places)
+        assert apart(some.at("one"), every.top[places["one"]]) < 1e-5
+        assert apart(some.at("other"), every.top[places["other"]]) < 1e-5
+        assert len(some.top) == 6 + 9 * encoder.pools
+        if encoder.pools:
+            assert apart(some.pooled[:8], every.pooled[:8]) < 1e-5
+            assert encoder(batch, places=places, pool=False).pooled is None
+            assert len(encoder(batch, places=places, pool=False).top) == 6
+        kept = encoder(batch.replace(places=places), places=places, keep_layers=True)
+        assert apart(kept.at("one"), some.at("one")) < 1e-5
+
+    def test_every_parameter_is_at_exactly_one_depth_and_learns(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        found = [parameter for part in encoder.depths() for parameter in part.parameters()]
+        assert len(found) == len(list(encoder.parameters()))
+        assert set(map(id, found)) == set(map(id, encoder.parameters()))
+        encoding = encoder(batch)
+        loss = encoding.top.square().sum() + (0 if encoding.pooled is None else encoding.pooled.square().sum())
+        loss.backward()
+        assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
+
+    def test_weights_make_the_same_encoder_again(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        other = shaken(build(kind, change), seed=9)
+        assert apart(other(batch).top, encoder(batch).top) > 1e-2
+        other.load_state_dict(encoder.state_dict())
+        assert torch.equal(other(batch).top, encoder(batch).top)
+
+    def test_compiles_whole(self, kind: str, change: dict[str, Any]) -> None:
+        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40, pack=True)
+        compiled = torch.compile(encoder, fullgraph=True, backend="eager")
+        places = {"one": torch.tensor([3, 0, 0, 90])}
+        assert apart(compiled(batch, places=places).at("one"), encoder(batch, places=places).at("one")) < 1e-6
+
+
+def test_bert_is_among_them() -> None:
+    assert "bert" in KINDS

@@ -1,0 +1,159 @@
+"""Model folders under attack and damage (F5, F6, F7): all of it is met in one line, and broken builds are found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faults import folder_campaigns
+from faults.folder_campaigns import flips, hostile, truncations
+from faults.shard_world import Outcome, in_child
+from weights.folder_world import foreign
+
+from bertsmith.model import Model
+from bertsmith.weights import foreign_files, huggingface, loading, safetensors_file, seal
+from bertsmith.weights.model_folder import open_model
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """In memory where possible: these campaigns write thousands of small files."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bertsmith-folders-") as name:
+            yield Path(name)
+
+
+def check(outcome: Outcome, at_least: int) -> None:
+    print(outcome)
+    assert outcome.landed == outcome.asked >= at_least
+    assert not outcome.failures, "\n".join(outcome.failures[:5])
+
+
+def check_broken(outcome: Outcome, *, failures: int) -> None:
+    print(outcome, *outcome.failures[:1], sep="\n")
+    assert outcome.landed == outcome.asked
+    assert len(outcome.failures) >= failures, "this campaign does not notice a broken build"
+
+
+def test_hostile_folders(work: Path) -> None:
+    check(hostile(work), at_least=150)
+
+
+def test_flipped_bits(work: Path) -> None:
+    check(flips(work), at_least=2000)
+
+
+def test_files_cut_short(work: Path) -> None:
+    check(truncations(work), at_least=400)
+
+
+def test_memory_of_opening(work: Path) -> None:
+    """The weights are in memory once: nothing is read twice or copied as a whole."""
+    folder = foreign(work / "model", "masked_lm", vocabulary_size=200_000, width=64)
+    size = (folder / "model.safetensors").stat().st_size
+    open_model(foreign(work / "small"))  # what is imported on the way does not count
+
+    def opening() -> None:
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        open_model(folder)
+        growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used) * 1024
+        assert 5e7 < size < growth < 1.4 * size, (size, growth)
+
+    assert in_child(opening) == (0, "")
+
+
+# --- broken builds ---------------------------------------------------------------------------------------------------
+
+
+def no_check_of_places(patch: pytest.MonkeyPatch) -> list[str]:
+    patch.setattr(safetensors_file, "_check_layout", lambda file, entries, start: entries)
+    return ["two weights in one place", "a gap before all"]
+
+
+def links_are_followed(patch: pytest.MonkeyPatch) -> list[str]:
+    patch.setattr(foreign_files, "_inside", lambda folder, name: (folder / name).resolve())
+    return [f"link from {name} out of the folder" for name in ("config.json", "model.safetensors", "vocab.txt")]
+
+
+def pipes_are_waited_for(patch: pytest.MonkeyPatch) -> list[str]:
+    patch.setattr(foreign_files, "_open", lambda real, path: os.open(real, os.O_RDONLY))
+    patch.setattr(folder_campaigns, "MOST_SECONDS", 1)
+    return ["pipe as config.json"]
+
+
+def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
+    for name in ("MOST_HEADER_BYTES", "MOST_TENSORS"):
+        patch.setattr(safetensors_file, name, 1 << 60)
+    patch.setitem(foreign_files.parse_object.__kwdefaults__, "most_values", 1 << 60)
+    patch.setattr(folder_campaigns, "MOST_SECONDS", 2)
+    return ["a million tensors"]
+
+
+def settings_are_believed(patch: pytest.MonkeyPatch) -> list[str]:
+    patch.setattr(huggingface, "_check_sizes", lambda *anything: None)
+
+    def built(config: Any, objectives: Any, **how: Any) -> Model:
+        return Model.build(config, objectives.values(), **how)
+
+    patch.setattr(loading, "_without_memory", built)
+    return ["hidden_size of 10**9", "intermediate_size of 10**9"]
+
+
+def pickles_are_trusted(patch: pytest.MonkeyPatch) -> list[str]:
+    def trusting(folder: Path) -> Any:
+        return torch.load(folder / "model.safetensors", weights_only=False)
+
+    patch.setattr(folder_campaigns.folders, "open_model", trusting)
+    return ["pickle as model.safetensors", "torch file as weights"]
+
+
+def errors_are_let_through(patch: pytest.MonkeyPatch) -> list[str]:
+    patch.setattr(foreign_files, "parse_object", lambda data, path, **how: json.loads(data))
+    return ["config.json: not UTF-8", "config.json: deep", "config.json: a list"]
+
+
+BROKEN: list[tuple[Callable[[pytest.MonkeyPatch], list[str]], int]] = [
+    (no_check_of_places, 2),
+    (links_are_followed, 3),
+    (pipes_are_waited_for, 1),
+    (no_caps_on_headers, 1),
+    (settings_are_believed, 2),
+    (pickles_are_trusted, 2),
+    (errors_are_let_through, 3),
+]
+
+
+@pytest.mark.parametrize(("build", "failures"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+def test_hostile_folders_find_broken_builds(
+    build: Any, failures: int, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_broken(hostile(work, cases=build(monkeypatch)), failures=failures)
+
+
+def test_flips_are_not_found_without_checksums(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "changed", lambda *anything: None)
+    check_broken(flips(work, spacing=1997), failures=20)
+
+
+def test_cuts_are_not_found_where_short_reads_pass(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def padded(self: foreign_files.ForeignFile, buffer: memoryview, begin: int) -> None:
+        found = os.pread(self.descriptor, len(buffer), begin)
+        buffer[: len(found)] = found
+
+    no_check_of_places(monkeypatch)
+    monkeypatch.setattr(foreign_files.ForeignFile, "fill", padded)
+    check_broken(truncations(work, count=20), failures=10)
+
+
+@pytest.mark.slow
+def test_long_flips(work: Path) -> None:
+    check(flips(work, spacing=3, seed=1), at_least=30_000)

@@ -1,0 +1,160 @@
+"""On CUDA: packed rows in bf16 by the variable-length kernel, the CPU's masks, whole graphs, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from model_world import VOCABULARY, apart, config, random_batch, shaken
+
+from bertsmith import counters
+from bertsmith.model import Model
+from bertsmith.objectives import causal_lm, masked_lm, next_sentence
+from bertsmith.types import Batch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 18]
+UNITS = ["tokens", "words", "ngrams"]
+
+
+def build(*, causal: bool = False, units: str = "tokens") -> Model:
+    """Heads of 32, large weights, no dropout."""
+    encoder = config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
+    words = causal_lm.Config() if causal else masked_lm.Config(units=units)
+    made = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
+    return shaken(made, deviation=0.2)
+
+
+def packed(*, seed: int = 0, epoch: int = 0) -> Batch:
+    return random_batch(LENGTHS, length=40, pack=True, shape=(7, 12), seed=seed, epoch=epoch)
+
+
+def texts(model: Model, batch: Batch) -> list[torch.Tensor]:
+    """The top layer of each text, float32 on the CPU."""
+    top = model.encoder(batch).top.float().cpu()
+    return [
+        top[first : first + size] for first, size in zip(batch.firsts[: len(LENGTHS)].tolist(), LENGTHS, strict=True)
+    ]
+
+
+@pytest.fixture
+def half() -> Iterator[None]:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        yield
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_rows_are_the_same_texts_run_alone(causal: bool, half: None) -> None:
+    model = build(causal=causal).eval()
+    with torch.no_grad():
+        truth = texts(model, random_batch(LENGTHS, length=40))
+        model = model.cuda()
+        batch = packed().to("cuda")
+        assert model.encoder._sight(batch, explicit=False).kernel == "variable"
+        ours = texts(model, batch)
+        alone = texts(model, random_batch(LENGTHS, length=40, shape=(12, 12)).to("cuda"))
+        for mine, other, right in zip(ours, alone, truth, strict=True):
+            assert apart(mine, other) < 2e-2
+            assert apart(mine, right) < 3e-2
+
+
+def test_a_row_mate_changes_no_bit(half: None) -> None:
+    model, batch = build().eval().cuda(), packed()
+    with torch.no_grad():
+        before = texts(model, batch.to("cuda"))
+        ids = batch.ids.clone()
+        second = int(batch.firsts[1])
+        ids.view(-1)[second + 1 : second + 8] = 50
+        after = texts(model, batch.replace(ids=ids).to("cuda"))
+    same = [torch.equal(one, other) for one, other in zip(before, after, strict=True)]
+    assert same == [number != 1 for number in range(len(LENGTHS))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_in_half_precision_are_those_in_full(causal: bool) -> None:
+    model = build(causal=causal).train()
+    batch = model.hide(packed())
+    model(batch).mean().backward()
+    exact = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    model = model.cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        model(batch.to("cuda")).mean().backward()
+    for name, parameter in model.named_parameters():
+        if "qkv" not in name:  # queries' and keys' gradients are cancellations here: noise in bf16
+            found, right = parameter.grad.cpu().flatten(), exact[name].flatten()
+            assert torch.nn.functional.cosine_similarity(found, right, dim=0) > 0.995, name
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_masks_are_the_same_on_both_devices(units: str) -> None:
+    model = build(units=units)
+    batches = [packed(seed=seed, epoch=seed) for seed in range(4)]
+    here = [model.hide(batch) for batch in batches]
+    model = model.cuda()
+    for batch, expected in zip(batches, here, strict=True):
+        found = model.hide(batch.to("cuda"))
+        assert torch.equal(found.ids.cpu(), expected.ids)
+        assert torch.equal(found.places["masked_lm"].cpu(), expected.places["masked_lm"])
+        assert torch.equal(found.labels["masked_lm"].cpu(), expected.labels["masked_lm"])
+
+
+def test_counters_are_the_same_on_both_devices() -> None:
+    numbers = torch.randint(-(1 << 62), 1 << 62, (100_000,), generator=torch.Generator().manual_seed(0))
+    key = counters.stream(1, "gpu")
+    assert torch.equal(counters.mix(key, numbers.cuda(), numbers.cuda()).cpu(), counters.mix(key, numbers, numbers))
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_a_compiled_step_is_one_graph_with_the_same_mask(units: str) -> None:
+    model = build(units=units).cuda().eval()
+
+    def step(batch: Batch) -> tuple[Batch, torch.Tensor]:
+        hidden = model.hide(batch)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return hidden, model(hidden).mean()
+
+    compiled = torch.compile(step, fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in range(2):
+            batch = packed(seed=seed, epoch=seed).to("cuda")
+            (hidden, loss), (expected, right) = compiled(batch), step(batch)
+            assert torch.equal(hidden.ids, expected.ids)
+            assert torch.equal(hidden.labels["masked_lm"], expected.labels["masked_lm"])
+            assert loss.item() == pytest.approx(right.item(), rel=2e-2)
+
+
+def test_a_compiled_step_trains() -> None:
+    model = build().cuda().train()
+    compiled = torch.compile(lambda batch: model(model.hide(batch)).mean(), fullgraph=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = compiled(packed().to("cuda"))
+    loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_step_never_waits_for_the_device() -> None:
+    model, batch = build(units="ngrams").cuda().train(), packed().to("cuda")
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            hidden = model.hide(batch)
+            model.counts(hidden)
+            model(hidden).mean().backward()
+
+    step()  # the first one finds its kernels and memory
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
+    encoder = config(width=64, heads=2, attention_dropout=0.5, dropout=0.0).build().cuda().train()
+    batch = packed().to("cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad():
+        assert encoder._sight(batch, explicit=False).kernel == "masked"
+        assert not torch.equal(encoder(batch).top, encoder(batch).top)
+        assert encoder.eval()._sight(batch, explicit=False).kernel == "variable"

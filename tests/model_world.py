@@ -1,0 +1,95 @@
+"""A small world for tests of models: a vocabulary of 97 tokens, rows of random words, models with large weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertsmith.batching import collate
+from bertsmith.encoders import bert
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.types import Batch, Row, Vocabulary
+
+torch.set_num_threads(1)  # tensors are small here, and test workers share the cores
+
+PADDING, START, END, MASK, UNKNOWN = range(5)
+SIZE = 97
+FIRST_CONTINUING = 70  # ids from here on go on with the word before them
+VOCABULARY = Vocabulary(
+    size=SIZE,
+    mask_id=MASK,
+    special_ids=(PADDING, START, END, MASK, UNKNOWN),
+    continues=np.arange(SIZE) >= FIRST_CONTINUING,
+)
+
+
+def frame(first: np.ndarray, second: np.ndarray | None = None) -> Row:
+    """[CLS] first [SEP] second [SEP], as ids."""
+    parts = [[START], first, [END]] + ([] if second is None else [second, [END]])
+    sides, segments = [-1, 0, -1, 1, -1], [0, 0, 0, 1, 1]
+    sizes = [len(part) for part in parts]
+    ids = np.concatenate(parts).astype(np.int32)
+    return Row(
+        ids=ids,
+        segments=np.repeat(np.array(segments[: len(parts)], np.uint8), sizes),
+        texts=np.repeat(np.array(sides[: len(parts)], np.int8), sizes),
+        offsets=np.zeros((len(ids), 2), np.int32),
+        words=np.zeros(len(ids), np.int32),
+    )
+
+
+def random_rows(lengths: list[int], *, seed: int = 0, pairs: bool = True) -> list[Row]:
+    """Rows with that many tokens each, every second one a pair where it is long enough."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number, length in enumerate(lengths):
+        pair = pairs and number % 2 == 0 and length >= 5
+        words = random.integers(UNKNOWN + 1, SIZE, length - (3 if pair else 2))
+        cut = random.integers(1, len(words)) if pair else len(words)
+        rows.append(frame(words[:cut], words[cut:] if pair else None))
+    return rows
+
+
+def random_batch(lengths: list[int], *, length: int, seed: int = 0, pairs: bool = True, **how: Any) -> Batch:
+    """A batch of random rows with random labels for next_sentence."""
+    labels = {"next_sentence": np.random.default_rng(seed + 1).integers(0, 2, len(lengths)).tolist()}
+    return collate(random_rows(lengths, seed=seed, pairs=pairs), length=length, labels=labels, **how)
+
+
+def config(**changes: Any) -> bert.Config:
+    """A small BERT."""
+    small: dict[str, Any] = {
+        "layers": 3,
+        "width": 32,
+        "heads": 4,
+        "feed_forward": 64,
+        "vocabulary_size": SIZE,
+        "positions": 40,
+    }
+    return bert.Config(**{**small, **changes})
+
+
+def pretraining(seed: int = 0, **changes: Any) -> Model:
+    """A small BERT with both heads and large weights, asleep."""
+    made = Model.build(config(**changes), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY)
+    return shaken(made, seed).eval()
+
+
+def shaken(part: nn.Module, seed: int = 0, deviation: float = 0.3) -> Any:
+    """All parameters drawn from N(0, 0.3): with 0.02 a wrong activation hides in the noise (SPEC.md §3)."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in part.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(drawn * deviation)
+    return part
+
+
+def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max().clamp(min=1e-30))

@@ -1,0 +1,133 @@
+"""All kernels give one answer, and nobody sees what is not theirs. (The real variable-length kernel: tests/gpu.)"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_world import apart, shaken
+
+from bertsmith.nn import attention as room
+from bertsmith.nn.attention import Attention, Kernel, Sight, choose_kernel, see
+
+ROWS, LENGTH, WIDTH = 3, 12, 16
+DOCUMENT = torch.tensor([[1] * 5 + [2] * 7, [1] * 3 + [2] * 3 + [3] * 2 + [0] * 4, [1] * 12], dtype=torch.int32)
+BOUNDS = torch.tensor([0, 5, 12, 15, 18, 20, 24, 36, 36], dtype=torch.int32)
+
+
+def attention() -> Attention:
+    return shaken(Attention(width=WIDTH, heads=2, dropout=0.0)).eval()
+
+
+def sight(kernel: Kernel, *, causal: bool = False, document: torch.Tensor = DOCUMENT) -> Sight:
+    return see(document, BOUNDS, kernel=kernel, longest=LENGTH, causal=causal)
+
+
+def inputs(seed: int = 0) -> torch.Tensor:
+    return torch.randn(ROWS * LENGTH, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_agree(causal: bool) -> None:
+    layer, x_TD = attention(), inputs()
+    masked, none = layer(x_TD, sight("masked", causal=causal))
+    explicit, probabilities = layer(x_TD, sight("explicit", causal=causal))
+    assert none is None
+    assert probabilities.shape == (ROWS, 2, LENGTH, LENGTH)
+    assert apart(explicit, masked) < 1e-6
+    one = torch.ones_like(DOCUMENT)
+    dense, _ = layer(x_TD, sight("dense", causal=causal, document=one))
+    assert apart(dense, layer(x_TD, sight("masked", causal=causal, document=one))[0]) < 1e-6
+    assert apart(dense, masked) > 1e-2, "with one document to a row the answer is another"
+
+
+REAL = inspect.signature(room.varlen_attn)
+
+
+def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, window_size: Any) -> torch.Tensor:
+    """What the variable-length kernel computes, one sequence after the other."""
+    REAL.bind(q, k, v, *bounds, window_size=window_size)  # torch's own takes this call
+    assert window_size in ((-1, -1), (-1, 0))
+    assert bounds[0] is bounds[1]
+    out = torch.full_like(q, torch.nan)
+    for begin, end in zip(bounds[0][:-1].tolist(), bounds[0][1:].tolist(), strict=True):
+        assert end - begin <= bounds[2] == bounds[3]
+        part = (t[begin:end].transpose(0, 1) for t in (q, k, v))
+        out[begin:end] = F.scaled_dot_product_attention(*part, is_causal=window_size == (-1, 0)).transpose(0, 1)
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_variable_length_kernel_is_given_what_it_needs(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x_TD = attention(), inputs()
+    masked, _ = layer(x_TD, sight("masked", causal=causal))
+    monkeypatch.setattr(room, "varlen_attn", in_a_loop)
+    assert apart(layer(x_TD, sight("variable", causal=causal))[0], masked) < 1e-6
+    places = torch.tensor([30, 2, 2])
+    assert apart(layer(x_TD, sight("variable", causal=causal), places)[0], masked[places]) < 1e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_probabilities_are_where_they_may_be_and_sum_to_one(causal: bool) -> None:
+    _, probabilities = attention()(inputs(), sight("explicit", causal=causal))
+    allowed = DOCUMENT[:, :, None] == DOCUMENT[:, None, :]
+    if causal:
+        allowed &= torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    seen = probabilities.transpose(0, 1)
+    assert (seen[:, ~allowed] == 0).all()
+    assert (seen[:, allowed] > 0).all()
+    assert (probabilities.sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("kernel", ["masked", "explicit"])
+def test_only_where_it_is_read(kernel: Kernel) -> None:
+    layer, x_TD = attention(), inputs()
+    places = torch.tensor([0, 35, 7, 7, 14])
+    assert apart(layer(x_TD, sight(kernel), places)[0], layer(x_TD, sight(kernel))[0][places]) < 1e-6
+
+
+def test_every_head_looks_at_the_whole_of_its_document() -> None:
+    """Against the formula of Vaswani et al., head by head and document by document."""
+    layer, x_TD = attention(), inputs()
+    q, k, v = (x_TD @ layer.qkv.weight.T + layer.qkv.bias).split(WIDTH, dim=1)
+    seen = torch.zeros_like(x_TD)
+    for begin, end in zip(BOUNDS[:-2].tolist(), BOUNDS[1:-1].tolist(), strict=True):
+        for head in range(2):
+            part = slice(8 * head, 8 * head + 8)
+            weights = torch.softmax(q[begin:end, part] @ k[begin:end, part].T / 8**0.5, -1)
+            seen[begin:end, part] = weights @ v[begin:end, part]
+    assert apart(layer(x_TD, sight("masked"))[0], seen @ layer.output.weight.T + layer.output.bias) < 1e-6
+
+
+def test_dropout_only_in_training() -> None:
+    layer, x_TD = Attention(width=WIDTH, heads=2, dropout=0.5), inputs()
+    for kernel in ("masked", "explicit"):
+        layer.train()
+        assert apart(layer(x_TD, sight(kernel))[0], layer(x_TD, sight(kernel))[0]) > 1e-2
+        layer.eval()
+        assert torch.equal(layer(x_TD, sight(kernel))[0], layer(x_TD, sight(kernel))[0])
+
+
+USUAL = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width": 64, "dropout": 0.0, "explicit": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel"),
+    [
+        ({}, "variable"),
+        ({"dtype": torch.float16}, "variable"),
+        ({"dtype": torch.float32}, "masked"),
+        ({"device": "cpu"}, "masked"),
+        ({"dropout": 0.1}, "masked"),
+        ({"head_width": 20}, "masked"),
+        ({"head_width": 512}, "masked"),
+        ({"full": True}, "dense"),
+        ({"full": True, "device": "cpu", "dropout": 0.1}, "dense"),
+        ({"full": True, "explicit": True}, "explicit"),
+    ],
+)
+def test_which_kernel(changes: dict[str, object], kernel: Kernel) -> None:
+    assert choose_kernel(**{**USUAL, **changes}) == kernel  # type: ignore[arg-type]

@@ -1,0 +1,225 @@
+"""Masks over a million tokens: how much, what becomes of it, what is spared; and that they belong to texts alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame, random_batch, random_rows
+
+from bertsmith.batching import collate
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.objectives.masked_lm import Config, MaskedLM
+from bertsmith.types import NOT_ASKED, Batch, Vocabulary
+
+BIG = Vocabulary(size=1000, mask_id=MASK, special_ids=VOCABULARY.special_ids, continues=np.arange(1000) >= 700)
+
+
+def build(seed: int = 0, vocabulary: Vocabulary | None = VOCABULARY, **settings: Any) -> MaskedLM:
+    return Config(**settings).build(
+        width=8, vocabulary_size=vocabulary.size if vocabulary else SIZE, vocabulary=vocabulary, seed=seed
+    )
+
+
+@pytest.fixture(scope="module")
+def million() -> Batch:
+    """A million tokens in 512 rows of 2,048 places: texts of 10 to 500 tokens, packed."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(10, 500, 4000).tolist()
+    batch = random_batch(lengths, length=2048, pack=True)
+    assert int((~batch.special).sum()) > 1_000_000
+    ids = torch.from_numpy(random.integers(UNKNOWN + 1, BIG.size, batch.ids.shape))
+    return batch.replace(ids=torch.where(batch.special, batch.ids, ids), longest=512)
+
+
+def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
+    """[T] bool, as `places` and `labels` tell it."""
+    asked = after.labels["masked_lm"] != NOT_ASKED
+    places = after.places["masked_lm"][asked]
+    assert len(places.unique()) == len(places)
+    assert torch.equal(after.labels["masked_lm"][asked], before.ids.flatten()[places])
+    found = torch.zeros(before.ids.numel(), dtype=torch.bool)
+    found[places] = True
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.4, "masked": 0.5, "kept": 0.0}, {"masked": 0.0, "kept": 0.2}])
+def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]) -> None:
+    objective = build(vocabulary=BIG, **settings)
+    after = objective.hide(million)
+    hidden = hidden_places(million, after)
+    candidates = ~million.special.flatten()
+    config = objective.config
+    assert hidden.sum().item() / candidates.sum().item() == pytest.approx(config.rate, abs=0.001)
+    assert not hidden[~candidates].any()
+    old, new = million.ids.flatten(), after.ids.flatten()
+    assert torch.equal(new[~hidden], old[~hidden])
+    became_mask = (new == MASK)[hidden].float().mean().item()
+    stayed = (new == old)[hidden].float().mean().item()
+    assert became_mask == pytest.approx(config.masked, abs=0.005)
+    assert stayed == pytest.approx(config.kept + (1 - config.masked - config.kept) / 995, abs=0.005)
+    other = new[hidden & (new != old) & (new != MASK)]
+    assert other.min() > UNKNOWN, "a random word is no special token"
+    shares = torch.bincount(other, minlength=BIG.size)[UNKNOWN + 1 :] / len(other)
+    assert (shares - 1 / 995).abs().max() < 6 * (1 / 995 / len(other)) ** 0.5, "every word is as likely"
+
+
+def test_every_place_of_a_text_is_as_likely() -> None:
+    batch = random_batch([40] * 20_000, length=40, pairs=False)
+    hidden = hidden_places(batch, build().hide(batch)).view(-1, 40)[:, 1:-1].double()
+    assert (hidden.mean(0) - 0.15).abs().max() < 4 * (0.15 * 0.85 / 20_000) ** 0.5
+    assert set(hidden.sum(1).tolist()) == {5.0, 6.0}, "38 * 0.15 = 5.7, rounded up or down"
+    assert hidden.sum(1).mean().item() == pytest.approx(5.7, abs=0.015)
+    together = (hidden[:, 3] * hidden[:, 4]).mean().item()
+    assert together == pytest.approx(0.15 * 4.7 / 37, abs=0.004), "neighbours are hidden independently"
+
+
+def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how: Any) -> dict[int, list[int]]:
+    """What stands in each of fifty texts after hiding, in a batch of some of them."""
+    rows = random_rows([12, 30, 25, 8, 40] * 10)
+    batch = collate([rows[number] for number in numbers], length=40, samples=numbers, epoch=epoch, **how)
+    after = objective.hide(batch)
+    return {number: after.ids[batch.samples == number].tolist() for number in numbers}
+
+
+@pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
+def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
+    objective = build(seed=7, units=units)
+    every = masks_by_text(objective, list(range(50)))
+    for numbers, how in (
+        (list(range(49, -1, -1)), {}),
+        ([3, 44, 17], {}),
+        ([20, 21, 22, 23, 24, 25, 26], {"pack": True}),
+        ([8], {"shape": (5, 9)}),
+    ):
+        found = masks_by_text(objective, numbers, **how)
+        assert found == {number: every[number] for number in numbers}
+    assert masks_by_text(objective, list(range(50)), epoch=4) != every
+    assert masks_by_text(build(seed=8, units=units), list(range(50))) != every
+
+
+def test_golden() -> None:
+    """Old runs are resumed with these masks: they may never change."""
+    rows = [frame(5 + np.arange(18) * 7 % 92), frame(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
+    batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
+    found = {}
+    for units in ("tokens", "words", "ngrams"):
+        after = build(seed=12345, units=units).hide(batch)
+        places = np.flatnonzero(hidden_places(batch, after))
+        found[units] = dict(zip(places.tolist(), after.ids.flatten()[places].tolist(), strict=True))
+    assert found == {
+        "tokens": {11: 69, 15: 3, 36: 3, 50: 3, 54: 3, 57: 3},
+        "words": {10: 68, 11: 69, 12: 3, 13: 89, 14: 96, 15: 3, 36: 3, 50: 3, 57: 3},
+        "ngrams": {10: 68, 11: 69, 12: 3, 13: 89, 14: 96, 15: 3, 16: 47, 36: 3, 57: 3, 58: 3, 59: 3},
+    }
+
+
+def runs(hidden: torch.Tensor, batch: Batch) -> list[tuple[int, int]]:
+    """Runs of hidden candidates [begin, end), cut where texts end."""
+    edges = torch.cat((torch.tensor([False]), hidden & ~batch.special.flatten(), torch.tensor([False]))).int().diff()
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def test_whole_words(million: Batch) -> None:
+    after = build(vocabulary=BIG, units="words").hide(million)
+    hidden = hidden_places(million, after)
+    candidate = ~million.special.flatten()
+    share = hidden.sum().item() / candidate.sum().item()
+    assert share == pytest.approx(0.15, abs=0.001)
+    goes_on = (million.ids.flatten() >= 700) & candidate & candidate.roll(1)
+    assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "a piece is hidden just where the one before it is"
+    assert after.labels["masked_lm"][-1] == NOT_ASKED, "there were slots enough"
+
+
+def test_ngrams(million: Batch) -> None:
+    objective = build(vocabulary=BIG, units="ngrams")
+    after = objective.hide(million)
+    hidden = hidden_places(million, after)
+    candidate = ~million.special.flatten()
+    assert hidden.sum().item() / candidate.sum().item() == pytest.approx(0.15, abs=0.0015)
+    goes_on = (million.ids.flatten() >= 700) & candidate & candidate.roll(1)
+    assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "whole words only"
+    assert after.labels["masked_lm"][-1] == NOT_ASKED, "there were slots enough"
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 5])
+def test_lengths_of_ngrams(longest: int) -> None:
+    """p(n) in proportion to 1/n, seen where 2 % are hidden so that runs seldom touch; every token a word."""
+    batch = random_batch([512] * 2000, length=512, pairs=False)
+    words = torch.randint(UNKNOWN + 1, FIRST_CONTINUING, batch.ids.shape, generator=torch.Generator().manual_seed(0))
+    batch = batch.replace(ids=torch.where(batch.special, batch.ids, words))
+    objective = build(units="ngrams", longest_ngram=longest, rate=0.02)
+    lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.hide(batch)), batch))
+    whole = sum(1 / words for words in range(1, longest + 1))
+    total = sum(lengths.values())
+    for words_in_run in range(1, longest + 1):
+        assert lengths[words_in_run] / total == pytest.approx(1 / words_in_run / whole, abs=0.02), lengths
+    assert sum(count for length, count in lengths.items() if length > longest) / total < 0.06
+
+
+@pytest.mark.parametrize("length", [3, 6, 10, 30, 50, 70, 128])
+def test_reference_counts(length: int) -> None:
+    """max(1, round(0.15 * length)) of bert: create_pretraining_data.py, with [CLS] and [SEP] in the length."""
+    batch = random_batch([length] * 50, length=130, pairs=False)
+    hidden = hidden_places(batch, build(reference_counts=True).hide(batch)).view(50, -1)
+    assert set(hidden.sum(1).tolist()) == {max(1, round(length * 0.15))}
+
+
+def test_slots_are_enough_and_constant() -> None:
+    objective = build()
+    few = objective.hide(random_batch([40] * 64, length=40))
+    assert few.labels["masked_lm"].shape == (objective.slots(64 * 40, 128),)
+    assert objective.slots(64 * 40, 128) == 384 + 34
+    assert objective.slots(4, 100) == 4, "never more than there are places"
+    assert objective.slots(65_536, 256) < 65_536 * 0.15 * 1.006
+    for seed in range(40):
+        hidden = build(seed=seed).choose(random_batch([5, 6, 7, 8] * 50, length=8))
+        assert hidden.sum() <= objective.slots(200 * 8, 400)
+
+
+def test_what_has_no_slot_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, batch = build(), random_batch([40] * 8, length=40)
+    monkeypatch.setattr(objective, "slots", lambda *_: 10)
+    after = objective.hide(batch)
+    hidden = hidden_places(batch, after)
+    assert hidden.sum() == 10
+    assert torch.equal(after.ids.flatten()[~hidden], batch.ids.flatten()[~hidden])
+
+
+@pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
+def test_compiles_whole(units: str) -> None:
+    objective, batch = build(units=units), random_batch([40, 22, 17, 9], length=40, pack=True)
+    compiled = torch.compile(objective.hide, fullgraph=True, backend="eager")(batch)
+    assert torch.equal(compiled.ids, objective.hide(batch).ids)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rate": 0.0}, "rate=0.0 must be more than 0"),
+        ({"masked": 0.8, "kept": 0.3}, "masked=0.8 and kept=0.3 must be shares"),
+        ({"units": "letters"}, "units=letters must be one of tokens, words, ngrams"),
+        ({"longest_ngram": 0}, "longest_ngram=0"),
+        ({"units": "words", "reference_counts": True}, "cannot go with units=words"),
+    ],
+)
+def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config(**wrong)
+
+
+def test_what_a_vocabulary_must_tell() -> None:
+    batch = random_batch([20], length=20)
+    with pytest.raises(BertsmithError, match="knows the mask token: build it with a vocabulary"):
+        build(vocabulary=None).hide(batch)
+    with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
+        build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
+    with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
+        Config().build(width=8, vocabulary_size=90, vocabulary=VOCABULARY)
+    padded = Config(masked=0.0, kept=0.0).build(width=8, vocabulary_size=2000, vocabulary=VOCABULARY)
+    assert padded.hide(random_batch([40] * 50, length=40)).ids.max() < SIZE, (
+        "rows that only fill the table are no words"
+    )

@@ -1,0 +1,42 @@
+"""Does the second text follow? What is read, and what is missing where labels are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_world import config, pretraining, random_batch
+
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import next_sentence
+
+
+def test_reads_the_pooled_first_token_of_each_text() -> None:
+    model = pretraining()
+    batch = model.hide(random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6)))
+    logits = model.answer(batch, "next_sentence")
+    head = model.objectives["next_sentence"].classify
+    first = model.encoder(batch).top[batch.firsts[:4]]
+    pooled = torch.tanh(first @ model.encoder.pooler.weight.T + model.encoder.pooler.bias)
+    assert torch.allclose(logits[:4], pooled @ head.weight.T + head.bias, atol=1e-5)
+    loss = model(batch)
+    assert int(loss.counts["next_sentence"]) == 4, "two places for texts are empty"
+    expected = F.cross_entropy(logits[:4], batch.labels["next_sentence"][:4], reduction="sum")
+    assert loss.sums["next_sentence"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_labels_are_as_in_the_reference() -> None:
+    assert (next_sentence.FOLLOWS, next_sentence.RANDOM) == (0, 1)
+
+
+def test_without_labels() -> None:
+    model = pretraining()
+    batch = model.hide(random_batch([12], length=12).replace(labels={}))
+    with pytest.raises(BertsmithError, match=r"no labels for next_sentence \(it has masked_lm\)"):
+        model(batch)
+
+
+def test_an_encoder_without_a_pooler_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"next_sentence reads one vector for each text: it needs .* a pooler"):
+        Model.build(config(pooler=False), [next_sentence.Config()])

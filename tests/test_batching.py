@@ -1,0 +1,108 @@
+"""Rows into batches: every field, padding, packing, constant shapes, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from model_world import random_rows
+
+from bertsmith.batching import bounds, collate
+from bertsmith.errors import BertsmithError
+from bertsmith.types import NOT_ASKED
+
+
+def test_padded() -> None:
+    rows = random_rows([5, 8, 3])
+    batch = collate(rows, length=8, padding_id=9, epoch=4, samples=[70, 80, 90], labels={"next_sentence": [1, 0, 1]})
+    assert batch.ids.shape == (3, 8)
+    assert batch.ids[0].tolist() == [*rows[0].ids, 9, 9, 9]
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
+    assert batch.segments[0].tolist() == [*rows[0].segments, 0, 0, 0]
+    assert batch.document.tolist() == [[1] * 5 + [0] * 3, [1] * 8, [1] * 3 + [0] * 5]
+    assert batch.special[2].tolist() == [True, False, True, True, True, True, True, True]
+    assert batch.samples[0].tolist() == [70] * 5 + [-1] * 3
+    assert batch.bounds.tolist() == [0, 5, 8, 16, 19, 24, 24]
+    assert batch.firsts.tolist() == [0, 8, 16]
+    assert batch.labels["next_sentence"].tolist() == [1, 0, 1]
+    assert int(batch.epoch) == 4
+    assert (batch.longest, batch.full) == (8, False)
+    types = {batch.ids.dtype, batch.positions.dtype, batch.segments.dtype, batch.samples.dtype, batch.firsts.dtype}
+    assert types == {torch.int64}
+    assert (batch.document.dtype, batch.bounds.dtype, batch.special.dtype) == (torch.int32, torch.int32, torch.bool)
+
+
+def test_packed_into_the_first_line_with_room() -> None:
+    rows = random_rows([5, 6, 3, 4])
+    batch = collate(rows, length=10, pack=True)
+    assert batch.document.tolist() == [[1] * 5 + [2] * 3 + [0] * 2, [1] * 6 + [2] * 4]
+    assert batch.firsts.tolist() == [0, 10, 5, 16]
+    assert batch.bounds.tolist() == [0, 5, 8, 10, 16, 20, 20]
+    assert batch.positions[1].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+    for row, first in zip(rows, batch.firsts.tolist(), strict=True):
+        assert batch.ids.flatten()[first : first + len(row)].tolist() == row.ids.tolist()
+
+
+def test_full_rows_are_known_as_such() -> None:
+    assert collate(random_rows([7, 7]), length=7).full
+    assert not collate(random_rows([7, 7]), length=7, shape=(3, 3)).full
+    assert not collate(random_rows([3, 4]), length=7, pack=True).full, "two texts see each other in no dense kernel"
+
+
+def test_filled_up_to_a_constant_shape() -> None:
+    batch = collate(random_rows([5, 8]), length=8, shape=(4, 6), labels={"next_sentence": [0, 1]})
+    assert batch.ids.shape == (4, 8)
+    assert batch.firsts.tolist() == [0, 8, -1, -1, -1, -1]
+    assert batch.labels["next_sentence"].tolist() == [0, 1] + [NOT_ASKED] * 4
+    assert batch.bounds.tolist() == [0, 5, 8, 16, 24, 32, 32, 32, 32, 32, 32]
+    assert (batch.document[2:] == 0).all()
+    assert batch.special[2:].all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=some.lists(some.integers(2, 12), min_size=1, max_size=20), pack=some.booleans())
+def test_every_token_is_there_once(lengths: list[int], pack: bool) -> None:
+    rows = random_rows(lengths)
+    batch = collate(rows, length=12, pack=pack)
+    assert int((batch.document != 0).sum()) == sum(lengths)
+    flat, document = batch.ids.flatten(), batch.document.flatten()
+    for number, (row, first) in enumerate(zip(rows, batch.firsts.tolist(), strict=True)):
+        at = slice(first, first + len(row))
+        assert flat[at].tolist() == row.ids.tolist()
+        assert batch.samples.flatten()[at].unique().tolist() == [number]
+        assert len(document[at].unique()) == 1
+        assert first in batch.bounds.tolist()
+        assert first + len(row) in batch.bounds.tolist()
+    assert len(batch.bounds) == len(batch.ids) + len(rows) + 1
+    assert (batch.bounds.diff() >= 0).all()
+
+
+def test_bounds_tell_rows_apart_that_have_equal_numbers() -> None:
+    document = np.array([[1, 1, 2], [2, 2, 2], [0, 0, 0]])
+    assert bounds(document, sequences=5).tolist() == [0, 2, 3, 6, 9, 9]
+
+
+def test_to_and_replace() -> None:
+    batch = collate(random_rows([5, 8]), length=8, labels={"next_sentence": [0, 1]})
+    moved = batch.to("meta")
+    assert {moved.ids.device.type, moved.epoch.device.type, moved.labels["next_sentence"].device.type} == {"meta"}
+    assert moved.longest == 8
+    assert batch.ids.device.type == "cpu"
+    assert batch.replace(longest=9).longest == 9
+
+
+@pytest.mark.parametrize(
+    ("lengths", "how", "message"),
+    [
+        ([4, 9, 3], {"length": 8}, "row 1 has 9 tokens but lines only 8"),
+        ([], {"length": 8}, "at least one row"),
+        ([4, 4], {"length": 8, "shape": (1, 2)}, "need 2 lines and 2 texts, more than"),
+        ([4, 4], {"length": 8, "labels": {"next_sentence": [1]}}, "1 next_sentence for 2 rows"),
+        ([4, 4], {"length": 8, "samples": [1, 2, 3]}, "3 samples for 2 rows"),
+    ],
+)
+def test_refused(lengths: list[int], how: dict[str, object], message: str) -> None:
+    with pytest.raises(BertsmithError, match=message):
+        collate(random_rows(lengths), **how)  # type: ignore[arg-type]
