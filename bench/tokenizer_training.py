@@ -16,12 +16,13 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.text import counting
+from bertsmith.text import alphabet, counting
 from bertsmith.text.tokenizer import kind
 
 RUNS = {"tokenizers' own": 0, "ours, 1 worker": 1, "ours, 2 workers": 2}
@@ -43,7 +44,10 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
     """The library's own road: normalise, split, count and learn inside one call."""
     if name == "wordpiece":
         backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        texts, sample = tee(texts)
+        korean = any(alphabet.HANGUL.search(line) for line in islice(sample, 1000))
+        del sample
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=not korean)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         trainer: Any = trainers.WordPieceTrainer(

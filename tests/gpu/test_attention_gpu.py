@@ -38,6 +38,12 @@ def texts(model: Model, batch: Batch) -> list[torch.Tensor]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    """Each test compiles for itself: what another one compiled of the same lines is no recompilation."""
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def half() -> Iterator[None]:
     with torch.autocast("cuda", dtype=torch.bfloat16):

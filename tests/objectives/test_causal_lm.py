@@ -17,15 +17,16 @@ def build() -> Model:
     return shaken(Model.build(config(causal=True, dropout=0.0, attention_dropout=0.0), [causal_lm.Config()])).eval()
 
 
-def test_each_place_is_asked_for_the_next_id_of_its_text() -> None:
-    batch = random_batch([5, 4, 7], length=10, pack=True)
+@pytest.mark.parametrize("lengths", [[5, 4, 7], [10, 10, 6]], ids=["packed", "full rows"])
+def test_each_place_is_asked_for_the_next_id_of_its_text(lengths: list[int]) -> None:
+    batch = random_batch(lengths, length=10, pack=True)
     hidden = build().hide(batch)
     assert torch.equal(hidden.ids, batch.ids)
     for place, label in enumerate(hidden.labels["causal_lm"].tolist()):
         row, column = divmod(place, 10)
         inside = column < 9 and batch.document[row, column] == batch.document[row, column + 1] != 0
         assert label == (batch.ids[row, column + 1] if inside else NOT_ASKED)
-    assert int((hidden.labels["causal_lm"] != NOT_ASKED).sum()) == 5 + 4 + 7 - 3
+    assert int((hidden.labels["causal_lm"] != NOT_ASKED).sum()) == sum(lengths) - 3
 
 
 def test_the_loss_is_that_of_the_logits_and_labels() -> None:

@@ -20,7 +20,8 @@ worlds = some.tuples(
 def world(lengths: list[int], pack: bool, seed: int) -> tuple[masking.Sequences, Tensor, Tensor, torch.Generator]:
     batch = random_batch(lengths, length=24, pack=pack, shape=(len(lengths) + 1, len(lengths) + 2))
     random = torch.Generator().manual_seed(seed)
-    candidate_T = ~batch.special.flatten() & (torch.rand(batch.ids.numel(), generator=random) < 0.9)
+    # Texts need no frame: a candidate may be a text's first or last token.
+    candidate_T = (batch.document.flatten() != 0) & (torch.rand(batch.ids.numel(), generator=random) < 0.9)
     continues_T = torch.rand(batch.ids.numel(), generator=random) < 0.4
     return masking.Sequences.of(batch), candidate_T, continues_T, random
 

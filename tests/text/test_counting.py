@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
@@ -27,6 +27,7 @@ def noise(seed: int, size: int = 4000) -> str:
     return "".join(word + draw.choice([" ", " ", " ", ", ", ".\n", " (", ") "]) for word in chosen)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_counts_are_those_of_berts_own_rules(text: str) -> None:
     text = text.encode(errors="replace").decode()
@@ -101,7 +102,9 @@ def test_of_too_many_words_the_frequent_ones_are_learned_from(monkeypatch: pytes
     learned = []
     for words in (counts, dict(reversed(counts.items()))):
         trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
-        learned.append({word for word in feeding.train(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2})
+        learned.append(
+            {word for word in feeding.train(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2}
+        )
     assert learned[0] == learned[1]
     assert len(learned[0]) == 12
     assert learned[0] > {letter * 2 for letter in "abcdefgh"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.durable import Disk
@@ -37,6 +37,7 @@ def google_truncation(first: int, second: int, room: int) -> tuple[int, int]:
     return first, second
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 130))
 def test_truncation_is_googles(first: int, second: int, room: int) -> None:
     assert framing.kept(first, second, room=room) == google_truncation(first, second, room)

@@ -149,6 +149,9 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     assert "ALBERT's rules" in refused(pre_tokenizer=metaspace)
     assert "ALBERT's rules" in refused(normalizer={"type": "NFKC"})
     assert "ALBERT's rules" in refused(model=definition["model"] | {"byte_fallback": True})
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "AlbertTokenizer", "add_prefix_space": false}')
+    assert "ALBERT's rules" in refused()
+    (tmp_path / "tokenizer_config.json").write_text("{}")
     vocabulary = definition["model"]["vocab"]
     assert "<unk> has id 0" in refused(
         model=definition["model"] | {"vocab": [vocabulary[1], vocabulary[0], *vocabulary[2:]]}

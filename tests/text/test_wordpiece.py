@@ -17,7 +17,7 @@ from bertsmith.text.wordpiece import Config, Splitter, WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # bert: tokenization_test.py; the two tokens at the end are those that its toy vocabulary lacks.
-GOOGLE = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing , [PAD] [MASK]".split()
+GOOGLE = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "[PAD]", "[MASK]"]
 TEXT = (
     """The unwanted runner was running, and the running water ran; nobody wanted to run.
 Wanting to win, he unwound the winding wire. Was it windy? It wasn't: the window was shut (twice).
@@ -90,7 +90,7 @@ def test_a_vocabulary_file_alone_is_enough(tmp_path: Path) -> None:
 def test_broken_vocabulary_files_say_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIALS, "a", "b", "a"]))
-    with pytest.raises(DataError, match="vocab.txt: line 8 repeats 'a' of line 6"):
+    with pytest.raises(DataError, match=r"vocab\.txt: line 8 repeats 'a' of line 6"):
         WordPiece.from_vocabulary(path)
     path.write_text("[PAD]\n[UNK]\n[CLS]\na\n")
     with pytest.raises(DataError, match=r"vocab.txt: its 4 tokens lack \[SEP\], \[MASK\]"):

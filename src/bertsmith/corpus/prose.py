@@ -50,7 +50,7 @@ BEGINS = re.compile(r"[\"“(]?[A-Z]")
 ENDS = re.compile(r"[.!?][\"'”’)]?$")
 
 
-def python_prose(*, limit: int = 4_000_000) -> Iterator[Document]:
+def python_prose(*, limit: int = 3_000_000) -> Iterator[Document]:
     """English documents of `limit` characters together: help topics first, then a document for each module."""
     from pydoc_data.topics import topics
 

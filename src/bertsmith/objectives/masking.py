@@ -30,7 +30,9 @@ class Sequences:
     def of(cls, batch: Batch) -> Self:
         """The sequences of a batch."""
         bounds, place = batch.bounds.long(), torch.arange(batch.ids.numel(), device=batch.ids.device)
-        return cls(bounds[:-1], bounds[1:], torch.searchsorted(bounds[1:], place, right=True), place)
+        # over the batch's own tensor, not a slice of it: inductor of torch 2.11 cannot search in a view
+        number = torch.searchsorted(batch.bounds, place.to(batch.bounds.dtype), right=True) - 1
+        return cls(bounds[:-1], bounds[1:], number, place)
 
     def first(self) -> Tensor:
         """Whether a place is the first of its sequence [T] bool."""

@@ -67,11 +67,12 @@ class Folder:
     @property
     def model(self) -> Mapping[str, Any]:
         """The model part of tokenizer.json: its type, vocabulary and merges."""
-        return self.definition.get("model") or {}
+        return self.part("model")
 
     def part(self, name: str) -> Mapping[str, Any]:
         """A part of tokenizer.json, such as its normalizer; empty where it has none."""
-        return self.definition.get(name) or {}
+        found = self.definition.get(name)
+        return found if isinstance(found, Mapping) else {}
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()

@@ -77,7 +77,7 @@ class Tokenizer:
             return cls.from_folder(Folder.open(path))
         except DataError as error:
             raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # the tokenizers library raises bare ones for what it cannot read
             raise DataError(f"{path}: its files are not as transformers writes them ({error!r})") from error
 
     @classmethod

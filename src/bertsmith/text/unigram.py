@@ -222,14 +222,9 @@ def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
     written = contents.part("normalizer")
     steps = {step.get("type"): step for step in written.get("normalizers", [written] if written else [])}
     splits = [step.get("type") for step in contents.part("pre_tokenizer").get("pretokenizers", [])]
-    if (
-        splits != ["WhitespaceSplit", "Metaspace"]
-        or not set(steps) <= NORMALIZERS
-        or contents.model.get("byte_fallback")
-    ):
-        raise DataError(
-            f"{contents.path}/tokenizer.json has not ALBERT's rules, the only ones of a unigram tokenizer here"
-        )
+    wanted = splits == ["WhitespaceSplit", "Metaspace"] and set(steps) <= NORMALIZERS
+    if not wanted or contents.model.get("byte_fallback") or contents.config.get("add_prefix_space") is False:
+        raise DataError(f"{contents.path} has not ALBERT's rules, the only ones that a unigram tokenizer has here")
     stated = contents.config if named else {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
     return {
         "lowercase": bool(stated.get("do_lower_case", True)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,11 +51,7 @@ class Splitter:
         return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _splitter, (self.rules,)
-
-
-def _splitter(rules: dict[str, bool]) -> Splitter:
-    return Splitter(**rules)
+        return partial(Splitter, **self.rules), ()
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,7 @@ class Config:
     """How a WordPiece vocabulary is learned."""
 
     lowercase: bool = True
-    strip_accents: bool | None = (
-        None  # None: along with lower-casing, unless the text has Hangul, which would fall apart
-    )
+    strip_accents: bool | None = None  # None: if lower-casing, unless there is Hangul, which would fall apart
     chinese_spacing: bool = True  # each CJK ideograph is a word of its own
     coverage: float = 0.9995  # share of all characters that the alphabet spells; the rest make words unknown
     min_count: int = 2  # how often two neighbouring pieces must be seen to become one

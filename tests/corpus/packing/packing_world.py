@@ -1,0 +1,138 @@
+"""What the tests of packings share: made-up shards in which every token is another, and texts read back from batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from faults.broken_disks import QuickDisk
+from numpy.typing import NDArray
+
+from bertsmith.corpus.packing.packing import PackedBatch
+from bertsmith.corpus.shards import Pieces, ShardBuilder, Shards, token_type
+from bertsmith.types import Frame
+
+PADDING, START, SEPARATOR, FIRST = 0, 1, 2, 10  # token n of the split has the id FIRST + n
+FRAME = Frame((START, "a", SEPARATOR), (START, "a", SEPARATOR, "b", SEPARATOR), (0, 0, 0, 1, 1))
+DOUBLE = Frame((START, "a", SEPARATOR), (START, "a", SEPARATOR, SEPARATOR, "b", SEPARATOR))  # as RoBERTa has it
+BARE = Frame(("a",), ("a", "b"))
+
+Documents = Sequence[Sequence[int]]  # tokens of each sentence of each document
+
+
+def make_shards(folder: Path, documents: Documents, *, documents_per_part: int = 10**9) -> Shards:
+    """A shard set of these documents, cut into parts."""
+    lengths = [length for document in documents for length in document]
+    size = FIRST + sum(lengths)
+    tokens = np.arange(FIRST, size).astype(token_type(size))
+    sentences = iter(np.split(tokens, np.cumsum(lengths)[:-1]))
+    ids = [[next(sentences) for _ in document] for document in documents]
+    with ShardBuilder(
+        folder,
+        tokenizer_files={},
+        fingerprint="0",
+        vocabulary_size=size,
+        settings={},
+        shard_tokens=1,
+        disk=QuickDisk(),
+    ) as builder:
+        for unit, begin in enumerate(range(0, len(ids), documents_per_part)):
+            builder.add(unit, {"train": Pieces.of(ids[begin : begin + documents_per_part], tokens.dtype)}, {})
+        builder.finish()
+    return Shards.open(folder)
+
+
+def some_documents(seed: int, *, documents: int, sentences: int = 30, tokens: int = 20) -> list[list[int]]:
+    """Documents of up to that many sentences of up to that many tokens."""
+    chance = np.random.default_rng(seed)
+    counts = chance.integers(1, sentences + 1, documents)
+    return [chance.integers(1, tokens + 1, count).tolist() for count in counts]
+
+
+class Places(NamedTuple):
+    """Where the tokens of a split belong."""
+
+    documents: NDArray[np.int64]  # [tokens] number of each token's document
+    sentence_begins: NDArray[np.bool_]  # [tokens + 1] the end of all counts too
+
+    @classmethod
+    def of(cls, documents: Documents) -> Places:
+        lengths = [sum(document) for document in documents]
+        begins = np.zeros(sum(lengths) + 1, np.bool_)
+        begins[np.cumsum([0, *(length for document in documents for length in document)])] = True
+        return cls(np.repeat(np.arange(len(documents)), lengths), begins)
+
+
+class Text(NamedTuple):
+    """One text of a batch, as it stands there."""
+
+    row: int
+    document: int
+    ids: list[int]
+    positions: list[int]
+    segments: list[int]
+    special: list[bool]
+    sample: int
+    label: int | None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Numbers of its tokens in the split."""
+        return [number - FIRST for number, special in zip(self.ids, self.special, strict=True) if not special]
+
+
+def texts_of(batch: PackedBatch) -> list[Text]:
+    """The texts of a batch, row by row, found by their document numbers."""
+    found = []
+    labels = {int(first): int(label) for first, label in zip(batch.firsts, batch.labels.get("next_sentence", []))}
+    length = batch.ids.shape[1]
+    for row, document in enumerate(batch.document):
+        for number in range(1, int(document.max()) + 1):
+            (places,) = np.nonzero(document == number)
+            assert places.tolist() == list(range(places[0], places[-1] + 1)), "a text stands together"
+            planes = (batch.ids, batch.positions, batch.segments, batch.special)
+            (sample,) = set(batch.samples[row, places].tolist())
+            values = [plane[row, places].tolist() for plane in planes]
+            found.append(Text(row, number, *values, sample, labels.get(row * length + int(places[0]))))
+    return found
+
+
+class Pair(NamedTuple):
+    """All pairs of a batch at once: tokens of the split, by number."""
+
+    label: NDArray[np.int64]
+    a_first: NDArray[np.int64]
+    a_last: NDArray[np.int64]
+    b_first: NDArray[np.int64]
+    b_last: NDArray[np.int64]
+    sample: NDArray[np.int64]
+
+
+def pairs_of(batch: PackedBatch) -> Pair:
+    """The pairs framed by FRAME; single texts are left out."""
+    ids, samples = batch.ids.ravel().astype(np.int64), batch.samples.ravel()
+    separators = np.flatnonzero(ids == SEPARATOR)
+    first, label = batch.firsts, batch.labels["next_sentence"]
+    first, label = first[label >= 0], label[label >= 0]
+    place = np.searchsorted(separators, first)
+    middle, end = separators[place], separators[place + 1]
+    assert np.array_equal(samples[first], samples[end])
+    tokens = (ids[places] - FIRST for places in (first + 1, middle - 1, middle + 1, end - 1))
+    return Pair(label, *tokens, samples[first])
+
+
+def fingerprint(batches: Sequence[PackedBatch]) -> str:
+    """A hash of everything in them."""
+    found = hashlib.sha256()
+    for batch in batches:
+        for name, values in (batch.arrays | batch.labels).items():
+            found.update(f"{name} {values.dtype.str} {values.shape}".encode())
+            found.update(np.ascontiguousarray(values).tobytes())
+    return found.hexdigest()[:16]
+
+
+def same(one: PackedBatch, other: PackedBatch) -> bool:
+    return fingerprint([one]) == fingerprint([other])
