@@ -6,7 +6,7 @@ By array operations: nothing here loops over tokens. Knows rows and batches, no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,26 @@ class Seats(NamedTuple):
     line: Numbers  # [N]
     offset: Numbers  # [N] place within the line
     turn: Numbers  # [N] 1 for the first row of a line, 2 for the next, ...
+
+
+class Packed(Protocol):
+    """The batch of a packing, in numpy."""
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """ids, positions, segments, document, special, samples, bounds, firsts: as in `Batch`, in whatever width."""
+
+    @property
+    def labels(self) -> Mapping[str, NDArray[Any]]:
+        """By objective."""
+
+    @property
+    def longest(self) -> int:
+        """See `Batch`."""
+
+    @property
+    def full(self) -> bool:
+        """See `Batch`."""
 
 
 def collate(
@@ -73,6 +93,27 @@ def collate(
             name: torch.from_numpy(_filled(_of_rows(name, values, len(rows)), texts, NOT_ASKED))
             for name, values in (labels or {}).items()
         },
+    )
+
+
+def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
+    """The same batch in tensors; `pin` puts it where a GPU fetches it without waiting.
+
+    The epoch is 0: a packing numbers the texts of a run through, so that none has the number of another.
+    """
+    narrow = {"document": torch.int32, "bounds": torch.int32, "special": torch.bool}
+
+    def tensor(name: str, values: NDArray[Any]) -> torch.Tensor:
+        found = torch.from_numpy(values).to(narrow.get(name, torch.int64))
+        return found.pin_memory() if pin else found
+
+    fields: dict[str, Any] = {name: tensor(name, values) for name, values in packed.arrays.items()}
+    return Batch(
+        **fields,
+        epoch=torch.tensor(0),
+        longest=packed.longest,
+        full=packed.full,
+        labels={name: tensor(name, values) for name, values in packed.labels.items()},
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.text import counting
 from bertsmith.text.tokenizer import Tokenizer, kind, kinds, load
 
@@ -77,6 +77,23 @@ def test_a_saved_folder_loads_as_the_same_tokenizer(tokenizer: Tokenizer, tmp_pa
     assert loaded.files() == tokenizer.files()
     for text in TEXTS:
         assert_same(loaded.encode(text), tokenizer.encode(text))
+
+
+def test_damaged_folders_are_refused_or_read_but_never_crash(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path)
+    draw = random.Random(3)
+    refused = 0
+    for name, content in tokenizer.files().items():
+        for _ in range(12):
+            place = draw.randrange(len(content))
+            damages = [content[:place], content[:place] + b"}" + content[place + 1 :], content.replace(b"0", b'"x"', 3)]
+            (tmp_path / name).write_bytes(draw.choice([*damages, b"", b"{}", b"[]", b"\xff"]))
+            try:
+                load(tmp_path).encode("the smith")
+            except DataError as error:
+                refused += str(tmp_path) in str(error)
+        (tmp_path / name).write_bytes(content)
+    assert refused > 5
 
 
 def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer) -> None:

@@ -13,8 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -30,12 +29,14 @@ from bertsmith.weights.model_folder import open_model
 
 HEADROOM = 512 << 20  # bytes of address space that opening a small model may take more
 MOST_GROWTH = 300 << 20  # bytes of memory in use
-MOST_SECONDS = 10
+MOST_SECONDS = 60  # on the clock, which other programs may slow down
+MOST_WORK = 5  # seconds of processor time
 
 
 class FolderOutcome(Outcome):
     def fail(self, case: str, problem: str) -> None:
-        replay = f"PYTHONPATH=src:tests python tests/faults/folder_campaigns.py {self.name} {case!r}"
+        options = "".join(f" {name}={value}" for name, value in self.options.items())
+        replay = f"PYTHONPATH=src:tests python tests/faults/folder_campaigns.py {self.name} {case!r}{options}"
         self.failures.append(f"{self.name} {case}: {problem}\n  replay: {replay}")
 
 
@@ -85,7 +86,8 @@ def _open_in_child(place: Path, case: str, answer: Path) -> None:
     with open("/proc/self/statm", "rb") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + HEADROOM, size + HEADROOM))
-    begun, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_WORK, MOST_WORK))
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kind, message = "opened", ""
     try:
         if case.startswith("import: "):
@@ -95,13 +97,12 @@ def _open_in_child(place: Path, case: str, answer: Path) -> None:
     except Exception as error:
         kind, message = type(error).__name__, str(error)
     growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used) * 1024
-    found = {"kind": kind, "message": message, "growth": growth, "seconds": time.monotonic() - begun}
-    answer.write_text(json.dumps(found))
+    answer.write_text(json.dumps({"kind": kind, "message": message, "growth": growth}))
 
 
 def flips(work: Path, *, only: str | None = None, spacing: int = 97, seed: int = 0) -> Outcome:
     """F5: one bit in one of every `spacing` bytes, many times as densely in checksums, settings and header."""
-    outcome, chance = FolderOutcome("flips", only), random.Random(seed)
+    outcome, chance = FolderOutcome("flips", only, {"spacing": spacing, "seed": seed}), random.Random(seed)
     place = model_folder(emptied(work / "flips") / "model")
     for path in sorted(place.iterdir()):
         data = path.read_bytes()
@@ -139,7 +140,7 @@ def _unnoticed(place: Path, path: Path | None) -> str:
 
 def truncations(work: Path, *, only: str | None = None, count: int = 150) -> Outcome:
     """F6: weights and settings of a folder without checksums, cut at `count` places each."""
-    outcome = FolderOutcome("truncations", only)
+    outcome = FolderOutcome("truncations", only, {"count": count})
     place = foreign(emptied(work / "truncations") / "model")
     for name in (folders.WEIGHTS, folders.CONFIG, "tokenizer.json"):
         data = (place / name).read_bytes()
@@ -154,10 +155,12 @@ def truncations(work: Path, *, only: str | None = None, count: int = 150) -> Out
     return outcome
 
 
-def main(name: str, case: str) -> int:
+def main(name: str, case: str, *options: str) -> int:
     """Runs one case again, with the command that its failure printed."""
+    campaign: Callable[..., Outcome] = {"hostile": hostile, "flips": flips, "truncations": truncations}[name]
+    numbers = {option: int(value) for option, _, value in (text.partition("=") for text in options)}
     with tempfile.TemporaryDirectory() as work:
-        outcome = {"hostile": hostile, "flips": flips, "truncations": truncations}[name](Path(work), only=case)
+        outcome = campaign(Path(work), only=case, **numbers)
     print(outcome, *outcome.failures, sep="\n")
     return 1 if outcome.failures or not outcome.landed else 0
 

@@ -12,7 +12,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError
 from bertsmith.text import counting, feeding
-from bertsmith.text.wordpiece import Config, Splitter
+from bertsmith.text.bert_words import Splitter
+from bertsmith.text.wordpiece import Config
 
 
 def splitter(**rules: bool) -> Splitter:

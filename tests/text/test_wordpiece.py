@@ -12,8 +12,9 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.text import counting
+from bertsmith.text.bert_words import Splitter
 from bertsmith.text.tokenizer import load
-from bertsmith.text.wordpiece import Config, Splitter, WordPiece
+from bertsmith.text.wordpiece import Config, WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # bert: tokenization_test.py; the two tokens at the end are those that its toy vocabulary lacks.

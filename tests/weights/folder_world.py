@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,14 @@ TEXTS = ["The cats sat on a mat.", "서울은 한국의 수도이다!", "the unk
 TABLE = "bert.embeddings.word_embeddings.weight"
 Tensors = dict[str, torch.Tensor]
 OBJECTIVES = {"masked_lm": masked_lm.Config, "next_sentence": next_sentence.Config, "causal_lm": causal_lm.Config}
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A folder for thousands of small files, where a real disk would spend most of the time on syncing."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place, prefix="bertsmith-folders-") as name:
+        yield Path(name)
 
 
 def tokenizer() -> WordPiece:

@@ -200,3 +200,45 @@ def test_crc32c() -> None:
     data = np.random.default_rng(0).integers(0, 256, 9 * LANES + 77, np.uint8).tobytes()
     assert crc32c([data]) == crc32c([data[place : place + 1000] for place in range(0, len(data), 1000)])
     assert crc32c([data]) == crc32c([memoryview(data)]) != zlib.crc32(data)
+
+
+def message(*parts: tuple[int, int | bytes]) -> bytes:
+    """A protocol buffer: numbers as varints, bytes with their length."""
+    found = b""
+    for field, content in parts:
+        if isinstance(content, int):
+            found += number(field << 3) + number(content)
+        else:
+            found += number(field << 3 | 2) + number(len(content)) + content
+    return found
+
+
+def variable(*, kind: int = 1, sizes: tuple[int, ...] = (2,), shard: int = 0, place: int = 0, size: int = 8) -> bytes:
+    """An entry of the index, without a checksum."""
+    shape = message(*((2, message((1, one))) for one in sizes))
+    return message((1, kind), (2, shape), (3, shard), (4, place), (5, size))
+
+
+def test_strange_checkpoints(tmp_path: Path) -> None:
+    header = message((1, 1))
+    cases = {
+        "TensorFlow 2's objects": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
+        "0 data files": {b"": b""},
+        "1048576 data files": {b"": message((1, 1 << 20))},
+        "not in little-endian": {b"": message((1, 1), (2, 1))},
+        "in slices": {b"": header, b"a": variable() + message((7, b""))},
+        "has type 7": {b"": header, b"a": variable(kind=7)},
+        "and 9 dimensions": {b"": header, b"a": variable(sizes=(1,) * 9)},
+        "has 9 bytes": {b"": header, b"a": variable(size=9)},
+        "in data file 3 of 1": {b"": header, b"a": variable(shard=3)},
+        "overlaps": {b"": header, b"a": variable(), b"b": variable(place=4)},
+        "cut short: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
+        "two of its variables are one weight": {b"": header, b"a/gamma": variable(), b"a/kernel": variable(place=8)},
+        "does not match its checksum": {b"": header, b"a": variable()},
+    }
+    (tmp_path / "x.data-00000-of-00001").write_bytes(bytes(20))
+    for words, entries in cases.items():
+        (tmp_path / "x.index").write_bytes(table([sorted(entries.items())]))
+        with pytest.raises(DataError) as found, TensorFlowCheckpoint(tmp_path, "x") as weights:
+            weights.fill("a", torch.empty(2))
+        one_line(found, str(tmp_path), words)

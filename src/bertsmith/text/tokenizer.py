@@ -23,7 +23,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.text import counting, folder, framing
 from bertsmith.text.folder import Folder, Specials
 from bertsmith.text.framing import Template
-from bertsmith.text.units import Ids, UnitCache, Units, without_surrogates
+from bertsmith.text.units import Ids, UnitCache, Units, ids_apart, without_surrogates
 
 FOLDER = "bertsmith.text"
 LENGTH = 512  # the longest row that BERT's and RoBERTa's positions allow
@@ -196,7 +196,7 @@ class Tokenizer:
         return tokenizers.Tokenizer.from_str(self.backend.to_str())
 
     def _slow_ids(self, texts: list[str]) -> list[list[int]]:
-        return [found.ids for found in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return ids_apart(self.backend, texts)
 
     def _units(self) -> Units:
         # A token that others have added may hold white space, or swallow what stands round it: then texts stay whole.

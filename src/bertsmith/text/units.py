@@ -14,17 +14,31 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
 LONGEST_KEPT = 64  # characters: longer units hardly come again, and would fill the memory
+GROUP = 512  # units that the backend gets as one text
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def without_surrogates(text: str) -> str:
     """`text` with each lone surrogate, which no UTF-8 can hold, as U+FFFD: the same number of characters."""
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+def ids_apart(backend: tokenizers.Tokenizer, units: list[str]) -> list[list[int]]:
+    """The ids of each unit. They are handed over as words of fewer texts, which takes a third less time."""
+    found: list[list[int]] = []
+    groups = [units[begin : begin + GROUP] for begin in range(0, len(units), GROUP)]
+    encodings = backend.encode_batch(groups, is_pretokenized=True, add_special_tokens=False)
+    for group, encoding in zip(groups, encodings, strict=True):
+        sizes = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
+        ids, ends = encoding.ids, np.cumsum(sizes).tolist()
+        found += [ids[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return found
 
 
 @dataclass(frozen=True)

@@ -6,52 +6,26 @@ spelled, or of more than 100 characters, is unknown as a whole.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.text import alphabet, feeding
+from bertsmith.text.bert_words import UNITS, WORD, Splitter, bert_normalizer
 from bertsmith.text.folder import Folder, Specials, in_order, read_vocabulary, register
 from bertsmith.text.framing import Template
 from bertsmith.text.tokenizer import LENGTH, Tokenizer
-from bertsmith.text.units import Units
 
 CONTINUATION = "##"
 LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
 SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
 HANGUL_NOTICED = 0.001  # share of words with Hangul from which accents are kept
-PLAIN = re.compile("[!-~가-힣]+")
-# A run of ASCII letters, digits and Hangul syllables is a word, an ASCII sign is one too; what touches any other
-# character stays together up to the next white space. Python's white space includes characters that BERT removes
-# without splitting there: texts with such are irregular.
-UNIT = re.compile(r"[A-Za-z0-9가-힣]++(?![^\s!-~])|[!-/:-@\[-`{-~](?![^\s!-~가-힣])|\S+")
-UNITS = Units(UNIT.findall, irregular=re.compile("[\x0b\x0c\x1c-\x1f\x85]"))
-
-
-class Splitter:
-    """One unit -> normalised words, as BertNormalizer and BertPreTokenizer make them."""
-
-    units = UNITS
-
-    def __init__(self, *, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> None:
-        self.rules = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_spacing": chinese_spacing}
-        self.normalizer = _normalizer(**self.rules)
-        self.words = pre_tokenizers.BertPreTokenizer()
-
-    def __call__(self, unit: str) -> Sequence[str]:
-        if PLAIN.fullmatch(unit) and (unit.isascii() or not self.rules["strip_accents"]):
-            return (unit.lower() if self.rules["lowercase"] else unit,)
-        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Splitter, **self.rules), ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +126,7 @@ class WordPiece(Tokenizer):
         model = models.WordPiece(ids, unk_token=specials.unknown, max_input_chars_per_word=LONGEST_WORD)
         backend = tokenizers.Tokenizer(model)
         strip = lowercase if strip_accents is None else strip_accents
-        backend.normalizer = _normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
+        backend.normalizer = bert_normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
         special_ids = register(backend, specials, added)
@@ -220,11 +194,34 @@ class WordPiece(Tokenizer):
         own = in_order(self.backend.get_vocab(with_added_tokens=False), "the vocabulary")
         return {"vocab.txt": "".join(f"{token}\n" for token in own).encode()}
 
+    @cached_property
+    def _pieces(self) -> dict[str, int]:
+        return self.backend.get_vocab(with_added_tokens=False)
 
-def _normalizer(*, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> normalizers.BertNormalizer:
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=chinese_spacing, strip_accents=strip_accents, lowercase=lowercase
-    )
+    def _slow_ids(self, texts: list[str]) -> list[list[int]]:
+        """Plain words are spelled here: handing single words to the backend takes longer than spelling them."""
+        if self._ordinary_added:
+            return super()._slow_ids(texts)
+        rules = self.rules()
+        fold = str.lower if rules["lowercase"] else str
+        plain = [WORD.fullmatch(text) and (text.isascii() or not rules["strip_accents"]) for text in texts]
+        others = iter(super()._slow_ids([text for text, own in zip(texts, plain, strict=True) if not own]))
+        return [self._spell(fold(text)) if own else next(others) for text, own in zip(texts, plain, strict=True)]
+
+    def _spell(self, word: str) -> list[int]:
+        """The ids of one normalised word: the longest piece that fits, then the longest that goes on from there."""
+        pieces, found, begin = self._pieces, list[int](), 0
+        while begin < len(word) <= LONGEST_WORD:
+            head = CONTINUATION if begin else ""
+            for end in range(len(word), begin, -1):
+                number = pieces.get(head + word[begin:end])
+                if number is not None:
+                    found.append(number)
+                    begin = end
+                    break
+            else:
+                return [self.unknown_id]
+        return found or [self.unknown_id]
 
 
 def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:

@@ -150,7 +150,10 @@ def _unpickled(file: ForeignFile) -> Iterator[bytes]:
     command = [sys.executable, "-P", "-m", "bertsmith.weights.unpickling"]
     # nothing else of our surroundings: keys and tokens are none of its business
     surroundings = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    surroundings |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "CUDA_VISIBLE_DEVICES": ""}
+    surroundings |= {
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=surroundings, cwd="/") as child:
         alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)

@@ -50,7 +50,7 @@ def save_model(
     replace: bool = False,
     disk: Disk | None = None,
 ) -> None:
-    """Writes a model folder that transformers opens too; the same model gives the same bytes.
+    """Writes a model folder that transformers opens too; the same model under the same name gives the same bytes.
 
     `facts` go into the model card as they are. An existing folder is an error, unless it is to be replaced.
     """

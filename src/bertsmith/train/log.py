@@ -1,0 +1,117 @@
+"""What happened in a run, one JSON object a line: appended at once, so that a kill loses at most the line under way.
+
+Numbers that are not finite are written as text ("nan", "inf"), which `float` reads: JSON has no word for them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bertsmith.errors import DataError, StorageError
+
+NAME = "events.jsonl"
+
+
+class EventLog:
+    """`with EventLog(run / NAME) as log: log.write("step", **step.facts())`. One writer at a time, as `Checkpoints`."""
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = Path(path)
+        self._clock = clock
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(self.path, flags, 0o666)
+            self._cut_torn_line()
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: opening {self.path}") from error
+
+    def _cut_torn_line(self) -> None:
+        """Takes away what a killed writer left of its last line."""
+        end = os.fstat(self._file).st_size
+        while end:
+            begin = max(0, end - (1 << 16))
+            newline = os.pread(self._file, end - begin, begin).rfind(b"\n")
+            if newline >= 0:
+                end = begin + newline + 1
+                break
+            end = begin
+        os.ftruncate(self._file, end)
+
+    def write(self, kind: str, **facts: Any) -> None:
+        """Appends one event."""
+        event = {"kind": kind, "time": round(self._clock(), 3), **facts}
+        line = json.dumps({name: _writable(value) for name, value in event.items()}, allow_nan=False) + "\n"
+        rest, begin = memoryview(line.encode()), os.fstat(self._file).st_size
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            with suppress(OSError):  # or the next event would stand in the middle of this line
+                os.ftruncate(self._file, begin)
+            raise StorageError(f"{error.strerror}: writing {self.path} wanted {len(line):,} bytes") from error
+
+    def sync(self) -> None:
+        """Returns once all events are on the disk; worth the wait with every checkpoint."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: syncing {self.path}") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_events(path: str | Path) -> list[dict[str, Any]]:
+    """All events in the order in which they were written; a torn last line is left out.
+
+    A run that was resumed has written the steps between its checkpoint and its end twice: of one kind and step, the
+    later event is the one that counts (`last_of_each_step`).
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]  # what stands behind the last line end is torn
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{error.strerror}: reading {path}") from error
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}:{number} is no event: {error}") from error
+        if not isinstance(event, dict) or "kind" not in event:
+            raise DataError(f"{path}:{number} is no event: it has no kind")
+        events.append(event)
+    return events
+
+
+def last_of_each_step(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The events of one kind by step, as if the run had never been interrupted."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if event["kind"] == kind:
+            found[event["step"]] = event
+    return [found[step] for step in sorted(found)]
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _writable(item) for name, item in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

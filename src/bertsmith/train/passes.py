@@ -1,0 +1,126 @@
+"""One micro-batch there and back: precision, compilation, recomputation, the seed of dropout, exchange of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from bertsmith import counters
+from bertsmith.errors import ConfigError
+from bertsmith.train.world import World
+from bertsmith.types import Batch, Loss
+
+
+class Trainable(Protocol):
+    """What training asks of a model, which is also an `nn.Module`."""
+
+    def hide(self, batch: Batch) -> Batch:
+        """The batch with the questions in it."""
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """How many things are asked of a hidden batch [], by part of the loss."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The loss of a hidden batch."""
+
+    def depths(self) -> list[nn.Module]:
+        """Its parts from bottom to top; every parameter is in exactly one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How steps are computed; what they learn is the plan's and the optimiser's affair."""
+
+    precision: Literal["auto", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
+    clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
+    compile: bool | None = None  # on CUDA where not said
+    recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
+    most_skips: int = 10  # steps in a row without a finite loss and gradient, until the run stops
+
+    def __post_init__(self) -> None:
+        if self.clip < 0 or self.most_skips < 1:
+            raise ConfigError(f"clip={self.clip} must not be under 0, most_skips={self.most_skips} at least 1")
+
+
+class Passes:
+    """Forward and backward passes of one model on one rank."""
+
+    def __init__(self, model: Trainable, *, settings: Settings, world: World, seed: int) -> None:
+        self.model, self.world, self.seed = model, world, seed
+        device = world.device.type
+        half = settings.precision == "bf16" or (settings.precision == "auto" and device == "cuda")
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=half)
+        self._compiles = device == "cuda" if settings.compile is None else settings.compile
+        if settings.recompute:
+            for part in model.depths()[1:-1]:
+                _recompute(part)
+        self._hide = torch.compile(self._hide_and_count, dynamic=False) if self._compiles else self._hide_and_count
+        self._wrapped: nn.Module
+        self._forward: Any
+        self.rewrap()
+
+    def rewrap(self) -> None:
+        """To be called when other parameters than before want gradients."""
+        self._wrapped = self.world.wrap(cast(nn.Module, self.model))
+        self._forward = torch.compile(self._wrapped, dynamic=False) if self._compiles else self._wrapped
+
+    def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+        hidden = self.model.hide(batch)
+        return hidden, self.model.counts(hidden), (batch.document != 0).sum()
+
+    @torch.no_grad()
+    def hide(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+        """The hidden batch on the device, how many things it asks by part, and its tokens []."""
+        found: tuple[Batch, dict[str, Tensor], Tensor] = self._hide(batch.to(self.world.device, non_blocking=True))
+        return found
+
+    def learn(self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool) -> Loss:
+        """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
+
+        Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it. Ranks
+        exchange gradients with the `last` micro-batch of a step.
+        """
+        _seed_dropout(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+        with self._exchange(last):
+            with self._autocast():
+                loss: Loss = self._forward(batch)
+            total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
+            total.backward()  # type: ignore[no-untyped-call]
+        return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
+
+    @contextmanager
+    def _exchange(self, last: bool) -> Iterator[None]:
+        silent = isinstance(self._wrapped, DistributedDataParallel) and not last
+        with cast(DistributedDataParallel, self._wrapped).no_sync() if silent else nullcontext():
+            yield
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Loss:
+        """The loss of a batch as the model is, without dropout, not compiled."""
+        hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
+        with self._autocast():
+            return self.model(hidden)
+
+
+def _seed_dropout(device: torch.device, seed: int) -> None:
+    if device.type == "cpu":  # torch.manual_seed would also note the seed for devices that are not there: 0.5 ms
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def _detached(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in values.items()}
+
+
+def _recompute(part: nn.Module) -> None:
+    """Has a part forget its activations and compute them again, dropout included."""
+    part.forward = partial(checkpoint, part.forward, use_reentrant=False)

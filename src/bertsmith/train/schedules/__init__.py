@@ -1,0 +1,1 @@
+"""One file = one schedule = one name in a recipe; schedule.py is the contract."""

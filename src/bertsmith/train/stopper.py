@@ -1,0 +1,39 @@
+"""A wish to stop, as a flag: SIGTERM and SIGINT set it, the trainer reads it between steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopper:
+    """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def ask(self) -> None:
+        """Asks for an end, as a signal does."""
+        self.asked = True
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            self._before = {number: signal.signal(number, self._heard) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.ask()

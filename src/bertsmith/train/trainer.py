@@ -1,0 +1,188 @@
+"""The trainer: an iterator of optimiser steps. Who logs, scores or saves does so in the loop that drives it.
+
+for step in trainer:
+    log.write(**step.facts())
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from operator import add
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from bertsmith.errors import DataError
+from bertsmith.train.optimizers import optimizer as optimizers
+from bertsmith.train.passes import Passes, Settings, Trainable
+from bertsmith.train.plan import Plan
+from bertsmith.train.state import State, differences
+from bertsmith.train.step import Diverged, Reading, Scores, Step
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.world import World
+from bertsmith.types import Batch, Loss
+
+Feed = Callable[[int], Sequence[Batch]]  # the micro-batches of a step (the first is 0) that this rank takes
+AHEAD = 2  # steps that may be under way on a GPU, so that the host makes the next batch while it computes
+
+
+class Trainer:
+    """Steps until the plan is fulfilled or someone asks to stop (`stopped` tells which)."""
+
+    def __init__(
+        self,
+        model: Trainable,
+        feed: Feed,
+        *,
+        plan: Plan,
+        optimizer: optimizers.Settings,
+        settings: Settings | None = None,
+        world: World | None = None,
+        stopper: Stopper | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model, self.feed, self.plan = model, feed, plan
+        self.settings, self.world, self.stopper = settings or Settings(), world or World(), stopper or Stopper()
+        self.module = cast(nn.Module, model).to(self.world.device)
+        self.parts = len(model.depths())
+        self.weights = optimizers.weights_of(dict(self.module.named_parameters()), model.depths())
+        self.optimizer = optimizer.build(self.weights)
+        self.passes = Passes(model, settings=self.settings, world=self.world, seed=seed)
+        self.done = 0  # steps
+        self.tokens = 0  # of all steps that are settled
+        self.skips = 0  # steps without an update since the last one with
+        self.seconds = 0.0  # since the run began, as rank 0 saw it when the last settled step ended
+        self.stopped = False
+        self._clock, self._began, self._before = clock, clock(), 0.0
+        self._under_way: deque[Step] = deque()
+        self._settled: Step | None = None
+        self._awake: tuple[bool, ...] = (True,) * self.parts
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        """The next step, which may still be under way on the device."""
+        self._settle(AHEAD if self.world.device.type == "cuda" else 1)
+        progress = self.plan.progress(self.done, self.seconds)
+        self.stopped = self.stopped or (self.world.size == 1 and self.stopper.asked)
+        if self.stopped or progress >= 1:
+            raise StopIteration
+        if self.skips >= self.settings.most_skips:
+            raise self._diverged()
+        began = self._clock()
+        rates = self.plan.rates(progress, parts=self.parts)
+        self._wake(rates)
+        loss, tokens, rows = self._gradients()
+        reading = self._update(loss, tokens, rates)
+        self.done += 1
+        top = next(rate for rate in reversed(rates) if rate is not None)
+        step = Step(self.done, top, rows, self._clock() - began, reading, loss.weights)
+        self._under_way.append(step)
+        return step
+
+    def _settle(self, most: int) -> None:
+        """Waits until fewer than `most` steps are under way, and takes notice of the others. The same on all ranks."""
+        while self._under_way and len(self._under_way) >= most:
+            self._settled = self._under_way.popleft()
+            numbers = self._settled.numbers
+            self.tokens += int(numbers["tokens"])
+            self.skips = self.skips + 1 if numbers["skip"] else 0
+            self.seconds = numbers["seconds"]
+            self.stopped = self.stopped or numbers["stop"] > 0
+
+    def _diverged(self) -> Diverged:
+        last = self._settled
+        found = f" (step {last.number:,}: loss {last.loss}, gradient norm {last.gradient_norm})" if last else ""
+        return Diverged(
+            f"loss or gradients were not finite in {self.skips} steps in a row{found}: there was no update since, and "
+            "the weights are good; go on from an earlier checkpoint, with a lower rate or other data"
+        )
+
+    def _wake(self, rates: optimizers.Rates) -> None:
+        """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
+        self.module.train()
+        self.module.zero_grad()
+        awake = tuple(rate is not None for rate in rates)
+        if awake != self._awake:
+            self._awake = awake
+            for weight in self.weights:
+                weight.tensor.requires_grad_(awake[weight.depth])
+            self.passes.rewrap()
+
+    def _gradients(self) -> tuple[Loss, Tensor, int]:
+        """Gradients of the mean over all micro-batches and ranks; this rank's loss, all ranks' tokens [] and rows."""
+        hidden = [self.passes.hide(batch) for batch in self.feed(self.done)]
+        if not hidden:
+            raise DataError(f"step {self.done + 1:,} was given no batch")
+        asked = reduce(_added, [counts for _, counts, _ in hidden])
+        tokens = reduce(add, [tokens for _, _, tokens in hidden])
+        counts = self.world.sum({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})
+        divisors = {name: counts[f"count/{name}"].float() for name in asked}
+        losses = [
+            self.passes.learn(batch, divisors, step=self.done, micro=micro, last=micro == len(hidden) - 1)
+            for micro, (batch, _, _) in enumerate(hidden)
+        ]
+        rows = sum(len(batch.ids) for batch, _, _ in hidden) * self.world.size
+        return reduce(add, losses), counts["tokens"], rows
+
+    def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates) -> Reading:
+        """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
+        norm = get_total_norm([weight.tensor.grad for weight in self.weights if weight.tensor.grad is not None])
+        elapsed = self._before + self._clock() - self._began if self.world.leads else 0.0
+        told = {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
+        sums = self.world.sum({**_named(loss), **told})
+        total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)
+        finite = torch.isfinite(norm) & torch.isfinite(cast(Tensor, total))
+        divisor = (norm / self.settings.clip).clamp(min=1) if self.settings.clip else torch.ones_like(norm)
+        skip = (~finite).float()
+        self.optimizer.step(rates, divisor=torch.where(finite, divisor, 1.0), skip=skip)
+        return Reading({**sums, "tokens": tokens, "norm": norm, "skip": skip})
+
+    def score(self, batches: Iterable[Batch]) -> Scores:
+        """The mean losses and accuracies of batches, each rank bringing its own, without learning from them."""
+        self.module.eval()
+        losses = [self.passes.score(batch) for batch in batches]
+        if not losses:
+            raise DataError("there is nothing to score: no batch was given")
+        found = reduce(add, losses)
+        numbers = Reading(self.world.sum(_named(found))).numbers()
+        return Scores.of(numbers, found.weights)
+
+    def state(self) -> State:
+        """Where the run stands, after all steps so far."""
+        self._settle(1)
+        progress = {"step": self.done, "seconds": self.seconds, "tokens": self.tokens}
+        return State(self.module.state_dict(), self.optimizer.state(), progress, self.world.made_with())
+
+    def load(self, state: State | None) -> tuple[str, ...]:
+        """Goes on from rank 0's state, if it has one. What is returned keeps losses from being the same bit for bit."""
+        shared = self.world.share(state)
+        if shared is None:
+            return ()
+        mine = self.module.state_dict()
+        if mine.keys() != shared.weights.keys():
+            name = sorted(mine.keys() ^ shared.weights.keys())[0]
+            raise DataError(f"the checkpoint is of another model: {name} is in only one of them")
+        self.module.load_state_dict(shared.weights)
+        self.optimizer.load(shared.optimizer)
+        self.done, self.tokens, self.skips = shared.step, shared.progress["tokens"], 0
+        self.seconds = self._before = shared.progress["seconds"]
+        self._began = self._clock()
+        self._under_way.clear()
+        return differences(shared.made_with, self.world.made_with())
+
+
+def _named(loss: Loss) -> dict[str, Tensor]:
+    kinds = (("sum", loss.sums), ("count", loss.counts), ("correct", loss.correct))
+    return {f"{kind}/{name}": value for kind, values in kinds for name, value in values.items()}
+
+
+def _added(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: ours[name] + theirs[name] for name in ours}
