@@ -20,7 +20,7 @@ from bertsmith.types import Document
 VOCABULARY = 8000
 SAMPLES = (
     "The tokenizer splits unbelievably long words into pieces.",
-    "바다에서 불어오는 바람이 시원합니다.",
+    "바다에서 바람이 불면 고래의 노래가 들린다.",
 )
 
 
