@@ -35,13 +35,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "encoders": GROUND | {"nn", "counters"},
     "objectives": GROUND | {"nn", "counters"},
     "model": GROUND | {"nn", "encoders", "objectives"},
+    "train": GROUND | {"counters"},  # batches and losses only
     "weights": GROUND | MODEL | {"text"},
     "run": GROUND | {"text", "corpus"},
+    "recipe": GROUND | {"train"},
+    "recipes": GROUND | {"recipe", "train", "encoders", "objectives", "corpus"},
+    "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe"},
     "serve": GROUND | MODEL | {"text", "corpus", "weights", "devices"},
     "terminal": GROUND | {"text", "corpus"},
     "doctor": GROUND | {"devices"},
     "demo": GROUND | {"text", "corpus", "run", "terminal"},
-    "cli": GROUND | {"text", "corpus", "run", "terminal", "doctor", "demo", "serve", "weights"},
+    "cli": GROUND
+    | {"text", "corpus", "run", "terminal", "doctor", "demo", "serve", "weights"}
+    | {"pretraining", "recipe", "recipes"},
     "__main__": {"cli"},
 }
 WITHOUT_TORCH = {

@@ -213,7 +213,7 @@ def test_damaged_ones_do_not_count_among_the_two(tmp_path: Path) -> None:
         assert [path.name[-1] for path in checkpoints.all()] == ["1", "2", "3", "4"]
         checkpoints.save(state(5))
         assert [path.name[-1] for path in checkpoints.all()] == ["4", "5"]
-    damage(tmp_path / "checkpoints/step-00000004/progress.json")
+    damage(tmp_path / "checkpoints/step-00000005/progress.json")
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(state(6))
         assert [path.name[-1] for path in checkpoints.all()] == ["4", "5", "6"]

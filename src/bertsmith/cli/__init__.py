@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import corpora, machine, models
+from bertsmith.cli import corpora, machine, models, training
 from bertsmith.errors import BertsmithError, Stopped
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for part in (corpora, models, machine):
+for part in (corpora, training, models, machine):
     app.add_typer(part.app)
 
 

@@ -58,6 +58,8 @@ class Checkpoints:
             self.disk.make_folder(self.folder)
             for leftover in sorted(self.folder.glob(f"*{PARTIAL}")):
                 self.disk.remove_folder(leftover)
+            for made in (self.folder, self.run, self.run.parent):  # a killed process may not have come to sync them
+                self.disk.sync_folder(made)
         except BaseException:
             self._open.close()
             raise
@@ -69,10 +71,17 @@ class Checkpoints:
         self._open.close()
 
     def save(self, state: State) -> Path:
-        """Writes a state and gives up what need not be kept; once this returns, the state is not lost any more."""
+        """Writes a state and gives up what need not be kept; once this returns, the state is not lost any more.
+
+        A step that this process has already saved or gone on from is not written again.
+        """
         final = self.folder / f"step-{state.step:08}"
-        if final in self._good:
-            return final
+        if final not in self._good:
+            self._write(final, state)
+        self._retire(final)
+        return final
+
+    def _write(self, final: Path, state: State) -> None:
         try:
             for old in (partial(final), final):  # damaged, or of a run that was abandoned for an earlier checkpoint
                 if old.exists():
@@ -84,8 +93,6 @@ class Checkpoints:
                     self.disk.remove_folder(partial(final))
             raise
         self._good.add(final)
-        self._retire(final)
-        return final
 
     def _retire(self, newest: Path) -> None:
         """Removes all but the newest `keep` that verify; nothing as long as fewer than two do."""

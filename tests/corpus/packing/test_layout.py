@@ -53,5 +53,15 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     assert (mine.longest, mine.full, int(mine.epoch)) == (40, False, 0)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_on_request() -> None:
+    forms = Forms(FRAME)
+    one, tokens = np.zeros(1, np.int64), np.array([3])
+    packed = lay_out(Texts(one, one, one, forms.sizes(one, tokens, one), np.arange(3)), forms, Sheet(8, PADDING, 1))
+    assert from_packed(packed, pin=True).ids.is_pinned()
+    assert not from_packed(packed).ids.is_pinned()
+
+
 def test_the_closing_token() -> None:
     assert (closing_id(FRAME), closing_id(BARE), closing_id(Frame((7, "a", 8), (7, "a", 8, "b", 9)))) == (2, None, 8)

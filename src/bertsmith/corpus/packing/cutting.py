@@ -1,6 +1,6 @@
 """Documents are cut into samples: once, by sentences and sizes, all documents together. Knows no tokens.
 
-A chain is a stretch of tokens that is cut from its begin to its limit; C chains.
+A chain is a stretch of tokens that is cut from its begin to its limit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def walk(begins: Numbers, limits: Numbers, ahead: Ahead, closings: Numbers | Non
 
     No sample begins with one of `closings` (places in ascending order): it is left out between two samples.
     """
-    starts, ends = [], []
+    starts, ends = [begins[:0]], [begins[:0]]
     chain, place = np.arange(len(begins)), begins
     while len(chain):
         end = np.minimum(ahead(place, chain), limits[chain])

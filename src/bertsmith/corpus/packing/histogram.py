@@ -14,7 +14,7 @@ import numpy as np
 
 from bertsmith.corpus.packing.packing import Numbers
 
-MOST, PLACES = 16, 32  # texts in a row: so many at least are allowed, in long rows one for so many places
+MOST, PLACES = 16, 16  # texts that a row may hold: so many, or in long rows one for so many places
 ENOUGH = 0.003  # share of padding below which more texts in a row are not worth it
 
 

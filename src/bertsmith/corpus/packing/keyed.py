@@ -15,7 +15,7 @@ from bertsmith.corpus.packing.packing import Numbers
 
 Mixed = NDArray[np.uint64]
 
-ROUNDS = 6  # of the Feistel network; four already pass for random here
+ROUNDS = 6  # of the Feistel network
 
 # splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the finaliser's factors.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

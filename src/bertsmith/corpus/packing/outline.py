@@ -38,6 +38,10 @@ class Outline:
         """The number of the first sentence that begins at or after each token, or with `right` after it."""
         return np.searchsorted(self.sentences, tokens.astype(self.sentences.dtype), side)
 
+    def sentence_end(self, tokens: Numbers) -> Numbers:
+        """The last token at or before each one where a sentence ends and another begins."""
+        return self.sentences[self.sentence_at(tokens, "right") - 1].astype(np.int64)
+
     def document_of(self, sentences: Numbers) -> Numbers:
         """The document of each sentence."""
         return np.searchsorted(self.documents, sentences.astype(self.documents.dtype), "right") - 1

@@ -1,11 +1,10 @@
-"""Two texts of which the second may or may not follow the first (P-BERT §3.1, A.2; bert: create_pretraining_data.py).
+"""Two texts, of which the second may follow the first or not (P-BERT §3.1, A.2; bert: create_pretraining_data.py)."""
 
 # differs from the paper: nothing is written ten times and nothing is thrown away. What Google's code would truncate
 # begins the next sample, so every token is in one sample an epoch; where the first text ends and what follows it is
 # drawn anew each epoch. A sample of one sentence is a single text of which nothing is asked, where Google's code gives
 # it a random second one, so that 58 % instead of half are random. A random second text comes from all sentences alike,
 # not from all documents alike.
-"""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.corpus.packing import keyed, random_next
 from bertsmith.corpus.packing.cutting import cut_evenly, links, walk
@@ -125,7 +123,7 @@ class Pairs(Packing):
             sentence_end = outline.sentences[outline.sentence_at(reached, "left")].astype(np.int64)
             return np.minimum(sentence_end, place + room)
 
-        short_starts = walk(begins, limits, ahead)[0] if len(begins) else begins
+        short_starts, _ = walk(begins, limits, ahead)
         return np.append(np.sort(np.concatenate([long_starts, short_starts])), self._shards.tokens)
 
     def _halves(self, sample: Numbers, number: Numbers) -> _Halves:
@@ -142,11 +140,7 @@ class Pairs(Packing):
             outline,
             away_from=outline.document_of(first[random] - 1),
             wanted=lengths[random, 1],
-            whole=self._ends_sentence(last[random], end[random]),
+            whole=outline.sentences[last[random]] == end[random],
             drawn=keyed.mix(keys["b"], number[random]),
         )
         return _Halves(starts, lengths, np.where(pair, np.where(random, RANDOM, FOLLOWS), NOT_ASKED))
-
-    def _ends_sentence(self, sentence: Numbers, end: Numbers) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self._outline.sentences[sentence] == end
-        return found

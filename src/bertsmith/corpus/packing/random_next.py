@@ -15,6 +15,7 @@ from bertsmith.corpus.packing.outline import Outline
 from bertsmith.corpus.packing.packing import Numbers
 
 DRAWS, RUN = 8, 4  # places that are looked at for each text, and sentences one behind the other at each
+CHANGES = 2  # of the choice, where it ends with a sentence by chance
 
 
 class Spans(NamedTuple):
@@ -37,14 +38,24 @@ def draw(
     others = len(outline.sentences) - 1 - own_count
     first = keyed.below(keyed.mix(drawn[:, None], np.arange(DRAWS)), others[:, None])
     first += np.where(first >= own[:, None], own_count[:, None], 0)  # the own document is passed over
-    last = outline.documents[outline.document_of(first) + 1].astype(np.int64)
-    tried = np.minimum(first[:, :, None] + np.arange(RUN), last[:, :, None] - 1)
-    starts = outline.sentences[tried].astype(np.int64)
-    limits = outline.sentences[last].astype(np.int64)[:, :, None]
-    limits = np.minimum(starts + wanted[:, None, None], limits)
-    sentence_ends = outline.sentences[outline.sentence_at(limits, "right") - 1].astype(np.int64)
-    ends = np.where(whole[:, None, None], sentence_ends, limits - (limits == sentence_ends))
-    starts, limits, ends = (some.reshape(len(wanted), DRAWS * RUN) for some in (starts, limits, ends))
-    best = np.arange(len(wanted)), np.argmax(ends - starts, axis=1)
-    start, end = starts[best], ends[best]
-    return Spans(start, np.where(end > start, end, limits[best]) - start)
+    last = outline.documents[outline.document_of(first) + 1].astype(np.int64) - 1
+    found = Spans(np.empty_like(wanted), np.empty_like(wanted))
+    for some, run, whole_ones in ((whole, RUN, True), (~whole, 1, False)):  # a sum of sentences is hard to find
+        tried = np.minimum(first[some, :, None] + np.arange(run), last[some, :, None]).reshape(-1, DRAWS * run)
+        limits = outline.sentences[last[some].repeat(run, axis=1) + 1].astype(np.int64)
+        found.starts[some], found.lengths[some] = _best(outline, tried, limits, wanted[some], whole=whole_ones)
+    return found
+
+
+def _best(outline: Outline, sentences: Numbers, limits: Numbers, wanted: Numbers, *, whole: bool) -> Spans:
+    """The longest span, up to what is wanted [P], from one of these sentences and within its limit [P, tries]."""
+    starts = outline.sentences[sentences].astype(np.int64)
+    limits = np.minimum(starts + wanted[:, None], limits)
+    stops = outline.sentence_end(limits) if whole else limits.copy()
+    every = np.arange(len(wanted))
+    best = every, np.argmax(stops - starts, axis=1)
+    for _ in range(0 if whole else CHANGES):
+        stops[best] -= outline.sentence_end(stops[best]) == stops[best]
+        best = every, np.argmax(stops - starts, axis=1)
+    start, stop = starts[best], stops[best]
+    return Spans(start, np.where(stop > start, stop, limits[best]) - start)

@@ -1,0 +1,72 @@
+"""One frozen dataclass for one run: what is trained, on which rows, how, and how often it is looked at and saved."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertsmith import config
+from bertsmith.config import Registry
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.train.passes import Settings
+from bertsmith.train.plan import Plan, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A pre-training run. Its JSON lies in the run folder and is accepted where a recipe's name is."""
+
+    name: str
+    encoder: Annotated[Any, Registry("bertsmith.encoders")]
+    objectives: dict[str, Annotated[Any, Registry("bertsmith.objectives")]]
+    packing: Annotated[Any, Registry("bertsmith.corpus.packing")]
+    optimizer: Annotated[Any, Registry("bertsmith.train.optimizers")]
+    plan: Plan
+    rows: Rows = field(default_factory=Rows)
+    micro_rows: int = 0  # rows of one forward on one rank; 0: a step's rows all at once
+    passes: Settings = field(default_factory=Settings)
+    seed: int = 0
+    evaluate_every: int = 1000  # steps; 0: only at the end
+    evaluate_rows: int = 512  # held-out rows that are scored
+    save_every: int = 1000  # steps between checkpoints
+    keep: int = 2  # checkpoints that stay
+
+    def __post_init__(self) -> None:
+        if self.packing.length > self.encoder.positions:
+            raise ConfigError(
+                f"packing.length={self.packing.length} is over encoder.positions={self.encoder.positions}: "
+                "make rows shorter or give the encoder more positions"
+            )
+        if self.save_every < 1 or self.evaluate_every < 0 or self.micro_rows < 0 or self.evaluate_rows < 1:
+            raise ConfigError(
+                "save_every and evaluate_rows must be at least 1, evaluate_every and micro_rows not under 0"
+            )
+        for name, settings in self.objectives.items():
+            kind = type(settings).__module__.rsplit(".", 1)[-1]
+            if name != kind:
+                raise ConfigError(f"objectives.{name} has the settings of {kind}: an objective goes by its own name")
+
+    def to_json(self) -> bytes:
+        """The whole recipe, every setting written out; the same recipe gives the same bytes."""
+        return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe from a JSON or TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is no recipe: {error}") from error
+    return config.from_dict(Recipe, data)
+
+
+def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """The recipe with dotted settings put in, such as `encoder.layers=4`."""
+    return config.override(recipe, changes)

@@ -1,0 +1,258 @@
+"""What every packing keeps to. A new file in corpus/packing/ is tested here; it must bring its golden hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from corpus.packing.packing_world import (
+    FIRST,
+    FRAME,
+    PADDING,
+    fingerprint,
+    fixed_documents,
+    make_shards,
+    same,
+    some_documents,
+    texts_of,
+)
+
+from bertsmith import config
+from bertsmith.batching import bounds, from_packed
+from bertsmith.corpus.packing.packing import FOLDER, PackedBatch, Packing
+from bertsmith.corpus.shards import Shards
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.objectives.masked_lm import Config as MaskedLM
+from bertsmith.types import NOT_ASKED, Vocabulary
+
+KINDS = config.names(FOLDER)
+LENGTH = 48
+DOCUMENTS = [*some_documents(11, documents=120), [1], [300], [1, 200, 1], [2] * 300]
+# What a run is fed must never change: a packing whose hash moves is another packing, and no run could be resumed.
+GOLDEN = {
+    "full_sentences": "626806aace1046a1",
+    "full_sentences across_documents": "66d93eb52d1f655f",
+    "full_sentences whole_sentences": "e5a88cfbed0d5ed5",
+    "full_sentences across_documents whole_sentences": "69d1d8d15a75302d",
+    "pairs": "c256dd7c62991e49",
+    "pairs random_next": "bd71c4d62bd27425",
+    "pairs shorter": "15bed1f324e9e7a6",
+    "stream": "614de5b3e10493e8",
+}
+
+
+def other_settings(kind: str) -> list[dict[str, Any]]:
+    """No change; then every switch turned, and every share made 0, one at a time; then all switches."""
+    fields = dataclasses.fields(config.find(FOLDER, kind).Config)
+    switches = [{item.name: not item.default} for item in fields if isinstance(item.default, bool)]
+    shares = [{item.name: 0.0} for item in fields if isinstance(item.default, float)]
+    every = {name: value for switch in switches for name, value in switch.items()}
+    return [{}, *switches, *shares, *([every] if len(every) > 1 else [])]
+
+
+CASES = [pytest.param(kind, change, id=f"{kind} {change}") for kind in KINDS for change in other_settings(kind)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return make_shards(tmp_path_factory.mktemp("packings") / "set", DOCUMENTS, documents_per_part=40)
+
+
+def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1) -> Packing:
+    settings = config.find(FOLDER, kind).Config(**{"length": LENGTH, **change})
+    return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed)
+
+
+def straight(kind: str) -> dict[str, Any]:
+    """Settings with which nothing is exchanged for text from elsewhere."""
+    names = {item.name for item in dataclasses.fields(config.find(FOLDER, kind).Config)}
+    return {"random_next": 0.0} if "random_next" in names else {}
+
+
+def joined(batches: list[PackedBatch]) -> PackedBatch:
+    """Batches one behind the other as one."""
+    places = np.cumsum([0, *(batch.ids.size for batch in batches)]).tolist()
+    fields = {name: np.concatenate([batch.arrays[name] for batch in batches]) for name in batches[0].arrays}
+    fields["firsts"] = np.concatenate(
+        [
+            np.where(batch.firsts < 0, -1, batch.firsts + place)
+            for batch, place in zip(batches, places[:-1], strict=True)
+        ]
+    )
+    begins = [
+        batch.bounds[batch.bounds < batch.ids.size] + place for batch, place in zip(batches, places, strict=False)
+    ]
+    fields["bounds"] = np.full(sum(len(batch.bounds) - 1 for batch in batches) + 1, places[-1], np.int32)
+    fields["bounds"][: sum(map(len, begins))] = np.concatenate(begins)
+    labels = {name: np.concatenate([batch.labels[name] for batch in batches]) for name in batches[0].labels}
+    tokens = sum(batch.tokens for batch in batches)
+    return dataclasses.replace(batches[0], **fields, labels=labels, tokens=tokens)
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
+class TestEveryPacking:
+    def test_any_step_is_the_one_reached_by_walking(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, change, shards)
+        rows = packing.rows_per_epoch // 3 + 1  # so that steps reach over the ends of epochs
+        whole = packing.take(0, 7 * rows)
+        assert same(joined([packing.batch(step, rows=rows) for step in range(7)]), whole)
+        assert same(packing.batch(5, rows=rows), build(kind, change, shards).batch(5, rows=rows))
+        epoch = packing.rows_per_epoch
+        assert same(joined([packing.take(0, epoch), packing.take(epoch, epoch)]), packing.take(0, 2 * epoch))
+
+    @pytest.mark.parametrize("world", [2, 4])
+    def test_ranks_together_are_one(self, kind: str, change: dict[str, Any], shards: Shards, world: int) -> None:
+        packing = build(kind, change, shards)
+        for step in (0, 3, packing.rows_per_epoch // 16, 10**6):
+            alone = packing.batch(step, rows=16)
+            ranks = [packing.batch(step, rows=16, rank=rank, world=world) for rank in range(world)]
+            assert {len(batch.ids) for batch in ranks} == {16 // world}
+            assert same(joined(ranks), alone)
+
+    def test_shapes_are_constant(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, change, shards)
+        shapes = set()
+        for step in range(60):
+            batch = packing.batch(step, rows=24)
+            arrays = {**batch.arrays, **batch.labels}
+            shapes.add(
+                (*((name, values.shape, values.dtype) for name, values in arrays.items()), batch.full, batch.longest)
+            )
+        assert len(shapes) == 1
+        assert batch.ids.shape == (24, LENGTH)
+        assert len(batch.firsts) == 24 * packing.texts_per_row
+        assert (batch.full, batch.longest) == (packing.full, LENGTH)
+
+    def test_rows_are_well_formed(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, change, shards)
+        batch = packing.take(packing.rows_per_epoch - 20, 40)
+        texts = texts_of(batch)
+        assert {text.row for text in texts} == set(range(40))
+        assert {text.document for text in texts} <= set(range(1, packing.texts_per_row + 1))
+        for text in texts:
+            assert text.positions == list(range(len(text.ids)))
+            assert text.special == [token < FIRST for token in text.ids]
+        padding = batch.document == 0
+        assert (batch.ids[padding] == PADDING).all()
+        assert batch.special[padding].all()
+        assert not batch.positions[padding].any()
+        assert not batch.segments[padding].any()
+        assert (batch.samples[padding] == -1).all()
+        assert not padding[:, :-1][~padding[:, 1:]].any(), "padding is at the end of a row"
+        assert batch.tokens == int((~padding).sum()) == sum(len(text.ids) for text in texts)
+        assert batch.bounds.tolist() == bounds(batch.document, sequences=len(batch.bounds) - 1).tolist()
+        firsts = batch.firsts.reshape(40, packing.texts_per_row)
+        found = [firsts[text.row, text.document - 1] - LENGTH * text.row for text in texts]
+        begins = [np.flatnonzero(batch.document[text.row] == text.document)[0] for text in texts]
+        assert found == begins
+        assert (firsts >= 0).sum() == len(texts)
+        for labels in batch.labels.values():
+            assert (labels[batch.firsts < 0] == NOT_ASKED).all()
+
+    def test_no_token_is_lost_and_none_comes_twice(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, {**change, **straight(kind)}, shards)
+        batch = packing.take(0, packing.rows_per_epoch)
+        tokens = np.sort(batch.ids[~batch.special]) - FIRST
+        if packing.full:  # what does not fill a row waits for the next epoch
+            assert np.array_equal(tokens, np.arange(len(tokens)))
+            assert shards.tokens - LENGTH < len(tokens) <= shards.tokens
+        else:
+            assert np.array_equal(tokens, np.arange(shards.tokens))
+        assert abs(packing.padding - (1 - batch.tokens / batch.ids.size)) < 1e-12
+
+    def test_samples_have_numbers_of_their_own(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, change, shards)
+        batch = packing.take(0, 3 * packing.rows_per_epoch)
+        numbers = [text.sample for text in texts_of(batch)]
+        assert sorted(numbers) == list(range(len(numbers)))
+
+    def test_epochs_and_seeds_differ(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing, other = build(kind, change, shards), build(kind, change, shards, seed=2)
+        first = packing.take(0, packing.rows_per_epoch)
+        assert (first.ids == packing.take(packing.rows_per_epoch, packing.rows_per_epoch).ids).mean() < 0.3
+        rows = min(packing.rows_per_epoch, other.rows_per_epoch)
+        assert (first.ids[:rows] == other.take(0, rows).ids).mean() < 0.3
+
+    def test_a_far_step_at_once(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, change, shards)
+        begin = time.perf_counter()
+        batch = packing.batch(10**6, rows=256)
+        assert time.perf_counter() - begin < 1
+        assert batch.samples.max() > 256 * 10**6 // 2
+
+    def test_masks_differ_between_epochs(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+        packing = build(kind, {**change, **straight(kind)}, shards)
+        vocabulary = Vocabulary(size=shards.vocabulary_size, mask_id=3, special_ids=tuple(range(FIRST)))
+        objective = MaskedLM().build(width=8, vocabulary_size=shards.vocabulary_size, vocabulary=vocabulary)
+        hidden = []
+        for epoch in range(2):
+            batch = from_packed(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+            asked = objective.hide(batch)
+            labels = asked.labels["masked_lm"]
+            hidden.append(set(labels[labels != NOT_ASKED].tolist()))
+            assert torch.equal(asked.ids[batch.special], batch.ids[batch.special])
+        share = len(hidden[0] & hidden[1]) / len(hidden[0])
+        assert 0.1 < share < 0.2, "15 % of what is hidden once is hidden again"
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
+def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
+    packing = build(kind, change, make_shards(tmp_path / "set", fixed_documents(), documents_per_part=30), seed=1234)
+    batches = [packing.batch(step, rows=16) for step in (0, 1, 5, 1000)]
+    assert fingerprint(batches) == GOLDEN[" ".join([kind, *change])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestRefused:
+    def test_an_empty_split(self, kind: str, shards: Shards) -> None:
+        with pytest.raises(DataError, match=r"^the held-out split of .*set is empty: prepare it with more text$"):
+            build(kind, {}, Shards.open(shards.folder, "held-out"))
+
+    def test_a_length_that_no_row_can_have(self, kind: str) -> None:
+        for length in (-1, 0, 1, 65_536):
+            with pytest.raises(ConfigError, match=rf"^length={length} must be from 2 to 65,535$"):
+                config.find(FOLDER, kind).Config(length=length)
+
+    def test_a_length_without_room_for_text(self, kind: str, shards: Shards) -> None:
+        if kind == "stream":
+            assert build(kind, {"length": 2}, shards).rows_per_epoch > 1
+            return
+        with pytest.raises(
+            ConfigError, match=r"^length=2 has no room for . special tokens and . of text: make it at least"
+        ):
+            build(kind, {"length": 2}, shards)
+
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ({"rows": 10, "world": 4}, "^rows=10 cannot be shared by 4 ranks: it must be a multiple of them$"),
+            ({"rows": 0}, "^rows=0 cannot be shared by 1 ranks"),
+            ({"rows": 8, "world": 2, "rank": 2}, "^there is no step=0 for rank=2 of world=2: both count from 0$"),
+            ({"rows": 8, "step": -1}, "^there is no step=-1 for rank=0"),
+        ],
+    )
+    def test_what_cannot_be_shared(self, kind: str, shards: Shards, how: dict[str, int], message: str) -> None:
+        with pytest.raises(BertsmithError, match=message):
+            build(kind, {}, shards).batch(**{"step": 0, **how})
+
+
+def test_these_are_among_them() -> None:
+    assert {"pairs", "full_sentences", "stream"} <= set(KINDS)
+
+
+def test_settings_go_through_the_registry(shards: Shards) -> None:
+    settings = config.find(FOLDER, "pairs").Config(length=64, shorter=0.2)
+    assert config.to_dict(settings) == {"kind": "pairs", "length": 64, "random_next": 0.5, "shorter": 0.2}
+    assert config.from_dict(type(settings), config.to_dict(settings)) == settings
+
+
+def test_a_tiny_corpus_is_packed_too(tmp_path: Path) -> None:
+    shards = make_shards(tmp_path / "set", [[3], [2, 2], [1]])
+    packing = build("pairs", {"length": 512, "shorter": 0.0}, shards)
+    assert packing.rows_per_epoch == 1
+    assert packing.padding == 1 - (5 + 7 + 3) / 512

@@ -1,0 +1,256 @@
+"""Campaigns against saving: kill -9, loss of power, a disk that refuses, and signals that ask for an end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from faults.broken_disks import QuickDisk, QuickFailing
+from faults.checkpoint_world import (
+    STEPS,
+    Acknowledgements,
+    Build,
+    CheckpointOutcome,
+    differs_at_the_end,
+    oracle,
+    save_all,
+    train_all,
+    undisturbed,
+    wrong_state,
+)
+from faults.shard_crashes import StoppingDisk
+from faults.shard_world import Outcome, emptied, in_child
+from train.train_world import feed
+
+from bertsmith.durable import Disk
+from bertsmith.durable_faults import FailingDisk, Operation, RecordingDisk
+from bertsmith.errors import StorageError
+from bertsmith.power_loss import DiskState, power_loss_states
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.stopper import Stopper
+
+RESUMABLE = 75  # the exit status of a run that was asked to stop
+
+
+def operations_of(run: Path) -> list[Operation]:
+    """What three undisturbed saves do to the disk, retention included."""
+    disk = RecordingDisk()
+    save_all(emptied(run), disk)
+    return disk.operations
+
+
+def kills(
+    folder: Path,
+    *,
+    only: str | None = None,
+    build: Build = Checkpoints,
+    every: int = 1,
+    again: int = 0,
+    seed: int = 0,
+) -> Outcome:
+    """F1, F2: SIGKILL before `every`-th change, half-way through writes; `again` times also during the resume."""
+    outcome = CheckpointOutcome("kills", only, {"every": every, "again": again, "seed": seed})
+    expected, run, acknowledged = oracle(folder / "oracle"), folder / "run", Acknowledgements(folder / "acknowledged")
+    kinds = [operation.kind for operation in operations_of(folder / "recorded")]
+    count = QuickFailing(-1, "kill")
+    save_all(emptied(run), count, build=build)
+    cases = [(number, False) for number in range(count.done)]
+    cases += [(number, True) for number, kind in enumerate(kinds) if kind == "write" and count.done == len(kinds)]
+    for number, halfway in cases[::every]:
+        case = f"{number}{'-halfway' if halfway else ''}"
+        if outcome.wants(case):
+            acknowledged = Acknowledgements(folder / "acknowledged")
+            outcome.landed += _killed(emptied(run), QuickFailing(number, "kill", halfway=halfway), acknowledged, build)
+            if problem := wrong_state(run, acknowledged.steps()) or differs_at_the_end(run, expected):
+                outcome.fail(case, problem)
+    chance = random.Random(seed)
+    for time in range(again):
+        number, share = chance.randrange(count.done - 2), chance.random()
+        if outcome.wants(f"again-{time}"):
+            acknowledged = Acknowledgements(folder / "acknowledged")
+            first = _killed(emptied(run), QuickFailing(number, "kill"), acknowledged, build)
+            second = int(share * _operations_of_resume(run, folder / "rehearsal"))
+            landed = _killed(run, QuickFailing(second, "kill"), acknowledged, build)
+            outcome.landed += first and landed
+            if problem := wrong_state(run, acknowledged.steps()) or differs_at_the_end(run, expected):
+                outcome.fail(f"again-{time}", f"kills at {number} and at {second} of the resume: {problem}")
+    return outcome
+
+
+def _killed(run: Path, disk: Disk, told: Acknowledgements, build: Build) -> bool:
+    return in_child(partial(save_all, run, disk, build=build, told=told))[0] == -signal.SIGKILL
+
+
+def _operations_of_resume(run: Path, rehearsal: Path) -> int:
+    shutil.rmtree(rehearsal, ignore_errors=True)
+    shutil.copytree(run, rehearsal)
+    disk = QuickFailing(-1, "kill")
+    save_all(rehearsal, disk)
+    return disk.done
+
+
+def power_losses(
+    folder: Path,
+    *,
+    only: str | None = None,
+    disk: Callable[[], RecordingDisk] = RecordingDisk,
+    build: Build = Checkpoints,
+    whole: bool = False,
+    limit: int = 4096,
+) -> Outcome:
+    """F3: every state that a loss of power can leave behind, within the last save, or of the `whole` run."""
+    outcome = CheckpointOutcome("power_losses", only, {"whole": whole, "limit": limit})
+    recorded, recorder = emptied(folder / "recorded"), disk()
+    acknowledged: list[tuple[int, int]] = []
+    save_all(recorded / "run", recorder, build=build, told=partial(_note, acknowledged, recorder))
+    states = power_loss_states(recorder.operations, recorded, first=0 if whole else acknowledged[-2][0], limit=limit)
+    _check_states(outcome, folder / "lost", states, acknowledged, prefix="")
+    return outcome
+
+
+def power_losses_after_kills(folder: Path, *, only: str | None = None, every: int = 1, limit: int = 256) -> Outcome:
+    """F3 with a past: a run stops after `every`-th operation, another goes on, and then the power goes."""
+    outcome = CheckpointOutcome("power_losses_after_kills", only, {"every": every, "limit": limit})
+    stop = 1
+    while True:
+        recorded, disk = emptied(folder / "recorded"), StoppingDisk(stop)
+        acknowledged: list[tuple[int, int]] = []
+        try:
+            save_all(recorded / "run", disk, told=partial(_note, acknowledged, disk))
+            return outcome
+        except StorageError:
+            recorder = RecordingDisk()
+        recorder.operations = list(disk.operations)
+        save_all(recorded / "run", recorder, told=partial(_note, acknowledged, recorder))
+        states = power_loss_states(recorder.operations, recorded, first=stop, limit=limit)
+        _check_states(outcome, folder / "lost", states, acknowledged, prefix=f"{stop}-")
+        stop += every
+
+
+def _check_states(
+    outcome: Outcome, place: Path, states: list[DiskState], acknowledged: list[tuple[int, int]], *, prefix: str
+) -> None:
+    for number, state in enumerate(states):
+        if outcome.wants(f"{prefix}{number}"):
+            state.materialise(emptied(place))
+            outcome.landed += 1
+            if problem := wrong_state(place / "run", [step for at, step in acknowledged if at <= state.after]):
+                outcome.fail(f"{prefix}{number}", f"power lost after operation {state.after}: {problem}")
+
+
+def _note(acknowledged: list[tuple[int, int]], disk: RecordingDisk, step: int) -> None:
+    acknowledged.append((len(disk.operations), step))
+
+
+def refusals(folder: Path, *, only: str | None = None, build: Build = Checkpoints) -> Outcome:
+    """F4: no space and I/O error, once and for good, at every operation, and every write cut short."""
+    outcome = CheckpointOutcome("refusals", only)
+    expected, run = oracle(folder / "oracle"), folder / "run"
+    for number, operation in enumerate(operations_of(folder / "recorded")):
+        ways = ["ENOSPC", "EIO", "ENOSPC-lasting", "EIO-lasting", *(["short"] if operation.kind == "write" else [])]
+        for how in ways:
+            if outcome.wants(f"{number}-{how}"):
+                disk = QuickFailing(number, how.removesuffix("-lasting"), lasting=how.endswith("-lasting"))  # type: ignore[arg-type]
+                problem = _refused(emptied(run), disk, build)
+                if problem := problem or differs_at_the_end(run, expected, learning=False):
+                    outcome.fail(f"{number}-{how}", f"{operation.kind} {operation.path.name}: {problem}")
+                outcome.landed += disk.landed
+    return outcome
+
+
+def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
+    acknowledged: list[int] = []
+    try:
+        save_all(run, disk, build=build, told=acknowledged.append)
+        if disk.how != "short":
+            return "the run went on as if nothing had happened"
+    except StorageError as error:
+        reason = os.strerror(getattr(errno, disk.how, 0))
+        if not re.match(rf"{reason}: .*{re.escape(str(run))}.* wanted [\d,]+ bytes, [\d,]+ are free", str(error)):
+            return f"the message is {error}"
+    return wrong_state(run, acknowledged)
+
+
+def terminations(folder: Path, *, only: str | None = None, heeded: bool = True) -> Outcome:
+    """F13: SIGTERM or SIGINT while a batch is made or a checkpoint saved: it stops there, and can be gone on from."""
+    outcome = CheckpointOutcome("terminations", only, {"heeded": heeded})
+    expected, run = oracle(folder / "oracle"), folder / "run"
+    saves = len(operations_of(folder / "recorded"))
+    phases = [f"batch-{step}" for step in (0, 1, 2, 4)] + [f"disk-{number}" for number in (3, saves // 3, saves // 2)]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for phase in phases:
+            case = f"{number.name}-{phase}"
+            if outcome.wants(case):
+                status, message = in_child(partial(_asked_to_stop, emptied(run), number, phase, heeded))
+                outcome.landed += (run / "sent").exists()
+                (run / "sent").unlink(missing_ok=True)
+                newest = Checkpoints(run).resume().state
+                if status != RESUMABLE or newest is None or newest.step >= STEPS:
+                    outcome.fail(case, f"it ended with status {status} {message}, at {newest and newest.step} steps")
+                elif problem := differs_at_the_end(run, expected, within=f"checkpoints/step-{STEPS:08}"):
+                    outcome.fail(case, problem)  # the one before it may be that of the stop
+    return outcome
+
+
+def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) -> None:
+    """A run that gets a signal in some phase; leaves with RESUMABLE where it was stopped by it."""
+    where, _, moment = phase.partition("-")
+
+    def send() -> None:
+        if not (run / "sent").exists():
+            (run / "sent").touch()
+            os.kill(os.getpid(), number)
+
+    def batches(step: int):  # type: ignore[no-untyped-def]
+        if where == "batch" and step == int(moment):
+            send()
+        return feed(micro_rows=4)(step)
+
+    class Signalling(QuickFailing):
+        def _strikes(self) -> bool:
+            if where == "disk" and self.done == int(moment):
+                send()
+            return super()._strikes()
+
+    with Stopper() as stopper:
+        train_all(run, Signalling(-1, "EIO"), stopper=stopper if heeded else None, batches=batches)
+        if stopper.asked and heeded:
+            os._exit(RESUMABLE)
+
+
+def kills_at_random(folder: Path, *, only: str | None = None, count: int = 20, seed: int = 0) -> Outcome:
+    """F2: a whole run in a process of its own, killed at random times until it is through."""
+    outcome, chance = CheckpointOutcome("kills_at_random", only, {"count": count, "seed": seed}), random.Random(seed)
+    expected, run = oracle(folder / "oracle"), emptied(folder / "run")
+    undisturbed()
+    for number in range(count):
+        delay = chance.random() * 0.15
+        if outcome.wants(str(number)):
+            if number % 5 == 0:
+                emptied(run)
+            outcome.landed += _killed_after(run, delay)
+            if problem := wrong_state(run, []):
+                outcome.fail(str(number), f"killed after {delay:.3f} s: {problem}")
+    if problem := differs_at_the_end(run, expected):
+        outcome.fail("end", problem)
+    return outcome
+
+
+def _killed_after(run: Path, delay: float) -> bool:
+    """A kill that comes too late is done again, in an empty folder."""
+
+    def action() -> None:
+        signal.signal(signal.SIGALRM, lambda *anything: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        train_all(run, QuickDisk())
+
+    while in_child(action)[0] != -signal.SIGKILL:
+        emptied(run)
+    return True

@@ -1,0 +1,82 @@
+"""Campaigns against checkpoints that are already there: flipped bits (F5) and files cut short (F6)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from faults.broken_disks import QuickDisk
+from faults.checkpoint_world import EVERY, STEPS, CheckpointOutcome, equal, save_all, undisturbed
+from faults.shard_world import Outcome, emptied
+
+from bertsmith.train.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
+from bertsmith.train.checkpoints import Checkpoints
+
+
+def flips(folder: Path, *, only: str | None = None, spacing: int = 7, bits: int = 1, seed: int = 0) -> Outcome:
+    """A bit in every byte of the manifest, in every third of headers, in every `spacing` bytes of all else."""
+    outcome = CheckpointOutcome("flips", only, {"spacing": spacing, "bits": bits, "seed": seed})
+    chance, newest = random.Random(seed), _newest(folder / "run")
+    for path in sorted(newest.iterdir()):
+        data = path.read_bytes()
+        dense = 8 + int.from_bytes(data[:8], "little") if path.name in (WEIGHTS, OPTIMIZER) else 0
+        places = [*range(0, dense, 3), *range(dense, len(data), spacing)]
+        if path.name == MANIFEST:
+            places = list(range(len(data)))
+        for place in places:
+            for bit in chance.sample(range(8), bits):
+                if outcome.wants(f"{path.name}:{place}:{bit}"):
+                    changed = bytearray(data)
+                    changed[place] ^= 1 << bit
+                    path.write_bytes(changed)
+                    outcome.landed += path.read_bytes() != data
+                    if problem := _unnoticed(folder / "run", path):
+                        outcome.fail(f"{path.name}:{place}:{bit}", problem)
+        path.write_bytes(data)
+    if problem := _noticed_without_cause(folder / "run"):
+        outcome.fail("none", problem)
+    return outcome
+
+
+def truncations(folder: Path, *, only: str | None = None, count: int = 30) -> Outcome:
+    """Every file cut at `count` places, also to nothing, made one byte longer, and removed."""
+    outcome = CheckpointOutcome("truncations", only, {"count": count})
+    newest = _newest(folder / "run")
+    for path in sorted(newest.iterdir()):
+        data = path.read_bytes()
+        for size in [*sorted({len(data) * number // count for number in range(count)}), len(data) + 1, -1]:
+            if outcome.wants(f"{path.name}:{size}"):
+                path.write_bytes((data + b"\0")[: max(size, 0)])
+                if size < 0:
+                    path.unlink()
+                outcome.landed += 1
+                if problem := _unnoticed(folder / "run", path):
+                    outcome.fail(f"{path.name}:{size}", problem)
+        path.write_bytes(data)
+    return outcome
+
+
+def _newest(run: Path) -> Path:
+    save_all(emptied(run), QuickDisk())
+    return Checkpoints(run).all()[-1]
+
+
+def _unnoticed(run: Path, path: Path) -> str:
+    """What is wrong with how damage to the newest is met: it must be passed over by name, for the one before it."""
+    try:
+        resumed = Checkpoints(run).resume()
+    except Exception as error:
+        return f"it was not passed over: {error!r}"
+    if resumed.state is None or resumed.state.step != STEPS - EVERY:
+        return "it was gone on from as if nothing had happened"
+    if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was passed over: "):
+        return f"it was not said which was passed over: {resumed.skipped}"
+    if str(path) not in resumed.skipped[0]:
+        return f"the file is not named: {resumed.skipped[0]}"
+    return "" if equal(resumed.state, undisturbed()[1][STEPS - EVERY]) else "the one before it was read wrongly"
+
+
+def _noticed_without_cause(run: Path) -> str:
+    resumed = Checkpoints(run).resume()
+    whole = resumed.state is not None and resumed.state.step == STEPS and not resumed.skipped
+    return "" if whole else f"whole checkpoints are passed over: {resumed.skipped}"

@@ -1,0 +1,164 @@
+"""What the checkpoint campaigns share: a small run that saves three times, its oracle, what must hold after a fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from faults.broken_disks import QuickDisk
+from faults.shard_world import Outcome, emptied, snapshot
+from train.train_world import feed, same, trainer
+
+from bertsmith.durable import Disk
+from bertsmith.errors import BertsmithError
+from bertsmith.train.checkpoint import Checkpoint
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.plan import Plan
+from bertsmith.train.state import State
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.trainer import Feed, Trainer
+
+STEPS, EVERY = 6, 2  # three saves: the third gives up the first
+FILES = {"recipe.json": b'{"encoder": {"kind": "bert"}}', "vocab.txt": b"[PAD]\n[UNK]\nthe\n"}
+FACTS = {"tokenizer": "3f9a", "data": "81c2"}
+Build = Callable[..., Checkpoints]
+
+
+class CheckpointOutcome(Outcome):
+    def fail(self, case: str, problem: str) -> None:
+        options = "".join(f" {name}={value}" for name, value in self.options.items())
+        replay = f"PYTHONPATH=src:tests python tests/faults/replay_checkpoints.py {self.name} {case}{options}"
+        self.failures.append(f"{self.name} {case}: {problem}\n  replay: {replay}")
+
+
+def small_trainer(stopper: Stopper | None = None, batches: Feed | None = None) -> Trainer:
+    """Dropout is on, and the clock stands still so that equal runs write equal bytes."""
+    plan = Plan(steps=STEPS, rate=0.05, warmup=2)
+    return trainer(plan=plan, dropout=0.3, clock=lambda: 0.0, stopper=stopper, feed=batches or feed(micro_rows=4))
+
+
+@cache
+def undisturbed() -> tuple[tuple[str, ...], dict[int, State]]:
+    """The losses of a run that nothing disturbs, as hex floats, and copies of its states where it saves."""
+    made, losses, states = small_trainer(), [], {}
+    for step in made:
+        losses.append(step.loss.hex())
+        if step.number % EVERY == 0:
+            kept = made.state()
+            weights = {name: value.clone() for name, value in kept.weights.items()}
+            moments = {name: value.clone() for name, value in kept.optimizer.items()}
+            states[step.number] = State(weights, moments, kept.progress, kept.made_with)
+    return tuple(losses), states
+
+
+def save_all(
+    run: Path, disk: Disk, *, build: Build = Checkpoints, told: Callable[[int], None] = lambda step: None
+) -> None:
+    """Saves what is not there yet of the three states; `told` hears which steps are acknowledged."""
+    with build(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:
+        resumed = checkpoints.resume()
+        done = resumed.state.step if resumed.state is not None else 0
+        told(done)
+        for step, state in undisturbed()[1].items():
+            if step >= done:  # also the one that is there: what a killed process left to be given up is given up now
+                checkpoints.save(state)
+                told(step)
+
+
+def train_all(run: Path, disk: Disk, *, stopper: Stopper | None = None, batches: Feed | None = None) -> list[str]:
+    """The loop of a run from wherever it stands to its end or to a stop: the losses of its steps as hex floats."""
+    losses = []
+    with Checkpoints(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:
+        made = small_trainer(stopper, batches)
+        made.load(checkpoints.resume().state)
+        for step in made:
+            losses.append(step.loss.hex())
+            if step.number % EVERY == 0:
+                checkpoints.save(made.state())
+        checkpoints.save(made.state())
+    return losses
+
+
+def oracle(run: Path) -> dict[str, bytes | None]:
+    """What a run that nothing disturbs leaves behind, made in `run` if it is not there yet."""
+    if not run.exists():
+        save_all(emptied(run), QuickDisk())
+    return snapshot(run)
+
+
+def wrong_state(run: Path, acknowledged: list[int]) -> str:
+    """What is wrong with the checkpoints after a fault: nothing acknowledged is lost, no wrong byte is accepted.
+
+    Nothing is changed: the folder is read as the fault has left it.
+    """
+    checkpoints = Checkpoints(run)
+    try:
+        resumed = checkpoints.resume()
+    except BertsmithError as error:
+        return f"no checkpoint can be gone on from: {error}"
+    if resumed.skipped:
+        return f"a checkpoint has its name but is not whole: {resumed.skipped[0]}"
+    found = resumed.state.step if resumed.state is not None else 0
+    if found < max(acknowledged, default=0):
+        return f"step {max(acknowledged)} was acknowledged, the newest is {found}"
+    if resumed.state is not None:
+        expected = undisturbed()[1].get(found)
+        if expected is None or not equal(resumed.state, expected):
+            return f"the state of step {found} is not the one that was saved"
+    good = sum(1 for path in checkpoints.all() if _verifies(path))
+    if good < min(2, len({step for step in acknowledged if step})):
+        return f"{good} verified checkpoints are left after {acknowledged} were acknowledged"
+    return ""
+
+
+def equal(ours: State, theirs: State) -> bool:
+    numbers = ours.progress == theirs.progress
+    return numbers and same(ours.weights, theirs.weights) and same(ours.optimizer, theirs.optimizer)
+
+
+def _verifies(path: Path) -> bool:
+    try:
+        Checkpoint(path).verify()
+    except BertsmithError:
+        return False
+    return True
+
+
+def differs_at_the_end(run: Path, expected: dict[str, bytes | None], *, learning: bool = True, within: str = "") -> str:
+    """Goes on to the end: the same losses from there, the very bytes of an undisturbed run, nothing left over.
+
+    Without `learning`, what is still to be saved is taken from the undisturbed run. Only names that begin with `within`
+    are compared.
+    """
+    torch.manual_seed(0)
+    try:
+        losses = train_all(run, QuickDisk()) if learning else []
+        if not learning:
+            save_all(run, QuickDisk())
+    except BertsmithError as error:
+        return f"the resumed run ended with {error!r}"
+    if losses != list(undisturbed()[0])[STEPS - len(losses) :]:
+        return "the losses after the resume are other ones"
+    found = snapshot(run)
+    every = [name for name in sorted(found.keys() | expected.keys()) if name.startswith(within)]
+    names = [name for name in every if found.get(name, 0) != expected.get(name, 0)]
+    return f"the resumed run differs in {', '.join(names)}" if names else ""
+
+
+class Acknowledgements:
+    """Steps that a process which may be killed at any moment has said to be safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(b"")
+
+    def __call__(self, step: int) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, f"{step}\n".encode())
+        os.close(descriptor)
+
+    def steps(self) -> list[int]:
+        return [int(line) for line in self.path.read_text().split()]

@@ -1,0 +1,193 @@
+"""Checkpoints under faults (F1 to F6, F13): the real code survives all of them, broken builds do not.
+
+The short forms run with every test; the long ones are marked slow and run with `make faults`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from faults import broken_disks
+from faults.checkpoint_crashes import (
+    kills,
+    kills_at_random,
+    power_losses,
+    power_losses_after_kills,
+    refusals,
+    terminations,
+)
+from faults.checkpoint_damage import flips, truncations
+from faults.shard_world import Outcome
+
+from bertsmith.errors import BertsmithError, StorageError
+from bertsmith.train import checkpoint, checkpoints
+from bertsmith.train.checkpoint import Checkpoint
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.state import State
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Runs are the same bit for bit only with as many threads; and so small ones are faster with one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where possible: a real disk spends most of these tests on removing folders."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bertsmith-checkpoints-") as name:
+            yield Path(name)
+
+
+def check(outcome: Outcome, at_least: int) -> None:
+    print(outcome)
+    assert outcome.landed == outcome.asked >= at_least
+    assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
+
+
+def check_broken(outcome: Outcome, failures: int = 1) -> None:
+    print(outcome, *outcome.failures[:1], sep="\n")
+    assert outcome.landed == outcome.asked
+    assert len(outcome.failures) >= failures, "this campaign does not notice a broken build"
+
+
+def test_kill_at_every_operation(folder: Path) -> None:
+    check(kills(folder, again=10), at_least=90)
+
+
+def test_power_loss_in_every_state(folder: Path) -> None:
+    check(power_losses(folder), at_least=100)
+
+
+def test_power_loss_after_a_kill(folder: Path) -> None:
+    check(power_losses_after_kills(folder, every=11, limit=16), at_least=300)
+
+
+def test_a_disk_that_refuses(folder: Path) -> None:
+    check(refusals(folder), at_least=250)
+
+
+def test_flipped_bits(folder: Path) -> None:
+    check(flips(folder), at_least=2000)
+
+
+def test_files_cut_short(folder: Path) -> None:
+    check(truncations(folder), at_least=150)
+
+
+def test_asked_to_stop_in_any_phase(folder: Path) -> None:
+    check(terminations(folder), at_least=14)
+
+
+# --- broken builds ---------------------------------------------------------------------------------------------------
+
+
+class RetiresEarly(Checkpoints):
+    """Makes room for a checkpoint before it is there."""
+
+    def save(self, state: State) -> Path:
+        while len(self.all()) >= self.keep:
+            self.disk.remove_folder(self.all()[0])
+        return super().save(state)
+
+
+class GoesOn(Checkpoints):
+    """Takes an error of the disk for nothing."""
+
+    def save(self, state: State) -> Path:
+        try:
+            return super().save(state)
+        except StorageError:
+            return self.folder
+
+
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are written under their own name from the first byte on."""
+    for module in (checkpoint, checkpoints):
+        monkeypatch.setattr(module, "partial", lambda path: path)
+
+
+@pytest.mark.usefixtures("in_place")
+def test_kills_find_writing_in_place(folder: Path) -> None:
+    check_broken(kills(folder, every=4), failures=10)
+
+
+def test_kills_find_early_retirement(folder: Path) -> None:
+    check_broken(kills(folder, build=RetiresEarly, every=4), failures=4)
+
+
+@pytest.mark.parametrize("disk", ["NoFsyncRecording", "NoFolderSyncRecording"])
+def test_power_losses_find_missing_syncs(folder: Path, disk: str) -> None:
+    check_broken(power_losses(folder, disk=getattr(broken_disks, disk), limit=4))
+
+
+def test_power_losses_find_early_retirement(folder: Path) -> None:
+    check_broken(power_losses(folder, build=RetiresEarly, limit=16))
+
+
+def test_refusals_find_errors_that_are_swallowed(folder: Path) -> None:
+    check_broken(refusals(folder, build=GoesOn), failures=100)
+
+
+def test_flips_are_not_found_without_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoint, "read", lambda self, name: (self.folder / name).read_bytes())
+    check_broken(flips(folder, spacing=101), failures=100)
+
+
+def test_signals_that_are_not_heeded_are_found(folder: Path) -> None:
+    check_broken(terminations(folder, heeded=False), failures=14)
+
+
+def test_without_its_lock_a_folder_has_two_masters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoints(folder):
+        with pytest.raises(BertsmithError, match="another process is working in"), Checkpoints(folder):
+            pass
+        monkeypatch.setattr("bertsmith.durable.Disk.lock", lambda self, folder: nullcontext())
+        with Checkpoints(folder):
+            pass
+
+
+# --- long forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_long_kills(folder: Path) -> None:
+    check(kills(folder, again=500, seed=1), at_least=600)
+
+
+@pytest.mark.slow
+def test_kills_at_random_times(tmp_path: Path) -> None:
+    check(kills_at_random(tmp_path, count=200), at_least=200)
+
+
+@pytest.mark.slow
+def test_long_power_loss(folder: Path) -> None:
+    check(power_losses(folder, whole=True), at_least=200)
+
+
+@pytest.mark.slow
+def test_long_power_loss_after_a_kill(folder: Path) -> None:
+    check(power_losses_after_kills(folder), at_least=5_000)
+
+
+@pytest.mark.slow
+def test_long_flips(folder: Path) -> None:
+    check(flips(folder, spacing=1, bits=4, seed=1), at_least=20_000)
+
+
+@pytest.mark.slow
+def test_long_truncations(folder: Path) -> None:
+    check(truncations(folder, count=2000), at_least=4000)
