@@ -1,4 +1,4 @@
-"""`pretrain` end to end at the smallest size: it learns, and a run that was stopped or killed ends with the same bits."""
+"""`pretrain` end to end at the smallest size: it learns; stopped or killed, a run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -42,21 +42,8 @@ SMALL = [
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("pretrain")
     draw = random.Random(0)
-    words = [
-        "the",
-        "smith",
-        "heats",
-        "iron",
-        "and",
-        "strikes",
-        "an",
-        "anvil",
-        "while",
-        "fire",
-        "burns",
-        "쇠를",
-        "두드린다",
-    ]
+    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
+    words = line.split()
     texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
     run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=90, workers=1, quiet=True)

@@ -5,6 +5,7 @@ There is no pointer to the latest: names carry the step, and what does not verif
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -59,7 +60,8 @@ class Checkpoints:
             for leftover in sorted(self.folder.glob(f"*{PARTIAL}")):
                 self.disk.remove_folder(leftover)
             for made in (self.folder, self.run, self.run.parent):  # a killed process may not have come to sync them
-                self.disk.sync_folder(made)
+                if os.access(made, os.R_OK):  # what lies above the run need not be ours
+                    self.disk.sync_folder(made)
         except BaseException:
             self._open.close()
             raise
