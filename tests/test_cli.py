@@ -91,7 +91,7 @@ def test_doctor(tmp_path: Path) -> None:
 
 def test_version_and_completion() -> None:
     assert call("--version").stdout.startswith("bertsmith ")
-    asked = {"_BERTSMITH_COMPLETE": "complete_bash", "COMP_WORDS": "bertsmith pre", "COMP_CWORD": "1"}
+    asked = {"_BERTSMITH_COMPLETE": "complete_bash", "COMP_WORDS": "bertsmith prep", "COMP_CWORD": "1"}
     program = Path(sys.executable).with_name("bertsmith")
     done = subprocess.run([program], capture_output=True, text=True, env=os.environ | asked, check=False)
     assert done.stdout.split() == ["prepare"]

@@ -213,3 +213,24 @@ def test_a_bad_line_is_named_and_nothing_is_lost(world: dict[str, Any], tmp_path
     assert all(after[name] == value for name, value in before.items() if name.startswith("train-"))
     run.prepare([path], tmp_path / "fresh", **options)
     assert after == digest(tmp_path / "fresh")
+
+
+def test_another_tokenizer_at_the_same_place_is_noticed(tmp_path: Path) -> None:
+    """One process prepares the same folder twice, with a tokenizer that was learned anew in between."""
+    from bertsmith.corpus.shards import remove_shard_set
+
+    found = []
+    for text in ("iron and fire make steel. ", "물과 바람이 쇠를 식힌다. "):
+        (tmp_path / "text.txt").write_text(text * 50, encoding="utf-8")
+        if (tmp_path / "tokenizer").exists():
+            remove_shard_set(tmp_path / "shards")
+            for path in (tmp_path / "tokenizer").iterdir():
+                path.unlink()
+        options = {"vocabulary_size": 60, "workers": 1, "quiet": True}
+        run.train_tokenizer([tmp_path / "text.txt"], tmp_path / "tokenizer", settings=Config(), **options)
+        where = {"tokenizer": tmp_path / "tokenizer", "workers": 1, "quiet": True, "held_out": 0.0}
+        run.prepare([tmp_path / "text.txt"], tmp_path / "shards", **where)
+        shards = Shards.open(tmp_path / "shards")
+        found.append(load(tmp_path / "tokenizer").decode(shards.read(0, shards.tokens)))
+    assert "iron and fire" in found[0]
+    assert "물과 바람이" in found[1]

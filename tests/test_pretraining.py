@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import call
 
 from bertsmith import recipes, run
@@ -51,6 +53,15 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "shards"
 
 
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Sums over one and over two threads differ in their last bits, and other tests may have set another number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
     return with_overrides(recipes.find(name), [*SMALL, *changes])
 
@@ -62,6 +73,7 @@ def losses(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
+    torch.set_num_threads(2)
     found = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
     assert found["steps"] == 16
     return folder
@@ -86,7 +98,8 @@ def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_
     command += ["--data", str(shards), "-o", str(tmp_path / "run"), "--device", "cpu", "-q"]
     events = tmp_path / "run" / "events.jsonl"
     for kill, after in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        threads = os.environ | {"OMP_NUM_THREADS": "2"}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=threads)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             if events.exists() and events.read_text().count('"kind": "step"') >= after:
@@ -151,8 +164,6 @@ def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) ->
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from bertsmith import pretraining
 
     def exhausted(*_: Any, **__: Any) -> None:

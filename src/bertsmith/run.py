@@ -92,7 +92,7 @@ def measure_tokenizer(
     totals: Counter[str] = Counter()
     used = np.zeros(tokenizer.vocabulary_size, dtype=np.bool_)
     with Progress("measuring", total=corpus.bytes_total, quiet=quiet) as progress:
-        measure = partial(_measure, tokenizer=str(folder))
+        measure = partial(_measure, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
         for bytes_read, counts, seen in ordered_map(measure, units, workers=workers or default_workers()):
             totals.update(counts)
             used[seen] = True
@@ -153,7 +153,11 @@ def prepare(
         Progress("preparing", total=corpus.bytes_total, quiet=quiet) as progress,
     ):
         encode = partial(
-            encode_unit, tokenizer=str(Path(output, "tokenizer")), held_out=held_out, skip=builder.units_done
+            encode_unit,
+            tokenizer=str(Path(output, "tokenizer")),
+            fingerprint=loaded.fingerprint,
+            held_out=held_out,
+            skip=builder.units_done,
         )
         every = _with_first(first, units)
         # finished units are read again, but only their hashes are wanted, and those only for finding duplicates
@@ -222,8 +226,8 @@ def _with_first(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
     yield from rest
 
 
-def _measure(unit: Unit, tokenizer: str) -> tuple[int, dict[str, int], NDArray[np.integer[Any]]]:
-    loaded = cached_tokenizer(tokenizer)
+def _measure(unit: Unit, tokenizer: str, fingerprint: str) -> tuple[int, dict[str, int], NDArray[np.integer[Any]]]:
+    loaded = cached_tokenizer(tokenizer, fingerprint)
     tokens, _ = loaded.encode_ids(unit.texts)
     counts = {
         "documents": len(unit.texts),

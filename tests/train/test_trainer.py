@@ -298,6 +298,20 @@ def test_half_precision_is_near() -> None:
     assert {weight.tensor.dtype for weight in half.weights} == {torch.float32}
 
 
+def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU this makes runs bit-identical (tests/gpu); here, that the switch is turned and a run still works."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    try:
+        made = bert_trainer(32, settings=Settings(deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not next(made).skipped
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
 def test_settings_that_cannot_be_meant() -> None:
     for wrong in ({"clip": -1.0}, {"most_skips": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

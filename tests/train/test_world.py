@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -18,14 +19,24 @@ from train.train_world import toy_batch, trainer
 from bertsmith.train.checkpoints import Checkpoints
 from bertsmith.train.world import World, join
 
-pytestmark = pytest.mark.xdist_group("ranks")  # one start of torchrun serves all of them
 TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The folder and the answers of both ranks."""
-    folder = tmp_path_factory.mktemp("ranks")
+    """The folder and the answers of both ranks; one start of torchrun serves all workers of this test session."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "1.json").exists():
+            _torchrun(folder)
+    first, second = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
+    return folder, first, second
+
+
+def _torchrun(folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -37,8 +48,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    first, second = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
-    return folder, first, second
 
 
 def equal(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
@@ -96,8 +105,7 @@ def test_they_go_on_from_what_rank_0_read(both: Any) -> None:
 def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     folder, first, _ = both
     heir = trainer()
-    with Checkpoints(folder / "run") as checkpoints:
-        notes = heir.load(checkpoints.resume().state)
+    notes = heir.load(Checkpoints(folder / "run").resume().state)
     assert "ranks was 2, now 1" in notes
     assert heir.done == first["stop"]["done"]
     assert not next(heir).skipped

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.selection import document_hash, is_held_out
 from bertsmith.corpus.sentences import split
 from bertsmith.corpus.shard_file import Pieces
+from bertsmith.errors import DataError
 from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
@@ -69,11 +70,11 @@ def work_units(documents: Iterable[Document], *, position: Any = None) -> Iterat
         yield Unit(number, texts, position.bytes_read if position else 0)
 
 
-def encode_unit(unit: Unit, *, tokenizer: str, held_out: float, skip: int = 0) -> EncodedUnit:
+def encode_unit(unit: Unit, *, tokenizer: str, fingerprint: str, held_out: float, skip: int = 0) -> EncodedUnit:
     """Sentences and tokens of a unit; of a unit below `skip` (finished by an earlier run) only the hashes."""
     hashes = np.array([document_hash(text) for text in unit.texts], dtype=np.uint64)
     apart = np.array([is_held_out(int(value), held_out) for value in hashes], dtype=np.bool_)
-    pieces = None if unit.number < skip else encode_documents(unit.texts, cached_tokenizer(tokenizer))
+    pieces = None if unit.number < skip else encode_documents(unit.texts, cached_tokenizer(tokenizer, fingerprint))
     characters = sum(map(len, unit.texts))
     return EncodedUnit(unit.number, unit.bytes_read, characters, hashes, apart, pieces)
 
@@ -96,6 +97,9 @@ def encode_documents(texts: list[str], tokenizer: Tokenizer) -> Pieces:
 
 
 @lru_cache(maxsize=2)
-def cached_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer in a folder, read once per process."""
-    return load(folder)
+def cached_tokenizer(folder: str, fingerprint: str) -> Tokenizer:
+    """The tokenizer in a folder, read once per process; by its fingerprint, for another may come to lie there."""
+    found = load(folder)
+    if found.fingerprint != fingerprint:
+        raise DataError(f"the tokenizer in {folder} was exchanged while it was in use: start again")
+    return found

@@ -24,12 +24,12 @@ Documents = Sequence[Sequence[int]]  # tokens of each sentence of each document
 
 
 def make_shards(folder: Path, documents: Documents, *, documents_per_part: int = 10**9) -> Shards:
-    """A shard set of these documents, cut into parts."""
-    lengths = [length for document in documents for length in document]
-    size = FIRST + sum(lengths)
+    """A shard set of these documents, cut into parts; one without a sentence is kept as such."""
+    lengths = np.array([length for document in documents for length in document], np.uint16)
+    counts = np.array([len(document) for document in documents], np.uint32)
+    size = FIRST + int(lengths.sum(dtype=np.int64))
     tokens = np.arange(FIRST, size).astype(token_type(size))
-    sentences = iter(np.split(tokens, np.cumsum(lengths)[:-1]))
-    ids = [[next(sentences) for _ in document] for document in documents]
+    whole = Pieces(tokens, lengths, counts)
     with ShardBuilder(
         folder,
         tokenizer_files={},
@@ -39,10 +39,19 @@ def make_shards(folder: Path, documents: Documents, *, documents_per_part: int =
         shard_tokens=1,
         disk=QuickDisk(),
     ) as builder:
-        for unit, begin in enumerate(range(0, len(ids), documents_per_part)):
-            builder.add(unit, {"train": Pieces.of(ids[begin : begin + documents_per_part], tokens.dtype)}, {})
+        for unit, begin in enumerate(range(0, len(documents), documents_per_part)):
+            builder.add(unit, {"train": _part(whole, begin, begin + documents_per_part)}, {})
         builder.finish()
     return Shards.open(folder)
+
+
+def _part(whole: Pieces, begin: int, end: int) -> Pieces:
+    """The documents from number `begin` to `end`."""
+    sentences = np.cumsum([0, *whole.document_sentences])[[begin, min(end, len(whole.document_sentences))]]
+    tokens = np.cumsum([0, *whole.sentence_lengths])[sentences]
+    return Pieces(
+        whole.tokens[slice(*tokens)], whole.sentence_lengths[slice(*sentences)], whole.document_sentences[begin:end]
+    )
 
 
 def fixed_documents() -> list[list[int]]:

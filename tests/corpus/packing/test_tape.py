@@ -56,6 +56,16 @@ def test_sentences_on_the_tape(tmp_path: Path, closing: int | None) -> None:
     assert [token for span in spans for token in span] == whole_tape(documents, None)
 
 
+def test_documents_without_a_token_do_not_count(tmp_path: Path) -> None:
+    documents = [[], [3, 4], [], [], [2], [6], []]
+    shards = make_shards(tmp_path / "set", documents, documents_per_part=3)
+    assert shards.documents == 7
+    outline = Outline(shards)
+    assert outline.documents.tolist() == [0, 2, 3, 4]
+    assert outline.document_tokens.tolist() == [0, 7, 9, 15]
+    assert Tape(shards, outline, SEPARATOR).closings.tolist() == [7, 10, 17]
+
+
 def test_the_outline_is_that_of_all_parts(tmp_path: Path) -> None:
     documents = some_documents(3, documents=30)
     shards = make_shards(tmp_path / "set", documents, documents_per_part=7)

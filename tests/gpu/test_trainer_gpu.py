@@ -1,0 +1,111 @@
+"""On CUDA: steps that never wait, what is not finite skipped on the device, the CPU's numbers, compiled by default."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_world import pretraining
+from train.test_trainer import Poisoned, bert_feed
+from train.train_world import same, snapshot, toy_batch, trainer
+
+from bertsmith import config
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.optimizers import optimizer, reference
+from bertsmith.train.passes import Settings
+from bertsmith.train.plan import Plan
+from bertsmith.train.schedules import constant_then_decay
+from bertsmith.train.trainer import Trainer
+from bertsmith.train.world import World
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+LEVEL = Plan(steps=12, rate=1e-2, schedule=constant_then_decay.Config())
+EAGER = Settings(compile=False, precision="fp32")
+
+
+def on_gpu() -> World:
+    return World(device=torch.device("cuda"))
+
+
+def bert(*, dropout: float = 0.0, settings: Settings = EAGER, world: World | None = None) -> Trainer:
+    model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
+    how: dict[str, Any] = {"plan": LEVEL, "optimizer": reference.Config(), "settings": settings}
+    return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
+
+
+@pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
+def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
+    model = Poisoned(where="loss", value=math.nan, passes=[4])
+    batches = [toy_batch(step).to("cuda") for step in range(12)]
+    settings = config.find(optimizer.FOLDER, kind).Config()
+    made = trainer(
+        model=model, feed=lambda step: [batches[step]], world=on_gpu(), optimiser=settings, settings=EAGER, plan=LEVEL
+    )
+    steps = list(itertools.islice(made, 3))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        steps.append(next(made))
+        before = snapshot(made.module.state_dict())
+        steps.append(next(made))  # the poisoned one
+        after = snapshot(made.module.state_dict())
+        steps += list(itertools.islice(made, 3))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [step.skipped for step in steps] == [False] * 4 + [True] + [False] * 3
+    assert math.isnan(steps[4].loss)
+    assert same(before, after)
+    assert all(math.isfinite(step.loss) for step in steps[5:])
+    made.state().check_finite()
+
+
+def test_the_numbers_are_the_cpus() -> None:
+    for step, other in zip(bert(), bert(world=World()), strict=True):
+        assert step.scores.counts == other.scores.counts
+        assert step.loss == pytest.approx(other.loss, rel=1e-3)
+
+
+def test_compiled_half_precision_is_the_default_and_near() -> None:
+    for step, other in zip(bert(settings=Settings()), bert(), strict=True):
+        assert step.loss == pytest.approx(other.loss, rel=3e-2)
+
+
+def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    """Equal but for rounding: kernels on a GPU may add in another order each time."""
+    straight, begun = bert(dropout=0.1), bert(dropout=0.1)
+    losses = [step.loss for step in straight]
+    for _ in range(6):
+        next(begun)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(begun.state())
+        heir = bert(dropout=0.1)
+        assert heir.load(checkpoints.resume().state) == ()
+    assert [step.loss for step in heir] == pytest.approx(losses[6:], rel=1e-3)
+
+
+TWO_RUNS = """
+from gpu.test_trainer_gpu import bert
+from bertsmith.train.passes import Settings
+losses = [[step.loss.hex() for step in bert(dropout=0.1, settings=Settings(deterministic=True))] for _ in range(2)]
+assert losses[0] == losses[1], losses
+"""
+
+
+def test_without_chance_runs_are_the_same_bit_for_bit() -> None:
+    """In a process of its own: the switch is for a whole process, and cuBLAS must not have begun before it."""
+    tests = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join([str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_RUNS],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
