@@ -328,6 +328,16 @@ def test_ends_with_the_plan() -> None:
     assert list(made) == []
 
 
+def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
+    stopper = Stopper()
+    made = trainer(plan=Plan(steps=3, rate=0.05), stopper=stopper)
+    for step in made:
+        if step.number == 3:
+            stopper.ask()
+    assert made.done == 3
+    assert not made.stopped
+
+
 def test_the_clock_ends_a_run_and_is_resumed() -> None:
     now = [100.0]
 

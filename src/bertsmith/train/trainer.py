@@ -71,7 +71,8 @@ class Trainer:
         """The next step, which may still be under way on the device."""
         self._settle(AHEAD if self.world.device.type == "cuda" else 1)
         progress = self.plan.progress(self.done, self.seconds)
-        self.stopped = self.stopped or (self.world.size == 1 and self.stopper.asked)
+        asked = self.stopped or (self.world.size == 1 and self.stopper.asked)
+        self.stopped = asked and progress < 1
         if self.stopped or progress >= 1:
             raise StopIteration
         if self.skips >= self.settings.most_skips:
