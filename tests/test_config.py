@@ -82,6 +82,18 @@ def test_the_folder_is_the_registry() -> None:
         config.find("bertsmith.text", "wordpeice")
 
 
+def test_another_kind_brings_its_own_settings() -> None:
+    from bertsmith import recipes
+
+    changed = config.override(
+        recipes.find("bert/tiny"), ["plan.schedule.kind=cosine", "optimizer.kind=adamw", "optimizer.epsilon=1e-6"]
+    )
+    assert type(changed.plan.schedule).__module__.endswith("cosine")
+    assert changed.optimizer.epsilon == 1e-6
+    with pytest.raises(ConfigError, match=r"optimizer\.kind|not among optimizers"):
+        config.override(recipes.find("bert/tiny"), ["optimizer.kind=adamww"])
+
+
 def test_kinds_travel_with_their_settings() -> None:
     wordpiece = config.find("bertsmith.text", "wordpiece").Config(lowercase=False)
     plain = config.to_dict(wordpiece)

@@ -108,6 +108,8 @@ def override(settings: T, changes: Iterable[str]) -> T:
         if not equals or not path:
             raise ConfigError(f"{change!r} is no override: write setting=value, such as encoder.layers=4")
         _put(type(settings), data, path, parse_value(text))
+        if path.rpartition(".")[2] == "kind":  # the settings of the new kind are there for the next override
+            data = to_dict(from_dict(type(settings), data))
     return from_dict(type(settings), data)
 
 

@@ -220,9 +220,9 @@ def _held_out(recipe: Recipe, data: Path, tokenizer: Tokenizer, world: World) ->
         return []
     packing = _packing(recipe, shards, tokenizer)
     rows = min(recipe.evaluate_rows, packing.rows_per_epoch)
-    share = min(recipe.micro_rows or 32, rows)
+    share = min(recipe.micro_rows or 32, max(rows // world.size, 1))  # so that every rank has some
     batches = [from_packed(packing.take(first, min(share, rows - first))) for first in range(0, rows, share)]
-    return batches[world.rank :: world.size] or batches[:1]
+    return batches[world.rank :: world.size]
 
 
 class Feeder:

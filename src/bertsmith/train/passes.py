@@ -43,7 +43,7 @@ class Settings:
     precision: Literal["auto", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
-    deterministic: bool = False  # bit-identical runs on a GPU too, a fifth to a third slower; the CPU's always are
+    deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
     most_skips: int = 10  # steps in a row without a finite loss and gradient, until the run stops
 
