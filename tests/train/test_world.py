@@ -57,7 +57,12 @@ def equal(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e
         assert ours[1] == pytest.approx(theirs[1], rel=1e-4)
         assert list(ours[2:]) == list(theirs[2:])
     for name, values in found["weights"].items():
-        assert np.abs(np.subtract(values, expected["weights"][name])).max() < tolerance, name
+        apart = np.abs(np.subtract(values, expected["weights"][name]))
+        if name.endswith("attention.qkv.bias"):
+            # A key's bias shifts all scores of a query alike: its gradient is 0 but for rounding, and Adam divides that
+            # rounding by itself, so where the bias goes is noise.
+            apart = np.delete(apart, np.arange(len(apart) // 3, 2 * len(apart) // 3))
+        assert apart.max() < tolerance, name
 
 
 @pytest.mark.parametrize("case", ["straight", "thaw", "real"])

@@ -28,7 +28,7 @@ def pretrain(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Pre-train a model on shards. Interrupted at any moment, the same command goes on, to the same numbers."""
+    """Pre-train a model on shards. Interrupted at any moment, the same command goes on from there."""
     from bertsmith import recipes, terminal
     from bertsmith.pretraining import pretrain as run_pretraining
     from bertsmith.recipe import with_overrides
