@@ -45,7 +45,7 @@ def run_demo(output: Path, *, quiet: bool = False) -> None:
     terminal.tokenizer_learned(learned, output / "tokenizer")
     for sample in SAMPLES:
         terminal.encoding_line(learned, sample, learned.encode(sample))
-    terminal.tokenizer_measured(run.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
+    terminal.table(run.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
 
     _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
     index = run.prepare(

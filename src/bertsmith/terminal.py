@@ -73,10 +73,6 @@ def tokenizer_learned(tokenizer: Tokenizer, folder: Path) -> None:
     tokenizer_card({"folder": folder, **tokenizer_facts(tokenizer)}, tokenizer)
 
 
-def tokenizer_measured(facts: Mapping[str, Any]) -> None:
-    table(facts)
-
-
 def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded]) -> dict[str, Any]:
     """What a tokenizer made of one text, or of a pair."""
     unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
@@ -152,10 +148,6 @@ def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "bytes_per_token": size / max(tokens, 1),
         "bytes": size,
     }
-
-
-def shards_prepared(facts: Mapping[str, Any]) -> None:
-    table(facts)
 
 
 def report_facts(report: FileReport) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def tokenizer_stats(
         limit=limit,
         quiet=quiet or as_json,
     )
-    give(found, as_json, lambda: terminal.tokenizer_measured(found))
+    give(found, as_json, lambda: terminal.table(found))
 
 
 @app.command()
@@ -182,7 +182,7 @@ def prepare(
         quiet=quiet or as_json,
     )
     facts = terminal.shard_facts(index, output)
-    give(facts, as_json, lambda: terminal.shards_prepared(facts))
+    give(facts, as_json, lambda: terminal.table(facts))
 
 
 @app.command()

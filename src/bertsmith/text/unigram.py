@@ -26,7 +26,6 @@ from bertsmith.text.unigram_training import train_unigram
 from bertsmith.text.unigram_words import SPACE, UNITS, Rules, Splitter, normalizer
 
 SPECIALS = Specials("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
-HANGUL_NOTICED = 0.001  # share of words with Hangul from which accents are kept
 # A unigram model spells words with every entry of its vocabulary. No word is spelled with a special token as long as
 # there is any other way, for that costs less than this: as many characters, of a score above -30 each.
 NEVER = -1000.0
@@ -55,7 +54,7 @@ class Config:
     def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> Unigram:
         """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
-        strip = self.strips(counts)
+        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
@@ -72,21 +71,6 @@ class Config:
         pieces = train_unigram(counts, vocabulary_size=vocabulary_size - len(specials), required=required)
         scores = [(token, NEVER) for token in specials]
         return Unigram.build([*scores, *pieces], lowercase=self.lowercase, strip_accents=strip)
-
-    def strips(self, counts: Mapping[str, int]) -> bool:
-        """Whether accents are stripped from such words."""
-        wanted = self.lowercase if self.strip_accents is None else self.strip_accents
-        if not wanted:
-            return False
-        share = alphabet.hangul_share(counts)
-        if share < HANGUL_NOTICED:
-            return True
-        if self.strip_accents is None:
-            return False
-        raise ConfigError(
-            f"strip_accents=true takes Hangul apart into jamo, and {share:.1%} of the words have Hangul: "
-            "leave strip_accents out, or set it to false"
-        )
 
     def _splitter(self, *, strip_accents: bool) -> Splitter:
         return Splitter(Rules(self.lowercase, strip_accents, self.symbols, self.split_scripts, self.split_digit_comma))

@@ -25,7 +25,6 @@ from bertsmith.text.tokenizer import LENGTH, Tokenizer
 CONTINUATION = "##"
 LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
 SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
-HANGUL_NOTICED = 0.001  # share of words with Hangul from which accents are kept
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Config:
         specials = SPECIALS.tokens()
         if vocabulary_size < len(specials) + 10:
             raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(specials)} are special tokens")
-        strip = self.strips(counts)
+        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
@@ -64,21 +63,6 @@ class Config:
         tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
         return WordPiece.build(
             tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
-        )
-
-    def strips(self, counts: Mapping[str, int]) -> bool:
-        """Whether accents are stripped from such words."""
-        wanted = self.lowercase if self.strip_accents is None else self.strip_accents
-        if not wanted:
-            return False
-        share = alphabet.hangul_share(counts)
-        if share < HANGUL_NOTICED:
-            return True
-        if self.strip_accents is None:
-            return False
-        raise ConfigError(
-            f"strip_accents=true takes Hangul apart into jamo, and {share:.1%} of the words have Hangul: "
-            "leave strip_accents out, or set it to false"
         )
 
     def _stripped(self, counts: dict[str, int]) -> dict[str, int]:
