@@ -11,7 +11,7 @@ from torch import nn
 from bertsmith.batching import collate
 from bertsmith.encoders import bert
 from bertsmith.model import Model
-from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.objectives import choose, masked_lm, next_sentence
 from bertsmith.types import Batch, Row, Vocabulary
 
 torch.set_num_threads(1)  # tensors are small here, and test workers share the cores
@@ -58,6 +58,28 @@ def random_batch(lengths: list[int], *, length: int, seed: int = 0, pairs: bool 
     """A batch of random rows with random labels for next_sentence."""
     labels = {"next_sentence": np.random.default_rng(seed + 1).integers(0, 2, len(lengths)).tolist()}
     return collate(random_rows(lengths, seed=seed, pairs=pairs), length=length, labels=labels, **how)
+
+
+def questions(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Labels and places for every objective that does not bring its own: two choices to a question, then three, ..."""
+    random = np.random.default_rng(seed + 2)
+    sizes = [len(row) for row in rows]
+    groups = [2, 3] * len(rows)
+    cuts = [cut for cut in np.cumsum(groups).tolist() if cut < len(rows)]
+    choices: list[int] = []
+    for size in np.diff([0, *cuts, len(rows)]).tolist():
+        choices += choose.labels_of(int(random.integers(size)), size)
+    spans = [sorted(random.integers(0, size, 2).tolist()) for size in sizes]
+    words = [sorted(random.choice(size, max(1, size // 3), replace=False).tolist()) for size in sizes]
+    labels = {
+        "next_sentence": random.integers(0, 2, len(rows)).tolist(),
+        "classify": random.integers(0, 2, len(rows)).tolist(),
+        "regress": random.normal(size=len(rows)).tolist(),
+        "span": spans,
+        "tag": [random.integers(0, 2, len(places)).tolist() for places in words],
+        "choose": choices,
+    }
+    return labels, {"tag": words}
 
 
 def config(**changes: Any) -> bert.Config:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -93,9 +95,39 @@ def test_to_and_replace() -> None:
     assert batch.replace(longest=9).longest == 9
 
 
+def test_labels_of_each_kind() -> None:
+    labels = {"classify": [3, 1], "regress": [0.5, math.nan], "span": [[1, 2], [0, 0]]}
+    batch = collate(random_rows([5, 8]), length=8, shape=(3, 4), labels=labels)
+    assert batch.labels["classify"].tolist() == [3, 1, NOT_ASKED, NOT_ASKED]
+    assert batch.labels["regress"].dtype == torch.float32
+    assert batch.labels["regress"][0] == 0.5
+    assert batch.labels["regress"][1:].isnan().all()
+    assert batch.labels["span"].tolist() == [[1, 2], [0, 0], [NOT_ASKED] * 2, [NOT_ASKED] * 2]
+    assert batch.labels["span"].dtype == torch.int64
+
+
+def test_places_that_are_read_follow_their_rows() -> None:
+    rows, places, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
+    batch = collate(rows, length=8, pack=True, places={"tag": places}, labels={"tag": labels})
+    assert batch.places["tag"].tolist() == [1, 3, 5 + 2], "the third row sits behind the first"
+    assert batch.labels["tag"].tolist() == [7, 8, 9]
+    filled = collate(rows, length=8, pack=True, places={"tag": places}, labels={"tag": labels}, shape=(2, 3, 5))
+    assert filled.places["tag"].tolist() == [1, 3, 7, 0, 0]
+    assert filled.labels["tag"].tolist() == [7, 8, 9, NOT_ASKED, NOT_ASKED]
+    roomy = collate(rows, length=8, places={"tag": places}, shape=(4, 3))
+    assert roomy.places["tag"].shape == (32,)
+    assert roomy.places["tag"][:3].tolist() == [1, 3, 18]
+    assert roomy.labels == {}
+
+
 @pytest.mark.parametrize(
     ("lengths", "how", "message"),
     [
+        ([4, 4], {"length": 8, "places": {"tag": [[1]]}}, "places of tag for 1 of 2 rows"),
+        ([4, 6], {"length": 8, "places": {"tag": [[1], [2, 6]]}}, "tag reads place 6 of row 1, which has 6 tokens"),
+        ([4], {"length": 8, "places": {"tag": [[1, 2]]}, "labels": {"tag": [[1]]}}, "labels of tag are not as many"),
+        ([4], {"length": 8, "places": {"tag": [[1, 2]]}, "shape": (1, 1, 1)}, "tag reads 2 places, more than the 1"),
+        ([4, 4], {"length": 8, "labels": {"regress": [0.5]}}, "1 regress for 2 rows"),
         ([4, 9, 3], {"length": 8}, "row 1 has 9 tokens but lines only 8"),
         ([], {"length": 8}, "at least one row"),
         ([4, 4], {"length": 8, "shape": (1, 2)}, "need 2 lines and 2 texts, more than"),

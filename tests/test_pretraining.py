@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ import torch
 from command_line import call
 
 from bertsmith import recipes, run
-from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.corpus.shards import Shards
+from bertsmith.errors import BertsmithError, ConfigError, DataError, Stopped
 from bertsmith.pretraining import pretrain
+from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.text.wordpiece import Config
 from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.train.trainer import Trainer
 
 SMALL = [
     "encoder.width=32",
@@ -66,8 +71,27 @@ def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
     return with_overrides(recipes.find(name), [*SMALL, *changes])
 
 
+def curve(folder: Path) -> list[float]:
+    return [float(event["loss"]) for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+
+
 def losses(folder: Path) -> list[str]:
-    return [float(event["loss"]).hex() for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+    return [loss.hex() for loss in curve(folder)]
+
+
+def stop_after(steps: int, work: Callable[[], Any]) -> None:
+    """Does the work until so many steps are done, then asks it to stop, as SIGTERM does."""
+    with pytest.MonkeyPatch.context() as patch:
+        before = Trainer.__next__
+
+        def asked(trainer: Trainer) -> Any:
+            if trainer.done == steps:
+                trainer.stopper.ask()
+            return before(trainer)
+
+        patch.setattr(Trainer, "__next__", asked)
+        with pytest.raises(Stopped, match=f"stopped after step {steps}"):
+            work()
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +188,103 @@ def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) ->
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith import pretraining
+    from bertsmith.pretraining import work
 
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pretraining, "_loop", exhausted)
+    monkeypatch.setattr(work, "drive", exhausted)
     with pytest.raises(BertsmithError, match="8 rows in one forward: go on with micro_rows=4"):
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_share_of_peak_and_baselines_are_in_the_log(whole: Path) -> None:
+    events = read_events(whole / "events.jsonl")
+    facts = next(event for event in events if event["kind"] == "facts")
+    # 6 layers' matrices (4 D² + 2 D F) + 12 layers D L + head; the head asks 15 % of the places and some more
+    body = 6 * 2 * (4 * 32**2 + 2 * 32 * 128) + 12 * 2 * 32 * 32
+    head = 6 * (128 * 32 + 32**2) * 0.15
+    assert body + 0.8 * head < facts["flops_per_token"] < body + 1.4 * head + 500
+    assert facts["peak_flops"] > 1e9
+    assert 0 <= facts["padding"] < 0.3
+    assert 2 < facts["unigram"]["masked_lm"] < 4.5  # nats; 90 tokens at most
+    assert events[-1]["kind"] == "finish"
+    assert all(event["data_seconds"] >= 0 for event in events if event["kind"] == "step")
+
+
+def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
+    data = Data.open(shards)
+    held_out = Shards.open(shards, "held-out")
+    counts = Counter(data.shards.read(0, data.shards.tokens).tolist())
+    total = data.shards.tokens + data.tokenizer.vocabulary_size
+    tokens = held_out.read(0, held_out.tokens).tolist()
+    expected = -sum(math.log((counts[token] + 1) / total) for token in tokens) / len(tokens)
+    assert data.unigram_loss() == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> None:
+    """Memory ran out: the advice is another micro_rows, and it must be possible to follow it."""
+    half = recipe("plan.steps=8", "evaluate_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
+    stop_after(4, lambda: pretrain(half, shards, tmp_path / "run", device="cpu", quiet=True))
+    pretrain(with_overrides(half, ["micro_rows=4"]), shards, tmp_path / "run", device="cpu", quiet=True)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert [event["notes"] for event in events if event["kind"] == "start"][-1] == ["micro_rows was 8 and is now 4"]
+    assert read_recipe(tmp_path / "run" / "recipe.json").micro_rows == 4
+    pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
+    both = [curve(tmp_path / name) for name in ("run", "straight")]
+    assert both[0] == pytest.approx(both[1], rel=1e-5)
+    assert both[0][:4] == both[1][:4]
+
+
+def test_the_best_model_is_not_forgotten_over_a_resume(shards: Path, tmp_path: Path) -> None:
+    from bertsmith import loop
+
+    first = recipe("plan.steps=8", "evaluate_every=4", "save_every=4")
+    stop_after(4, lambda: pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True))
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    better = [json.loads(line) for line in events.splitlines()]
+    for event in better:
+        if event["kind"] == "evaluation":
+            event["loss"] = 0.001  # so good that nothing after it can be better
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in better))
+    kept = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
+    found = pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert found["best_step"] == 4
+    assert (tmp_path / "run" / "best" / "model.safetensors").read_bytes() == kept
+    assert (tmp_path / "run" / "last" / "model.safetensors").read_bytes() != kept
+    assert loop.RECIPE == "recipe.json"
+
+
+def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path: Path) -> None:
+    made = read_recipe(whole / "recipe.json")
+    with pytest.raises(ConfigError, match=r"holds a run that has begun \(step-00000016\)"):
+        pretrain(made, shards, whole, device="cpu", quiet=True, resume="never")
+    middle = whole / "checkpoints" / "step-00000012"
+    with pytest.raises(ConfigError, match=r"gone further than .*step-00000016"):
+        pretrain(made, shards, whole, device="cpu", quiet=True, resume=str(middle))
+    pretrain(made, shards, tmp_path / "branch", device="cpu", quiet=True, resume=str(middle))
+    assert losses(tmp_path / "branch") == losses(whole)[12:]
+    with pytest.raises(DataError, match="manifest"):
+        pretrain(made, shards, tmp_path / "other", device="cpu", quiet=True, resume=str(tmp_path / "nowhere"))
+
+
+def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
+    longer = recipe("packing.length=64", "plan.steps=2", "plan.warmup=0", "plan.rate=0", f"start={whole / 'last'}")
+    pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
+    first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
+    assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
+    notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
+    assert notes == [f"began with the weights of {whole / 'last'}"]
+    without = recipe("plan.steps=2", "plan.warmup=0", f"start={whole / 'last'}", name="bert/no_nsp")
+    pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
+    notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
+    assert notes[1] == f"the head next_sentence of {whole / 'last'} is not asked for"
+    wider = recipe("encoder.width=64", f"start={whole / 'last'}")
+    with pytest.raises(ConfigError, match=r"\[128, 32\] there and \[128, 64\] in the recipe"):
+        pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)
+
+
+def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -> None:
+    still = recipe("plan.rate=0", "plan.warmup=0", "evaluate_every=2", "patience=2")
+    found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert (found["steps"], found["best_step"]) == (6, 2)

@@ -26,6 +26,22 @@ class Seats(NamedTuple):
     turn: Numbers  # [N] 1 for the first row of a line, 2 for the next, ...
 
 
+class Reading(NamedTuple):
+    """The places that one objective reads."""
+
+    name: str
+    flat: Numbers  # [R] in the order of the rows
+    counts: list[int]  # of each row
+
+    def fill(self, values: Numbers, slots: int | None, filler: int) -> Numbers:
+        """The values in that many slots, or as they are."""
+        if slots is not None and len(values) > slots:
+            raise BertsmithError(
+                f"{self.name} reads {len(values)} places, more than the {slots} of the shape asked for"
+            )
+        return _filled(values, len(values) if slots is None else slots, filler)
+
+
 class Packed(Protocol):
     """The batch of a packing, in numpy."""
 
@@ -52,27 +68,33 @@ def collate(
     length: int,
     padding_id: int = 0,
     pack: bool = False,
-    shape: tuple[int, int] | None = None,
+    shape: tuple[int, int] | tuple[int, int, int] | None = None,
     samples: Sequence[int] | None = None,
     epoch: int = 0,
-    labels: Mapping[str, Sequence[int]] | None = None,
+    labels: Mapping[str, Sequence[Any]] | None = None,
+    places: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> Batch:
     """A batch of lines of `length` places; `pack` puts several rows into one line where they fit.
 
-    Text n of the batch (in `firsts`, pooled vectors and `labels`) is row n. `shape` is the number of lines and of texts
-    to fill the batch up to, so that shapes are constant. `samples` are the rows' numbers in the whole corpus (0, 1, ...
-    where absent): with `epoch`, the key of what is hidden in them.
+    Text n of the batch (in `firsts`, pooled vectors and `labels`) is row n. `samples` are the rows' numbers in the
+    whole corpus (0, 1, ... where absent): with `epoch`, the key of what is hidden in them.
+
+    `labels`, by objective: for each row a whole number, a fraction or several whole numbers. `places`, by objective:
+    for each row the places in it that are read; labels of that objective then are for each row as many. `shape` is the
+    number of lines, of texts and of places that are read to fill the batch up to, so that shapes are constant; where
+    it does not say the last, every place of the batch could be read.
     """
     sizes = _sizes(rows, length)
     seats = _first_fit(sizes, length) if pack else _one_each(len(rows))
-    lines, texts = _shape(shape, lines=int(seats.line.max()) + 1, texts=len(rows))
+    lines, texts, slots = _shape(shape, lines=int(seats.line.max()) + 1, texts=len(rows), length=length)
     begins = seats.line * length + seats.offset
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    places = np.repeat(begins, sizes) + within
+    flat_places = np.repeat(begins, sizes) + within
+    readings = {name: _reading(name, rows_places, sizes, begins) for name, rows_places in (places or {}).items()}
 
     def laid_out(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
         flat = np.full(lines * length, filler, dtype)
-        flat[places] = values
+        flat[flat_places] = values
         return flat.reshape(lines, length)
 
     document = laid_out(np.repeat(seats.turn, sizes), 0, np.int32)
@@ -90,9 +112,12 @@ def collate(
         longest=length,
         full=len(rows) == lines and bool((sizes == length).all()),
         labels={
-            name: torch.from_numpy(_filled(_of_rows(name, values, len(rows)), texts, NOT_ASKED))
+            name: _labels_of_places(name, values, readings[name], slots)
+            if name in readings
+            else _labels_of_texts(name, values, len(rows), texts)
             for name, values in (labels or {}).items()
         },
+        places={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
     )
 
 
@@ -133,12 +158,45 @@ def _sizes(rows: Sequence[Row], length: int) -> Numbers:
     return sizes
 
 
-def _shape(asked: tuple[int, int] | None, *, lines: int, texts: int) -> tuple[int, int]:
+def _shape(
+    asked: tuple[int, int] | tuple[int, int, int] | None, *, lines: int, texts: int, length: int
+) -> tuple[int, int, int | None]:
+    """Lines, texts, and places that are read: as many as there are where it is None."""
     if asked is None:
-        return lines, texts
+        return lines, texts, None
     if asked[0] < lines or asked[1] < texts:
         raise BertsmithError(f"these rows need {lines} lines and {texts} texts, more than the shape {asked} asked for")
-    return asked
+    return asked[0], asked[1], asked[2] if len(asked) == 3 else asked[0] * length
+
+
+def _reading(name: str, places: Sequence[Sequence[int]], sizes: Numbers, begins: Numbers) -> Reading:
+    if len(places) != len(sizes):
+        raise BertsmithError(f"places of {name} for {len(places)} of {len(sizes)} rows: there must be some for each")
+    counts = [len(row) for row in places]
+    within = np.concatenate([np.asarray(row, np.int64) for row in places])
+    outside = np.flatnonzero((within < 0) | (within >= np.repeat(sizes, counts)))
+    if len(outside):
+        row = int(np.repeat(np.arange(len(sizes)), counts)[outside[0]])
+        raise BertsmithError(f"{name} reads place {within[outside[0]]} of row {row}, which has {sizes[row]} tokens")
+    return Reading(name, np.repeat(begins, counts) + within, counts)
+
+
+def _labels_of_places(name: str, values: Sequence[Sequence[int]], reading: Reading, slots: int | None) -> torch.Tensor:
+    found = [np.asarray(row, np.int64) for row in values]
+    if [len(row) for row in found] != reading.counts:
+        raise BertsmithError(f"labels of {name} are not as many as its places: there must be one for each")
+    return torch.from_numpy(reading.fill(np.concatenate(found), slots, NOT_ASKED))
+
+
+def _labels_of_texts(name: str, values: Sequence[Any], rows: int, texts: int) -> torch.Tensor:
+    """Whole numbers stay so, with NOT_ASKED where there is no text; among fractions that is NaN."""
+    if len(values) != rows:
+        raise BertsmithError(f"{len(values)} {name} for {rows} rows: there must be one for each")
+    found = np.asarray(values)
+    whole = found.dtype.kind in "biu"
+    filled = np.full((texts, *found.shape[1:]), NOT_ASKED if whole else np.nan, np.int64 if whole else np.float32)
+    filled[:rows] = found
+    return torch.from_numpy(filled)
 
 
 def _one_each(rows: int) -> Seats:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import json
 import pkgutil
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from bertsmith.errors import ConfigError
+from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
@@ -252,3 +253,31 @@ def _expect(holds: bool, where: str, value: Any, wanted: str) -> None:
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- two settings, and settings in a file ---------------------------------------------------------------------------
+
+
+def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
+    """One line per setting that is not what it was: its dotted name, the old value, the new one."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in before | now:
+            yield from differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from differences(old, new, f"{where}[{place}]")
+    elif before != now:
+        old, new = (text if len(text) <= 80 else text[:77] + "..." for text in map(json.dumps, (before, now)))
+        yield f"{where} was {old} and is now {new}"
+
+
+def read(cls: type[T], path: Path) -> T:
+    """Settings from a JSON or TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is no {_what(cls)}: {error}") from error
+    return from_dict(cls, data)

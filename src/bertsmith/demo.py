@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 from rich.rule import Rule
 
-from bertsmith import config, run, terminal
+from bertsmith import config, run, terminal, terminal_runs
 from bertsmith.corpus.prose import korean_prose, python_prose
 from bertsmith.corpus.shards import Shards, verify
 from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
+from bertsmith.runs.history import read_run
+from bertsmith.runs.report import write_report
 from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
@@ -22,10 +24,31 @@ SAMPLES = (
     "The tokenizer splits unbelievably long words into pieces.",
     "바다에서 바람이 불면 고래의 노래가 들린다.",
 )
+MINUTES = 2.0  # of pre-training
+# The smallest BERT, for two minutes on any CPU: short rows, a high rate, no dropout.
+SETTINGS = (
+    "packing.length=64",
+    "rows.full=64",
+    "optimizer.kind=adamw",
+    "plan.schedule.kind=linear",
+    "plan.minutes=2",
+    "plan.rate=3e-3",
+    "plan.warmup=0.1",
+    "encoder.dropout=0",
+    "encoder.attention_dropout=0",
+    "evaluate_every=200",
+    "evaluate_rows=512",
+    "save_every=500",
+)
+GAPS = (
+    "Return a list of the [MASK] in the file.",
+    "This function raises a [MASK] if the value is not valid.",
+    "The class has two [MASK] that take no arguments.",
+)
 
 
-def run_demo(output: Path, *, quiet: bool = False) -> None:
-    """Text -> tokenizer -> shards, each with a look at it; the folder is left for the user to play with."""
+def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> None:
+    """Text -> tokenizer -> shards -> BERT -> words -> page, each with a look at it; the folder is left to play with."""
     began = time.monotonic()
     _clear(output)
     text = output / "text"
@@ -55,7 +78,40 @@ def run_demo(output: Path, *, quiet: bool = False) -> None:
     for report in verify(output / "shards"):
         terminal.verified(report)
     _look_inside(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
+
+    words = " ".join(SETTINGS)
+    _step(4, "Pre-training", f"bertsmith pretrain bert/tiny -d {output}/shards -o {output}/run --picture {words}")
+    _pretrain(output, minutes=minutes, quiet=quiet)
+    _step(5, "Words that were hidden", f'bertsmith fill-mask {output}/run/best "{GAPS[0]}"')
+    _fill(output / "run" / "best")
+    _step(6, "Report", f"bertsmith runs plot {output}/run")
+    _report(output / "run")
     terminal.console.print(f"\nDone in {time.monotonic() - began:.0f} s; everything is in {output}/.")
+
+
+def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
+    """Two minutes of BERT, and how far it came against guessing."""
+    from bertsmith import recipes  # these bring torch, which the first steps can do without
+    from bertsmith.pretraining import pretrain
+    from bertsmith.recipe import with_overrides
+
+    recipe = with_overrides(recipes.find("bert/tiny"), [*SETTINGS, f"plan.minutes={minutes}"])
+    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
+    terminal_runs.run_card(read_run(output / "run"))
+
+
+def _fill(model: Path) -> None:
+    from bertsmith.serve.predictor import Predictor
+
+    predictor = Predictor.open(model, device="cpu")
+    for text in GAPS:
+        terminal.console.print(text, style="bold")
+        terminal.fillings([predictor.fill_mask(text, top_k=3)])
+
+
+def _report(run_folder: Path) -> None:
+    page = write_report([run_folder], run_folder / "report.html")
+    terminal.console.print(f"{page}: {page.stat().st_size / 1e3:.0f} kB, opens in any browser, asks for nothing")
 
 
 def _step(number: int, title: str, command: str = "") -> None:

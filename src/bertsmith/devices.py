@@ -1,6 +1,8 @@
-"""Which device the work runs on."""
+"""Which device the work runs on, and what it can do at most."""
 
 from __future__ import annotations
+
+import time
 
 import torch
 
@@ -18,3 +20,25 @@ def choose_device(asked: str) -> str:
         found = ", ".join(name for name in there if there[name])
         raise BertsmithError(f"--device {asked} was asked for, but torch {torch.__version__} finds only {found} here")
     return asked
+
+
+def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of one large product of matrices, the best of several: what this device can do at most. Takes 0.3 s."""
+    size = 8192 if device.type == "cuda" else 1024
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    best, until = float("inf"), time.monotonic() + 0.25
+    _product_seconds(left)  # the first one also starts libraries
+    while time.monotonic() < until:
+        best = min(best, _product_seconds(left))
+    return 2 * size**3 / best
+
+
+def _product_seconds(left: torch.Tensor) -> float:
+    waits = left.device.type == "cuda"
+    if waits:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    left @ left
+    if waits:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began

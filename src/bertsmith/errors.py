@@ -17,6 +17,12 @@ class DataError(BertsmithError):
     exit_code = 65
 
 
+class Lost(BertsmithError):
+    """Another process that this one works together with has gone; why, is that one's to say."""
+
+    exit_code = 69
+
+
 class StorageError(BertsmithError):
     """The disk failed us: full, read-only, I/O error; the message names path, operation and bytes."""
 

@@ -15,7 +15,7 @@ from bertsmith.encoders.encoder import Settings as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.objective import Settings as ObjectiveSettings
-from bertsmith.types import Batch, Loss, Vocabulary
+from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
 
 class Model(nn.Module):
@@ -46,6 +46,7 @@ class Model(nn.Module):
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
         known: dict[str, Any] = {"width": made.width, "vocabulary_size": len(made.table), "style": made.style}
+        known["layers"] = made.layers
         return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
 
     def hide(self, batch: Batch) -> Batch:
@@ -62,12 +63,7 @@ class Model(nn.Module):
         """The loss of a hidden batch; the encoder computes its last layer only where an objective reads it."""
         for objective in self._each():
             batch = objective.refill(batch)
-        readers = [objective.name for objective in self._each() if not objective.pools]
-        unasked = [name for name in readers if name not in batch.places]
-        if unasked:
-            raise BertsmithError(f"{unasked[0]} has asked nothing of this batch: hide it first")
-        pool = len(readers) < len(self.objectives)
-        encoding = self.encoder(batch, places={name: batch.places[name] for name in readers}, pool=pool)
+        encoding = self._encode(batch, self._each())
         return reduce(add, [objective.score(encoding, batch, self.encoder.table) for objective in self._each()])
 
     def answer(self, batch: Batch, name: str) -> Tensor:
@@ -77,10 +73,30 @@ class Model(nn.Module):
                 f"this model was not made for {name}: it has {', '.join(self.objectives) or 'no heads'}"
             )
         objective = cast(Objective, self.objectives[name])
-        everywhere = torch.arange(batch.ids.numel(), device=batch.ids.device)
-        places = {} if objective.pools else {name: batch.places.get(name, everywhere)}
-        encoding = self.encoder(batch, places=places, pool=objective.pools)
-        return objective.answer(encoding, batch, self.encoder.table)
+        if objective.places(batch) is None:
+            everywhere = torch.arange(batch.ids.numel(), device=batch.ids.device)
+            batch = batch.replace(places={**batch.places, name: everywhere})
+        return objective.answer(self._encode(batch, [objective]), batch, self.encoder.table)
+
+    def _encode(self, batch: Batch, objectives: list[Objective]) -> Encoding:
+        """The encoding with all that these objectives read, and no more."""
+        places: dict[str, Tensor] = {}
+        for objective in objectives:
+            if objective.pools or objective.whole:
+                continue
+            asked = objective.places(batch)
+            if asked is None:
+                raise BertsmithError(f"{objective.name} has asked nothing of this batch: hide it first")
+            places[objective.name] = asked
+        keep_layers = any(objective.deep for objective in objectives)
+        everywhere = keep_layers or any(objective.whole for objective in objectives)
+        found: Encoding = self.encoder(
+            batch.replace(places=places),
+            places=None if everywhere else places,
+            pool=any(objective.pools for objective in objectives),
+            keep_layers=keep_layers,
+        )
+        return found
 
     def depths(self) -> list[nn.Module]:
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""

@@ -216,6 +216,25 @@ def embedded(facts: Mapping[str, Any]) -> None:
         console.print(f"[{', '.join(f'{value:.4f}' for value in vector[:8])}, …]  (--json shows all, -o writes a file)")
 
 
+# --- recipes -------------------------------------------------------------------------------------------------------
+
+
+def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("recipe", "parameters", "length", "rows", "steps", "about"):
+        grid.add_column(heading, justify="left" if heading in ("recipe", "about") else "right")
+    for one in recipes:
+        numbers = (f"{one[name]:,}" for name in ("parameters", "length", "rows", "steps"))
+        grid.add_row(Text(one["recipe"], "bold"), *numbers, Text(one["about"], "dim"))
+    console.print(grid)
+
+
+def checked(finding: Mapping[str, Any]) -> None:
+    """One line of a checklist."""
+    style = {"ok": "green", "note": "yellow", "problem": "red"}[finding["state"]]
+    console.print(Text(f"{finding['state']:<8}", style), f"{finding['check']:<14}", finding["text"], soft_wrap=True)
+
+
 # --- the machine ---------------------------------------------------------------------------------------------------
 
 

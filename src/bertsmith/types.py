@@ -95,7 +95,7 @@ class Batch:
     firsts: Tensor  # [N] int64 flat place of each text's first token; -1 where there is no text
     longest: int  # no text is longer; a constant of the run
     full: bool = False  # every row is one text without padding; a constant of the run
-    labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; NOT_ASKED where nothing is
+    labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; NOT_ASKED, or NaN, where nothing is
     places: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat places [R] that it reads
 
     def replace(self, **changes: Any) -> Self:
@@ -135,7 +135,7 @@ class Loss:
 
     sums: dict[str, Tensor]  # [] sum of the losses of everything asked
     counts: dict[str, Tensor]  # [] how many things were asked
-    correct: dict[str, Tensor]  # [] how many of them were answered right
+    correct: dict[str, Tensor]  # [] how many of them were answered right; not of parts that know no right or wrong
     weights: dict[str, float]  # what the mean of a part counts for in the total
 
     def over(self, counts: Mapping[str, Tensor]) -> Tensor:

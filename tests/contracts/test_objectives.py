@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import VOCABULARY, apart, random_batch, random_rows, shaken
+from model_world import VOCABULARY, questions, random_rows, shaken
 from model_world import config as encoder_config
 
 from bertsmith import config
@@ -19,7 +20,7 @@ from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss
 
 KINDS = config.names(objectives.FOLDER)
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
-LABELS = {"next_sentence": [number % 2 for number in range(len(LENGTHS))]}
+LABELS, PLACES = questions(random_rows(LENGTHS))  # choices 0 1, 2 3 4, 5 6, 7 8 9 and 10 11 belong together
 
 
 def build(kind: str, **change: Any) -> Model:
@@ -30,14 +31,35 @@ def build(kind: str, **change: Any) -> Model:
         if isinstance(value, type) and issubclass(value, objectives.Objective) and value.__module__ == module.__name__
     ]
     encoder = encoder_config(causal=cls.causal, dropout=0.0, attention_dropout=0.0)
+    if "dropout" in {field.name for field in dataclasses.fields(module.Config)}:
+        change = {"dropout": 0.0, **change}
     return shaken(Model.build(encoder, [module.Config(**change)], vocabulary=VOCABULARY, seed=5)).train()
 
 
 def batch_of(numbers: list[int], **how: Any) -> Batch:
     """Some of the same twelve texts, whatever else is in the batch."""
     rows = random_rows(LENGTHS)
-    labels = {name: [values[number] for number in numbers] for name, values in LABELS.items()}
-    return collate([rows[number] for number in numbers], length=40, samples=numbers, labels=labels, **how)
+    labels, places = (
+        {name: [values[number] for number in numbers] for name, values in table.items()} for table in (LABELS, PLACES)
+    )
+    some = [rows[number] for number in numbers]
+    return collate(some, length=40, samples=numbers, labels=labels, places=places, **how)
+
+
+def nothing(labels: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(labels, math.nan if labels.is_floating_point() else NOT_ASKED)
+
+
+def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Perfect answers to all that is asked, of the shape of real ones; and others that cost about 50."""
+    if labels.is_floating_point():  # numbers
+        return labels[:, None], labels[:, None] + 50**0.5
+    if real.shape[1] == 1:  # texts that compete
+        return (labels == 0)[:, None] * 50.0, (labels != 0)[:, None] * 50.0
+    choices = real.shape[1]
+    right = F.one_hot(labels.clamp(min=0), choices) * 50.0
+    right = right if labels.ndim == 1 else right.transpose(1, 2)
+    return right, right.roll(1, dims=1)
 
 
 def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor], Loss]:
@@ -60,25 +82,26 @@ class TestEveryObjective:
         model = build(kind)
         hidden = model.hide(batch_of(list(range(12)), shape=(14, 15)))
         loss = model(hidden)
-        assert set(loss.sums) == set(loss.counts) == set(loss.correct) == set(loss.weights) == set(model.counts(hidden))
+        assert set(loss.sums) == set(loss.counts) == set(loss.weights) == set(model.counts(hidden)) >= set(loss.correct)
         for name, count in model.counts(hidden).items():
             assert int(count) == int(loss.counts[name]) > 0
-            assert 0 <= int(loss.correct[name]) <= int(count)
+            assert 0 <= int(loss.correct.get(name, 0)) <= int(count)
             assert loss.sums[name] > 0
 
     def test_parts_of_a_batch_give_the_gradient_of_the_whole(self, kind: str) -> None:
         model = build(kind).double()
         whole, loss = gradients(model, [batch_of(list(range(12)))])
         parts, same = gradients(
-            model, [batch_of([0, 5, 9]), batch_of([1, 2, 3, 4], pack=True), batch_of([11, 10, 8, 7, 6], shape=(6, 7))]
+            model, [batch_of([7, 8, 9, 0, 1]), batch_of([10, 11, 5, 6], pack=True), batch_of([2, 3, 4], shape=(6, 7))]
         )
         assert set(whole) == set(parts)
         for name, gradient in whole.items():
-            assert apart(parts[name], gradient) < 1e-9, name
+            # what all choices have in common changes nothing: such gradients are zero but for rounding
+            assert torch.allclose(parts[name], gradient, rtol=0, atol=1e-9 * gradient.abs().max().item() + 1e-15), name
         for name in loss.sums:
             assert same.sums[name].item() == pytest.approx(loss.sums[name].item(), rel=1e-12)
             assert int(same.counts[name]) == int(loss.counts[name])
-            assert int(same.correct[name]) == int(loss.correct[name])
+            assert name not in loss.correct or int(same.correct[name]) == int(loss.correct[name])
         assert same.mean().item() == pytest.approx(loss.mean().item(), rel=1e-12)
 
     def test_perfect_guesses_cost_nothing_and_bad_ones_much(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +109,13 @@ class TestEveryObjective:
         objective = model.objectives[kind]
         hidden = model.hide(batch_of(list(range(12))))
         real = model.answer(hidden, kind)
-        right = F.one_hot(hidden.labels[kind].clamp(min=0), real.shape[1]) * 50.0
+        right, wrong = guesses(hidden.labels[kind], real)
         encoding = Encoding(top=torch.zeros(1, 32), reads={})
-        for logits, correct, cost in ((right, 1.0, 0.0), (right.roll(1, dims=1), 0.0, 50.0)):
+        for logits, correct, cost in ((right, 1.0, 0.0), (wrong, 0.0, 50.0)):
             monkeypatch.setattr(objective, "answer", lambda *_, logits=logits: logits)
             loss = objective.score(encoding, hidden, model.encoder.table)
-            assert loss.mean().item() == pytest.approx(cost, abs=1e-4)
-            assert int(loss.correct[kind]) == correct * int(loss.counts[kind])
+            assert loss.mean().item() == pytest.approx(cost, abs=0.02 * cost + 1e-4)
+            assert kind not in loss.correct or int(loss.correct[kind]) == correct * int(loss.counts[kind])
 
     def test_hiding_is_seeded_and_spares_special_tokens(self, kind: str) -> None:
         model, batch = build(kind), batch_of(list(range(12)))
@@ -103,12 +126,16 @@ class TestEveryObjective:
         for field in dataclasses.fields(batch):
             if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "ids":
                 assert torch.equal(getattr(hidden, field.name), before), field.name
-        assert batch.labels == {"next_sentence": batch.labels["next_sentence"]}, "the batch itself is as it was"
+        assert set(batch.labels) == set(LABELS), "the batch itself is as it was"
 
     def test_shapes_do_not_depend_on_values(self, kind: str) -> None:
         model = build(kind)
-        one = model.hide(random_batch([40] * 6, length=40, seed=1))
-        other = model.hide(random_batch([5, 9, 33, 12, 5, 40], length=40, seed=2))
+        batches = []
+        for lengths in ([40] * 6, [5, 9, 33, 12, 5, 40]):
+            rows = random_rows(lengths)
+            labels, places = questions(rows)
+            batches.append(model.hide(collate(rows, length=40, shape=(6, 6), labels=labels, places=places)))
+        one, other = batches
         assert one.labels[kind].shape == other.labels[kind].shape
         assert {name: places.shape for name, places in one.places.items()} == {
             name: places.shape for name, places in other.places.items()
@@ -124,7 +151,7 @@ class TestEveryObjective:
     def test_nothing_asked_is_no_division_by_zero(self, kind: str) -> None:
         model = build(kind)
         hidden = model.hide(batch_of([0, 1]))
-        loss = model(hidden.replace(labels={kind: torch.full_like(hidden.labels[kind], NOT_ASKED)}))
+        loss = model(hidden.replace(labels={kind: nothing(hidden.labels[kind])}))
         assert loss.mean().item() == 0
 
     def test_hide_forward_and_score_compile_whole(self, kind: str) -> None:

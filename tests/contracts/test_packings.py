@@ -63,6 +63,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return make_shards(tmp_path_factory.mktemp("packings") / "set", DOCUMENTS, documents_per_part=40)
 
 
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    """Documents of 1 to 40 sentences of 1 to 45 tokens, about half a million in all."""
+    documents = some_documents(11, documents=1000, sentences=40, tokens=45)
+    return make_shards(tmp_path_factory.mktemp("prose") / "set", documents)
+
+
 def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1) -> Packing:
     settings = config.find(FOLDER, kind).Config(**{"length": LENGTH, **change})
     return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed)
@@ -205,6 +212,21 @@ def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
     packing = build(kind, change, make_shards(tmp_path / "set", fixed_documents(), documents_per_part=30), seed=1234)
     batches = [packing.batch(step, rows=16) for step in (0, 1, 5, 1000)]
     assert fingerprint(batches) == GOLDEN[" ".join([kind, *change])]
+
+
+@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize("kind", KINDS)
+def test_little_padding(kind: str, length: int, prose: Shards) -> None:
+    packing = build(kind, {"length": length}, prose)
+    batch = packing.take(0, packing.rows_per_epoch)
+    assert 1 - batch.tokens / batch.ids.size < 0.02
+    assert packing.padding < 0.02
+
+
+def test_moving_whole_sentences_would_cost_more_padding(prose: Shards) -> None:
+    packing = build("full_sentences", {"length": 128, "whole_sentences": True}, prose)
+    batch = packing.take(0, packing.rows_per_epoch)
+    assert 1 - batch.tokens / batch.ids.size > 0.05
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,23 +24,27 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    return on_two_ranks(TESTS / "train" / "ranks.py", tmp_path_factory)
+
+
+def on_two_ranks(script: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """The folder and the answers of both ranks; one start of torchrun serves all workers of this test session."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / script.stem
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "1.json").exists():
-            _torchrun(folder)
+            _torchrun(script, folder)
     first, second = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
     return folder, first, second
 
 
-def _torchrun(folder: Path) -> None:
+def _torchrun(script: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(TESTS / "train" / "ranks.py"), str(folder)],
+        [*command, str(script), str(folder)],
         env=environment,
         capture_output=True,
         text=True,
@@ -142,6 +146,6 @@ def test_one_process_needs_no_torch_distributed(monkeypatch: pytest.MonkeyPatch)
     with join("cpu") as world:
         assert not torch.distributed.is_initialized()
         assert (world.rank, world.size, world.leads, world.device.type) == (0, 1, True, "cpu")
-        assert world.share(None) is None
+        assert world.share(None, lambda name, tensor: tensor) is None
         module = torch.nn.Linear(1, 1)
         assert world.wrap(module) is module

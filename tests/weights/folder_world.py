@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import BertsmithError
 from bertsmith.model import Model
-from bertsmith.objectives import causal_lm, masked_lm, next_sentence
+from bertsmith.objectives import causal_lm, choose, classify, masked_lm, next_sentence, regress, span, tag
 from bertsmith.text.wordpiece import SPECIALS, WordPiece
 from bertsmith.weights.model_folder import save_model
 
@@ -44,7 +44,16 @@ WORDS = [
 TEXTS = ["The cats sat on a mat.", "서울은 한국의 수도이다!", "the unknown, café 서울", ""]
 TABLE = "bert.embeddings.word_embeddings.weight"
 Tensors = dict[str, torch.Tensor]
-OBJECTIVES = {"masked_lm": masked_lm.Config, "next_sentence": next_sentence.Config, "causal_lm": causal_lm.Config}
+OBJECTIVES: dict[str, Any] = {
+    "masked_lm": masked_lm.Config,
+    "next_sentence": next_sentence.Config,
+    "causal_lm": causal_lm.Config,
+    "classify": classify.Config,
+    "regress": regress.Config,
+    "tag": tag.Config,
+    "span": span.Config,
+    "choose": choose.Config,
+}
 
 
 @contextmanager
@@ -60,19 +69,20 @@ def tokenizer() -> WordPiece:
     return WordPiece.build([*SPECIALS.tokens(), *WORDS], strip_accents=False)
 
 
-def model(*objectives: str, seed: int = 0, **changes: Any) -> Model:
-    """A small BERT with large weights and these heads."""
+def model(*objectives: Any, seed: int = 0, **changes: Any) -> Model:
+    """A small BERT with large weights and these heads, by name or with settings."""
     small = {"layers": 2, "vocabulary_size": tokenizer().vocabulary_size} | changes
-    return shaken(Model.build(config(**small), [OBJECTIVES[name]() for name in objectives]), seed).eval()
+    heads = [OBJECTIVES[head]() if isinstance(head, str) else head for head in objectives]
+    return shaken(Model.build(config(**small), heads), seed).eval()
 
 
-def folder(path: Path, *objectives: str, **changes: Any) -> Path:
+def folder(path: Path, *objectives: Any, **changes: Any) -> Path:
     """A model folder of ours."""
     save_model(model(*(objectives or ("masked_lm", "next_sentence")), **changes), tokenizer(), path)
     return path
 
 
-def foreign(path: Path, *objectives: str, **changes: Any) -> Path:
+def foreign(path: Path, *objectives: Any, **changes: Any) -> Path:
     """The same without its seal, to be changed by tests as a stranger's."""
     folder(path, *objectives, **changes)
     (path / "checksums.json").unlink()

@@ -35,6 +35,7 @@ from bertsmith.weights.bert_names import their_names
 from bertsmith.weights.model_folder import open_model, save_model, verify_folder
 
 HEADS = [(), ("masked_lm",), ("next_sentence",), ("masked_lm", "next_sentence"), ("causal_lm",)]
+HEADS += [("classify",), ("regress",), ("tag",), ("span",), ("choose",)]
 
 
 # --- there and back ------------------------------------------------------------------------------------------------
@@ -264,6 +265,7 @@ def test_heads_that_are_there_are_opened_even_where_the_architecture_is_silent(t
 def test_heads_asked_for(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     again, _, facts = open_model(path, objectives=["next_sentence"])
+    assert len(facts.notes) == 1
     assert list(again.objectives) == ["next_sentence"]
     assert "left out as not asked for: cls.predictions.bias" in facts.notes[0]
     assert list(open_model(path, objectives=())[0].objectives) == []
@@ -278,7 +280,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
     one_line(found, str(path), "bert.pooler.dense.bias", "cls.seq_relationship.weight", "new_heads")
     torch.manual_seed(1)
     again, _, facts = open_model(path, new_heads=["next_sentence"])
-    assert facts.notes == ("the head next_sentence is new: it knows nothing yet",)
+    assert facts.notes == ("new, knowing nothing yet: the head next_sentence, the pooler",)
     assert 0 < again.encoder.get_parameter("pooler.weight").std() < 0.03
     assert again.encoder.get_parameter("pooler.bias").eq(0).all()
     assert torch.equal(
@@ -289,8 +291,9 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
 def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
     again, _, facts = open_model(folder(tmp_path / "m"), new_heads=["masked_lm"])
     assert again.objectives["masked_lm"].bias.eq(0).all()
-    assert facts.notes[0].startswith("left out as not asked for: cls.predictions.bias")
-    assert facts.notes[1] == "the head masked_lm is new: it knows nothing yet"
+    start = "new, knowing nothing yet: the head masked_lm; left out as not asked for: cls.predictions.bias, "
+    assert facts.notes[0].startswith(start)
+    assert len(facts.notes) == 1
     assert torch.equal(again.encoder.table, model("masked_lm", "next_sentence").encoder.table)
 
 

@@ -107,11 +107,11 @@ def test_wrong_settings(case: str, tmp_path: Path) -> None:
 
 def test_a_fine_tuned_folder_opens_without_its_head(tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", "masked_lm")
-    change_config(path, architectures=["BertForSequenceClassification"])
+    change_config(path, architectures=["BertForIntents"])
     change_weights(path, classifier)
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "classifier.weight", "'BertForSequenceClassification' is not read as a whole, objectives=()")
+    one_line(found, "classifier.weight", "'BertForIntents' is not read as a whole, objectives=()")
     assert "classifier.bias" in open_model(path, objectives=())[2].notes[0]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import corpora, machine, models, training
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.cli import corpora, machine, models, recipes, runs, training
+from bertsmith.errors import BertsmithError, Lost, Stopped
 
 app = typer.Typer(
     name="bertsmith",
@@ -20,8 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for part in (corpora, training, models, machine):
+for part in (corpora, recipes, training, models, machine):
     app.add_typer(part.app)
+app.add_typer(runs.app, name="runs")
 
 
 @app.callback(invoke_without_command=True)
@@ -32,11 +34,18 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
         raise typer.Exit
 
 
+INTERRUPTED = 130  # what the option parser makes of a KeyboardInterrupt
+ENDED_WITHIN = 2.0  # seconds in which torchrun ends the other ranks when one has ended
+
+
 def main() -> NoReturn:
     """Runs a verb; whatever a user can cause ends as one line on standard error and its exit status."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        status = app(standalone_mode=False) or 0
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(status)
     except BertsmithError as error:
         _leave(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -55,5 +64,26 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def _leave(message: str, status: int) -> NoReturn:
-    print(f"bertsmith: {' '.join(message.split())}", file=sys.stderr)
+    if _speaks(status):
+        rank = "" if _first_rank() else f"rank {os.environ['RANK']}: "
+        print(f"bertsmith: {rank}{' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
+
+
+def _speaks(status: int) -> bool:
+    """Whether this process tells why it ends; of ranks that end for one reason, only one does.
+
+    As soon as one ends, torchrun ends the others. So the first rank speaks at once; another one waits whether it is
+    ended, that is, whether the first has failed too; and who has only lost another waits longer than that one.
+    """
+    if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
+        return _first_rank()
+    try:
+        time.sleep(ENDED_WITHIN * (3 if status == Lost.exit_code else 1))
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"

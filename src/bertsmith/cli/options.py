@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,13 +28,19 @@ Broken = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.", show_default=False)]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take only the first N documents.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Such as encoder.layers=4 plan.steps=1000.")
+]
+Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards, from `bertsmith prepare`.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 def give(facts: dict[str, Any], as_json: bool, show: Callable[[], None] | None = None) -> None:
-    """The result: as one JSON object if that was asked for, else as `show` shows it."""
+    """The result: as one JSON object if that was asked for, else as `show` shows it. Of several ranks, the first's."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
     elif show:

@@ -7,13 +7,13 @@ is the commit. What is in a commit depends on the units alone, so an interrupted
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bertsmith import config
 from bertsmith.corpus.shard_file import (
     FORMAT,
     Header,
@@ -202,7 +202,7 @@ class ShardBuilder:
         self._take_up_commits()
 
     def _compare_plans(self, before: dict[str, Any]) -> None:
-        if changes := list(differences(before, self._plan | {"seal": before["seal"]})):
+        if changes := list(config.differences(before, self._plan | {"seal": before["seal"]})):
             more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
             raise BertsmithError(
                 f"{self.folder} holds an unfinished shard set made otherwise: {'; '.join(changes[:3])}{more}: "
@@ -241,16 +241,3 @@ class ShardBuilder:
 
 def _companion(held_out: ShardEntry) -> dict[str, Any]:
     return {"name": held_out.name, "bytes": held_out.bytes, "sha256": held_out.sha256}
-
-
-def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """One line per setting that is not what it was: its dotted name, the old value, the new one."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in before | now:
-            yield from differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from differences(old, new, f"{where}[{place}]")
-    elif before != now:
-        old, new = (text if len(text) <= 80 else text[:77] + "..." for text in map(json.dumps, (before, now)))
-        yield f"{where} was {old} and is now {new}"

@@ -36,22 +36,22 @@ SIZES = {
 class Config:
     """BERT-base by default."""
 
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
+    layers: int = 12  # Transformer blocks
+    width: int = 768  # of the vector of each token
+    heads: int = 12  # of attention in each block; they share the width
     feed_forward: int | None = None  # inner width; four times the width where absent
-    vocabulary_size: int = 30_522
-    positions: int = 512
-    segments: int = 2
-    dropout: float = 0.1
+    vocabulary_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    positions: int = 512  # the longest text that can be read, in tokens
+    segments: int = 2  # kinds of text in a row: first and second
+    dropout: float = 0.1  # on embeddings and on what each half of a block adds
     attention_dropout: float = 0.1  # on probabilities; 0 lets training use the variable-length kernel
-    activation: str = "gelu"
-    epsilon: float = 1e-12
-    initial_range: float = 0.02
-    truncate_initial: bool = True
+    activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
+    epsilon: float = 1e-12  # of the norms
+    initial_range: float = 0.02  # standard deviation of new weights
+    truncate_initial: bool = True  # no new weight is over two deviations
     causal: bool = False  # the left-to-right model of P-BERT §5.1
-    pooler: bool = True
-    padding_id: int = 0
+    pooler: bool = True  # one vector for each text, which next_sentence reads
+    padding_id: int = 0  # the token whose vector does not learn
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocabulary_size", "positions", "segments", "inner"):
@@ -95,7 +95,8 @@ class BERT(Encoder):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.width, self.positions, self.segments = config.width, config.positions, config.segments
+        self.width, self.layers = config.width, config.layers
+        self.positions, self.segments = config.positions, config.segments
         self.causal, self.pools, self.style = config.causal, config.pooler, config.style
         self.embeddings = Embeddings(
             nn.Embedding(config.vocabulary_size, self.width, padding_idx=config.padding_id),

@@ -20,6 +20,7 @@ class Encoder(nn.Module):
     """A batch becomes an encoding. D width, V rows of the table, R places that are read."""
 
     width: int
+    layers: int  # of an encoding that keeps them, embeddings not counted
     positions: int  # the longest text that it takes
     segments: int
     causal: bool  # a place sees only what stands before it

@@ -16,7 +16,7 @@ from bertsmith.types import NOT_ASKED, Batch, Vocabulary
 class Config:
     """Every token is asked but the first of each text."""
 
-    weight: float = 1.0
+    weight: float = 1.0  # of this loss in the total
 
     def build(
         self,
@@ -25,6 +25,7 @@ class Config:
         vocabulary_size: int,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
+        layers: int = 0,
         seed: int = 0,
     ) -> CausalLM:
         """See `objective.Settings`; nothing is hidden, so vocabulary and seed do not matter."""

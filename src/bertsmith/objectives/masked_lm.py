@@ -28,12 +28,12 @@ class Config:
     """15 % of what may be hidden; of that 80 % [MASK], 10 % left as it is, 10 % another word."""
 
     rate: float = 0.15  # of the candidates: special tokens and padding do not count
-    masked: float = 0.8
-    kept: float = 0.1  # the rest becomes random words
-    units: Literal["tokens", "words", "ngrams"] = "tokens"
+    masked: float = 0.8  # share of the hidden that becomes [MASK]
+    kept: float = 0.1  # share that stays as it is; the rest becomes random words
+    units: Literal["tokens", "words", "ngrams"] = "tokens"  # what is hidden as a whole
     longest_ngram: int = 3  # words; n of them with a probability in proportion to 1/n (P-ALBERT §4.1)
     reference_counts: bool = False  # max(1, round(rate * length)) in each text, specials counted, as Google's code
-    weight: float = 1.0
+    weight: float = 1.0  # of this loss in the total
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
@@ -54,6 +54,7 @@ class Config:
         vocabulary_size: int,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
+        layers: int = 0,
         seed: int = 0,
     ) -> MaskedLM:
         """See `objective.Settings`."""

@@ -17,7 +17,7 @@ FOLLOWS, RANDOM = 0, 1  # the labels, as in bert: create_pretraining_data.py
 class Config:
     """Labels come with the batch: whoever makes the pairs knows which follow."""
 
-    weight: float = 1.0
+    weight: float = 1.0  # of this loss in the total
 
     def build(
         self,
@@ -26,6 +26,7 @@ class Config:
         vocabulary_size: int,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
+        layers: int = 0,
         seed: int = 0,
     ) -> NextSentence:
         """See `objective.Settings`; only width and style matter."""

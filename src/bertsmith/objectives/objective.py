@@ -19,8 +19,11 @@ class Objective(nn.Module):
     """A question put to an encoding. Q things asked in a batch, V rows of the token table, D width."""
 
     name: ClassVar[str]  # the name of its file; its labels, places and parts of the loss go by it
-    pools: ClassVar[bool] = False  # it reads one vector for each text, not places of the top layer
     causal: ClassVar[bool] = False  # it can only be asked of an encoder that sees nothing ahead
+    # What it reads where all are False: the top layer at `places`.
+    pools: bool = False  # the encoder's own vector for each text
+    whole: bool = False  # the top layer everywhere
+    deep: bool = False  # every layer, everywhere
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -37,15 +40,22 @@ class Objective(nn.Module):
         """The hidden batch with guesses of the objective's own in it; nearly all objectives guess nothing."""
         return batch
 
+    def places(self, batch: Batch) -> Tensor | None:
+        """The flat places [R] at which it reads the top layer; None where the batch does not say."""
+        return batch.places.get(self.name)
+
     def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """How wrong the answers are, as sums and counts; `table` [V, D] is the encoder's."""
         logits, labels = self.answer(encoding, batch, table), self.labels(batch)
-        asked = labels != NOT_ASKED
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        total = F.cross_entropy(exact(logits), labels, ignore_index=NOT_ASKED, reduction="sum")
+        return self.loss(batch, total, self.asked(batch) & (logits.argmax(-1) == labels))
+
+    def loss(self, batch: Batch, total: Tensor, right: Tensor | None) -> Loss:
+        """The loss whose sum is `total` []; `right` is bool, None where there is no right and wrong."""
         return Loss(
-            sums={self.name: F.cross_entropy(exact, labels, ignore_index=NOT_ASKED, reduction="sum")},
-            counts={self.name: asked.sum()},
-            correct={self.name: (asked & (logits.argmax(-1) == labels)).sum()},
+            sums={self.name: total},
+            counts=self.counts(batch),
+            correct={} if right is None else {self.name: right.sum()},
             weights={self.name: self.weight},
         )
 
@@ -55,7 +65,11 @@ class Objective(nn.Module):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """How many things are asked of a hidden batch [], by part of the loss; known before the forward."""
-        return {self.name: (self.labels(batch) != NOT_ASKED).sum()}
+        return {self.name: self.asked(batch).sum()}
+
+    def asked(self, batch: Batch) -> Tensor:
+        """What of all that has a label is asked [Q] bool."""
+        return self.labels(batch) != NOT_ASKED
 
     def labels(self, batch: Batch) -> Tensor:
         """The right answer to each thing asked [Q]."""
@@ -63,6 +77,11 @@ class Objective(nn.Module):
             known = ", ".join(batch.labels) or "none at all"
             raise BertsmithError(f"this batch has no labels for {self.name} (it has {known}): hide it, or bring them")
         return batch.labels[self.name]
+
+
+def exact(logits: Tensor) -> Tensor:
+    """The same numbers, wide enough for sums of exponentials: at least float32."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class Settings(Protocol):
@@ -75,9 +94,10 @@ class Settings(Protocol):
         vocabulary_size: int,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
+        layers: int = 0,
         seed: int = 0,
     ) -> Objective:
-        """The objective with new weights, for an encoder of that width, table and style.
+        """The objective with new weights, for an encoder of that width, table, style and number of layers.
 
         `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.
         """

@@ -31,6 +31,13 @@ def find(name: str) -> Recipe:
     return found
 
 
+def about(name: str) -> str:
+    """What the recipe of that name is, in one line."""
+    family, function = name.split("/")
+    found = getattr(importlib.import_module(f"{__name__}.{family}"), function)
+    return (inspect.getdoc(found) or "").partition("\n")[0]
+
+
 def _functions(family: ModuleType) -> list[str]:
     here = inspect.getmembers(family, inspect.isfunction)
     return [name for name, made in here if made.__module__ == family.__name__ and not name.startswith("_")]

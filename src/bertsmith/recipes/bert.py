@@ -68,6 +68,64 @@ def ltr() -> Recipe:
     )
 
 
+def size_3_768_12() -> Recipe:
+    """3 layers of width 768, 12 heads (P-BERT Table 6)."""
+    return _shaped("size_3_768_12", layers=3, width=768, heads=12)
+
+
+def size_6_768_3() -> Recipe:
+    """6 layers of width 768, 3 heads (P-BERT Table 6)."""
+    return _shaped("size_6_768_3", layers=6, width=768, heads=3)
+
+
+def size_6_768_12() -> Recipe:
+    """6 layers of width 768, 12 heads (P-BERT Table 6)."""
+    return _shaped("size_6_768_12", layers=6, width=768, heads=12)
+
+
+def size_12_1024_16() -> Recipe:
+    """12 layers of width 1024, 16 heads (P-BERT Table 6)."""
+    return _shaped("size_12_1024_16", layers=12, width=1024, heads=16)
+
+
+def mask_100_0_0() -> Recipe:
+    """Hidden words are always masked (P-BERT Table 8)."""
+    return _masked("mask_100_0_0", masked=1.0, kept=0.0)
+
+
+def mask_80_0_20() -> Recipe:
+    """Hidden words: 80 % masked, 20 % random (P-BERT Table 8)."""
+    return _masked("mask_80_0_20", masked=0.8, kept=0.0)
+
+
+def mask_80_20_0() -> Recipe:
+    """Hidden words: 80 % masked, 20 % kept (P-BERT Table 8)."""
+    return _masked("mask_80_20_0", masked=0.8, kept=0.2)
+
+
+def mask_0_20_80() -> Recipe:
+    """Hidden words: 20 % kept, 80 % random (P-BERT Table 8)."""
+    return _masked("mask_0_20_80", masked=0.0, kept=0.2)
+
+
+def mask_0_0_100() -> Recipe:
+    """Hidden words are always random (P-BERT Table 8)."""
+    return _masked("mask_0_0_100", masked=0.0, kept=0.0)
+
+
+def _shaped(name: str, *, layers: int, width: int, heads: int) -> Recipe:
+    recipe = base()
+    return replace(
+        recipe, name=f"bert/{name}", encoder=replace(recipe.encoder, layers=layers, width=width, heads=heads)
+    )
+
+
+def _masked(name: str, *, masked: float, kept: float) -> Recipe:
+    recipe = base()
+    objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(masked=masked, kept=kept)}
+    return replace(recipe, name=f"bert/{name}", objectives=objectives)
+
+
 def _sized(size: str) -> Recipe:
     return Recipe(
         name=f"bert/{size}",

@@ -1,21 +1,21 @@
-"""One micro-batch there and back: precision, compilation, recomputation, the seed of dropout, exchange of gradients."""
+"""One micro-batch there and back: precision, compilation, recomputation, the seed of dropout."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith import counters
 from bertsmith.errors import ConfigError
+from bertsmith.train.sharding import Holding, Split, Whole
 from bertsmith.train.world import World
 from bertsmith.types import Batch, Loss
 
@@ -45,6 +45,7 @@ class Settings:
     compile: bool | None = None  # on CUDA where not said
     deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
+    shard: bool = False  # weights, gradients and moments split over the ranks (FSDP2): for what does not fit one device
     most_skips: int = 10  # steps in a row without a finite loss and gradient, until the run stops
 
     def __post_init__(self) -> None:
@@ -58,23 +59,23 @@ class Passes:
     def __init__(self, model: Trainable, *, settings: Settings, world: World, seed: int) -> None:
         self.model, self.world, self.seed = model, world, seed
         device = world.device.type
-        half = settings.precision == "bf16" or (settings.precision == "auto" and device == "cuda")
-        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=half)
-        self._compiles = device == "cuda" if settings.compile is None else settings.compile
+        self.half = settings.precision == "bf16" or (settings.precision == "auto" and device == "cuda")
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.half)
+        self.compiles = compiles = device == "cuda" if settings.compile is None else settings.compile
+        if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
+            warnings.filterwarnings("ignore", module=r"torch\._inductor")
         if settings.deterministic:
             _forbid_chance()
         if settings.recompute:
             for part in model.depths()[1:-1]:
                 _recompute(part)
-        self._hide = torch.compile(self._hide_and_count, dynamic=False) if self._compiles else self._hide_and_count
-        self._wrapped: nn.Module
-        self._forward: Any
-        self.rewrap()
-
-    def rewrap(self) -> None:
-        """To be called when other parameters than before want gradients."""
-        self._wrapped = self.world.wrap(cast(nn.Module, self.model))
-        self._forward = torch.compile(self._wrapped, dynamic=False) if self._compiles else self._wrapped
+        self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
+        module, middle = cast(nn.Module, model), model.depths()[1:-1]
+        self.holding: Holding
+        if settings.shard and world.size > 1:
+            self.holding = Split(module, middle, world, compiles=compiles)
+        else:
+            self.holding = Whole(module, world, compiles=compiles)
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
@@ -93,25 +94,19 @@ class Passes:
         exchange gradients with the `last` micro-batch of a step.
         """
         _seed_dropout(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
-        with self._exchange(last):
+        with self.holding.exchange(last):
             with self._autocast():
-                loss: Loss = self._forward(batch)
+                loss = self.holding(batch)
             total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
             total.backward()  # type: ignore[no-untyped-call]
         return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
-
-    @contextmanager
-    def _exchange(self, last: bool) -> Iterator[None]:
-        silent = isinstance(self._wrapped, DistributedDataParallel) and not last
-        with cast(DistributedDataParallel, self._wrapped).no_sync() if silent else nullcontext():
-            yield
 
     @torch.no_grad()
     def score(self, batch: Batch) -> Loss:
         """The loss of a batch as the model is, without dropout, not compiled."""
         hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():
-            return self.model(hidden)
+            return self.holding.score(hidden)
 
 
 def _forbid_chance() -> None:

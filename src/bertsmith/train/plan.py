@@ -19,17 +19,17 @@ from bertsmith.train.schedules import linear, schedule
 class Thaw:
     """From `after` on, only the top `parts` parts learn. `after`: below 1 a share of the run, else steps."""
 
-    after: float
-    parts: int
+    after: float  # below 1 a share of the run, else steps
+    parts: int  # that learn, counted from the top
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The rates of a run. `progress` is the share of it that is gone: of its steps, or of its minutes if it has any."""
 
-    steps: int
+    steps: int  # optimiser steps of the whole run
     rate: float  # the highest
-    schedule: Annotated[Any, Registry(schedule.FOLDER)] = field(default_factory=linear.Config)
+    schedule: Annotated[Any, Registry(schedule.FOLDER)] = field(default_factory=linear.Config)  # how the rate goes
     warmup: float = 0.0  # below 1 a share of the run, else steps
     minutes: float = 0.0  # where given, the clock drives the run instead of the steps
     depth_decay: float = 1.0  # of the rate, for each part that is further down
@@ -87,10 +87,10 @@ class Rows:
     `multiple` is the rows of one micro-batch on all ranks together, or a multiple of that.
     """
 
-    full: int = 256
+    full: int = 256  # rows of a step, on all ranks together
     first: int = 0  # `full` where 0
-    warmup: int = 0
-    multiple: int = 1
+    warmup: int = 0  # steps until a step has all its rows
+    multiple: int = 1  # rows by which a step grows
 
     def __post_init__(self) -> None:
         if self.multiple < 1 or self.full < 1 or self.full % self.multiple or self.first % self.multiple:

@@ -22,7 +22,7 @@ class Scores:
 
     loss: float  # the total: every part by its weight
     losses: dict[str, float]
-    accuracies: dict[str, float]
+    accuracies: dict[str, float]  # of the parts that know right and wrong
     counts: dict[str, int]  # how many things were asked
 
     @classmethod
@@ -33,7 +33,11 @@ class Scores:
         return cls(
             loss=sum(weights[name] * mean for name, mean in means.items()),
             losses=means,
-            accuracies={name: numbers[f"correct/{name}"] / max(1, counts[name]) for name in weights},
+            accuracies={
+                name: numbers[f"correct/{name}"] / max(1, counts[name])
+                for name in weights
+                if f"correct/{name}" in numbers
+            },
             counts=counts,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -11,7 +12,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopper:
-    """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once."""
+    """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once.
+
+    Not under torchrun: it hands its signal on to ranks that may have heard it already, and kills them after a while.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -34,6 +38,6 @@ class Stopper:
         self._before = {}
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise KeyboardInterrupt
         self.ask()

@@ -15,9 +15,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
-from bertsmith.errors import DataError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.train.optimizers import optimizer as optimizers
 from bertsmith.train.passes import Passes, Settings, Trainable
 from bertsmith.train.plan import Plan
@@ -49,17 +48,25 @@ class Trainer:
     ) -> None:
         self.model, self.feed, self.plan = model, feed, plan
         self.settings, self.world, self.stopper = settings or Settings(), world or World(), stopper or Stopper()
-        self.module = cast(nn.Module, model).to(self.world.device)
-        self.parts = len(model.depths())
-        self.weights = optimizers.weights_of(dict(self.module.named_parameters()), model.depths())
-        self.optimizer = optimizer.build(self.weights)
+        self.module, self.parts = cast(nn.Module, model), len(model.depths())
         self.passes = Passes(model, settings=self.settings, world=self.world, seed=seed)
+        self.holding = self.passes.holding
+        self.weights = self.holding.weights(model.depths())
+        self.optimizer = optimizer.build(self.weights)
+        self.sharded = self.settings.shard and self.world.size > 1
+        if self.sharded and not self.optimizer.elementwise:
+            name = type(optimizer).__module__.rpartition(".")[2]
+            raise ConfigError(
+                f"passes.shard=true splits matrices over the ranks, but {name} needs them whole: "
+                "choose optimizer adamw or reference, or passes.shard=false"
+            )
         self.done = 0  # steps
         self.tokens = 0  # of all steps that are settled
         self.skips = 0  # steps without an update since the last one with
         self.seconds = 0.0  # since the run began, as rank 0 saw it when the last settled step ended
         self.stopped = False
         self._clock, self._began, self._before = clock, clock(), 0.0
+        self._warm = False
         self._under_way: deque[Step] = deque()
         self._settled: Step | None = None
         self._awake: tuple[bool, ...] = (True,) * self.parts
@@ -83,10 +90,19 @@ class Trainer:
         loss, tokens, rows = self._gradients()
         reading = self._update(loss, tokens, rates)
         self.done += 1
+        self._warm_up()
         top = next(rate for rate in reversed(rates) if rate is not None)
         step = Step(self.done, top, rows, self._clock() - began, reading, loss.weights)
         self._under_way.append(step)
         return step
+
+    def _warm_up(self) -> None:
+        """Where steps are compiled, the clock of the run starts when the first one of this process is done."""
+        if self.passes.compiles and not self._warm:
+            if self.world.device.type == "cuda":
+                torch.cuda.synchronize()
+            self._began = self._clock()
+        self._warm = True
 
     def _settle(self, most: int) -> None:
         """Waits until fewer than `most` steps are under way, and takes notice of the others. The same on all ranks."""
@@ -109,13 +125,14 @@ class Trainer:
     def _wake(self, rates: optimizers.Rates) -> None:
         """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
         self.module.train()
-        self.module.zero_grad()
+        for parameter in self.holding.parameters.values():
+            parameter.grad = None
         awake = tuple(rate is not None for rate in rates)
         if awake != self._awake:
             self._awake = awake
             for weight in self.weights:
-                weight.tensor.requires_grad_(awake[weight.depth])
-            self.passes.rewrap()
+                self.holding.parameters[weight.name].requires_grad_(awake[weight.depth])
+            self.holding.rewrap()
 
     def _gradients(self) -> tuple[Loss, Tensor, int]:
         """Gradients of the mean over all micro-batches and ranks; this rank's loss, all ranks' tokens [] and rows."""
@@ -135,7 +152,7 @@ class Trainer:
 
     def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates) -> Reading:
         """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
-        norm = get_total_norm([weight.tensor.grad for weight in self.weights if weight.tensor.grad is not None])
+        norm = self.holding.norm(self.weights)
         elapsed = self._before + self._clock() - self._began if self.world.leads else 0.0
         told = {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
         sums = self.world.sum({**_named(loss), **told})
@@ -157,27 +174,38 @@ class Trainer:
         return Scores.of(numbers, found.weights)
 
     def state(self) -> State:
-        """Where the run stands, after all steps so far."""
+        """Where the run stands, after all steps so far. All ranks must ask; if sharded, only rank 0 has tensors."""
         self._settle(1)
         progress = {"step": self.done, "seconds": self.seconds, "tokens": self.tokens}
-        return State(self.module.state_dict(), self.optimizer.state(), progress, self.world.made_with())
+        return State(self.whole(), self.holding.gather(self.optimizer.state()), progress, self._made_with())
+
+    def whole(self) -> dict[str, Tensor]:
+        """The module's weights by name, as `state_dict` has them, whole also where they are sharded.
+
+        All ranks must ask; of a sharded model rank 0 gets copies on the CPU, and the others get nothing.
+        """
+        return self.holding.gather(self.module.state_dict())
+
+    def _made_with(self) -> dict[str, object]:
+        return {**self.world.made_with(), "sharded": self.sharded}
 
     def load(self, state: State | None) -> tuple[str, ...]:
         """Goes on from rank 0's state, if it has one. What is returned keeps losses from being the same bit for bit."""
-        shared = self.world.share(state)
+        shared = self.world.share(state, self.holding.piece)
         if shared is None:
             return ()
         mine = self.module.state_dict()
         if mine.keys() != shared.weights.keys():
             name = sorted(mine.keys() ^ shared.weights.keys())[0]
             raise DataError(f"the checkpoint is of another model: {name} is in only one of them")
-        self.module.load_state_dict(shared.weights)
-        self.optimizer.load(shared.optimizer)
+        self.holding.load(shared.weights)
+        if shared.optimizer:  # none: a new run that begins with these weights
+            self.optimizer.load(shared.optimizer)
         self.done, self.tokens, self.skips = shared.step, shared.progress["tokens"], 0
         self.seconds = self._before = shared.progress["seconds"]
         self._began = self._clock()
         self._under_way.clear()
-        return differences(shared.made_with, self.world.made_with())
+        return differences(shared.made_with, self._made_with())
 
 
 def _named(loss: Loss) -> dict[str, Tensor]:

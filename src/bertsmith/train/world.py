@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,9 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 import bertsmith
+from bertsmith.errors import Lost, Stopped
+from bertsmith.train.meeting import meet
 from bertsmith.train.state import State
 from bertsmith.train.step import exact
 
@@ -51,10 +56,13 @@ class World:
         """The model with gradients that are averaged over all ranks; itself where there is only one."""
         if self.size == 1:
             return model
-        # a pooler that no objective reads has no gradient: the search for such costs next to nothing
-        return DistributedDataParallel(
-            model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
-        )
+        with warnings.catch_warnings():
+            # torch 2.13 would have broadcast_buffers under a name that earlier ones do not know
+            warnings.simplefilter("ignore", FutureWarning)
+            # a pooler that no objective reads has no gradient: the search for such costs next to nothing
+            return DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
+            )
 
     def made_with(self) -> dict[str, Any]:
         """What a run must have in common with another to give the same numbers bit for bit."""
@@ -68,8 +76,11 @@ class World:
             "ranks": self.size,
         }
 
-    def share(self, state: State | None) -> State | None:
-        """Rank 0's state, on all ranks; the others' is not looked at. Only rank 0 needs to see the checkpoints."""
+    def share(self, state: State | None, piece: Callable[[str, Tensor], Tensor]) -> State | None:
+        """Rank 0's state, on all ranks, the `piece` that each wants of every tensor; only rank 0's own is looked at.
+
+        So only rank 0 needs to see the checkpoints, and no rank has more than one whole tensor on its device.
+        """
         if self.size == 1:
             return state
         outline = _outline(state) if self.leads and state is not None else None
@@ -86,7 +97,7 @@ class World:
             else:
                 tensor = torch.empty(shape, dtype=dtype, device=self.device)
             dist.broadcast(tensor, src=0)
-            received[kind][name] = tensor
+            received[kind][name] = piece(name, tensor)
         return State(received["weights"], received["optimizer"], progress, made_with)
 
 
@@ -112,8 +123,19 @@ def join(device: str = "cpu", *, backend: str | None = None) -> Iterator[World]:
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(place)
-    dist.init_process_group(backend or ("nccl" if place.type == "cuda" else "gloo"), timeout=PATIENCE)
+    found, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    store = meet(found, rank=rank, size=size, patience=PATIENCE)
+    backend = backend or ("nccl" if place.type == "cuda" else "gloo")
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), place)
+        yield World(rank, size, place)
+    except Stopped:
+        dist.barrier()  # until rank 0 has saved: as soon as one rank ends, torchrun ends the others
+        raise
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # which has no kind of its own
+            raise
+        reason = textwrap.shorten(str(error), 200, placeholder="…")
+        raise Lost(f"another rank has gone, and this one cannot go on without it: {reason}") from error
     finally:
         dist.destroy_process_group()

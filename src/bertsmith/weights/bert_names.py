@@ -16,6 +16,11 @@ HEADS = {  # how the weights of each objective's head begin in transformers
     "masked_lm": "cls.predictions.",
     "causal_lm": "cls.predictions.",
     "next_sentence": "cls.seq_relationship.",
+    "classify": "classifier.",
+    "regress": "classifier.",
+    "tag": "classifier.",
+    "choose": "classifier.",
+    "span": "qa_outputs.",
 }
 POOLER = "bert.pooler."
 TENSORS_PER_LAYER = 16
@@ -39,7 +44,13 @@ MODULES = {
     "objectives.causal_lm.transform": "cls.predictions.transform.dense",
     "objectives.causal_lm.norm": "cls.predictions.transform.LayerNorm",
     "objectives.next_sentence.classify": "cls.seq_relationship",
+    "objectives.classify.head": "classifier",
+    "objectives.regress.head": "classifier",
+    "objectives.tag.head": "classifier",
+    "objectives.choose.head": "classifier",
+    "objectives.span.head": "qa_outputs",
 }
+OURS, OWN_PREFIX = "objectives.", "bertsmith."  # before the weights of heads that transformers has not
 QKV = "encoder.blocks.{}.attention.qkv"
 SELF_ATTENTION = "bert.encoder.layer.{}.attention.self."
 
@@ -49,8 +60,13 @@ BUFFERS = {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}
 COPIES = (("cls.predictions.decoder.weight", TABLE), ("cls.predictions.decoder.bias", "cls.predictions.bias"))
 
 
-def their_names(ours: str) -> tuple[str, ...]:
-    """transformers' names of what is one weight here, in the order in which they are stacked."""
+def their_names(ours: str, *, own: bool = False) -> tuple[str, ...]:
+    """transformers' names of what is one weight here, in the order in which they are stacked.
+
+    `own`: the heads are such as transformers has not, and keep our names.
+    """
+    if own and ours.startswith(OURS):
+        return (OWN_PREFIX + ours.removeprefix(OURS),)
     module, _, kind = ours.rpartition(".")
     number = re.search(r"\.blocks\.(\d+)\.", ours)
     general = module if number is None else module.replace(f".blocks.{number[1]}.", ".blocks.{}.", 1)

@@ -21,7 +21,12 @@ ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # transformers' class -> the o
     "BertForMaskedLM": ("masked_lm",),
     "BertForNextSentencePrediction": ("next_sentence",),
     "BertLMHeadModel": ("causal_lm",),
+    "BertForSequenceClassification": ("classify",),  # or regress: problem_type tells
+    "BertForTokenClassification": ("tag",),
+    "BertForQuestionAnswering": ("span",),
+    "BertForMultipleChoice": ("choose",),
 }
+OWN, OWN_ARCHITECTURE = "bertsmith", "Bertsmith"  # of folders whose heads transformers has not
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # other names of ours
 MOST = 1 << 31  # no size of a model is larger
 # Where the weights show what a setting must be: (tensor, dimension).
@@ -36,8 +41,9 @@ WITNESSES = {
 
 def architecture_of(objectives: Collection[str]) -> str:
     """transformers' class for an encoder with these heads."""
+    wanted = {"classify" if objective == "regress" else objective for objective in objectives}
     for name, heads in ARCHITECTURES.items():
-        if set(heads) == set(objectives):
+        if set(heads) == wanted and len(wanted) == len(objectives):
             return name
     known = "; ".join(" + ".join(heads) for heads in ARCHITECTURES.values() if heads)
     raise ConfigError(f"no model folder has the heads {' + '.join(objectives)} together; those that have one: {known}")
@@ -48,7 +54,7 @@ def check_family(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     kind, named = config.get("model_type", "bert"), config.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
-    if kind != "bert" or any(not name.startswith("Bert") for name in named):
+    if kind not in ("bert", OWN) or any(not name.startswith("Bert") for name in named):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
         supported = ", ".join(ARCHITECTURES)
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads bert: {supported}")
@@ -77,11 +83,11 @@ def encoder_config(
             vocabulary_size=sizes["vocab_size"],
             positions=sizes["max_position_embeddings"],
             segments=sizes["type_vocab_size"],
-            dropout=_share(config, path, "hidden_dropout_prob", 0.1),
-            attention_dropout=_share(config, path, "attention_probs_dropout_prob", 0.1),
+            dropout=share_of(config, path, "hidden_dropout_prob", 0.1),
+            attention_dropout=share_of(config, path, "attention_probs_dropout_prob", 0.1),
             activation=ACTIVATIONS.get(activation, activation),
-            epsilon=_share(config, path, "layer_norm_eps", 1e-12),
-            initial_range=_share(config, path, "initializer_range", 0.02),
+            epsilon=share_of(config, path, "layer_norm_eps", 1e-12),
+            initial_range=share_of(config, path, "initializer_range", 0.02),
             causal=_is(config, path, "is_decoder"),
             pooler=pooler,
             padding_id=0 if padding is None else _count(config, path, "pad_token_id", least=0),
@@ -148,7 +154,8 @@ def _count(config: Mapping[str, Any], path: Path, key: str, *, least: int = 1) -
     return value
 
 
-def _share(config: Mapping[str, Any], path: Path, key: str, default: float) -> float:
+def share_of(config: Mapping[str, Any], path: Path, key: str, default: float) -> float:
+    """A setting that is a share."""
     value = config.get(key, default)
     if type(value) not in (int, float) or not 0 <= value < 1:
         raise ConfigError(f"{path}: {key}={shown(value)} must be a number, at least 0 and less than 1")

@@ -6,7 +6,8 @@ Nothing of a size that only a config claims is ever allocated: the encoder is bu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +18,28 @@ from bertsmith import config as registry
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
-from bertsmith.objectives.objective import FOLDER, Settings
+from bertsmith.objectives.objective import FOLDER, Objective, Settings
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
-from bertsmith.weights.bert_names import BUFFERS, COPIES, HEADS, POOLER, PREFIX, TABLE, modern_names, their_names
+from bertsmith.weights.bert_names import (
+    BUFFERS,
+    COPIES,
+    HEADS,
+    OWN_PREFIX,
+    POOLER,
+    PREFIX,
+    TABLE,
+    modern_names,
+    their_names,
+)
 from bertsmith.weights.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.weights.foreign_files import memory_size, shown
-from bertsmith.weights.huggingface import ARCHITECTURES, check_family, encoder_config
+from bertsmith.weights.head_settings import heads_of, name_of, read_head
+from bertsmith.weights.huggingface import ARCHITECTURES, OWN, check_family, encoder_config
 from bertsmith.weights.safetensors_file import Entry
 
 SHOWN = 4  # names in an error
+OF_WORDS = ("masked_lm", "causal_lm")  # heads with tables of the tokenizer's in them, as wide as the checked encoder
 
 
 class Weights(Protocol):
@@ -72,24 +85,42 @@ class Loading:
         tokenizer: Tokenizer,
         *,
         objectives: Iterable[str | Settings] | None = None,
-        new_heads: Collection[str] = (),
+        new_heads: Iterable[str | Settings] = (),
+        spare_pooler: bool = True,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> Model:
-        """The model with the heads that are asked for, or else with all that are there, for this tokenizer's ids."""
-        heads = _settings(self.heads() if objectives is None else objectives)
-        heads |= {name: made for name, made in _settings(new_heads).items() if name not in heads}
+        """The model with the heads that are asked for, or else with all that are there, for this tokenizer's ids.
+
+        `spare_pooler`: a pooler that no head reads stays in the encoder.
+        """
+        config = encoder_config(self.settings, self.path, shapes=self._shapes(), pooler=True)
+        kept = self._kept(self.heads() if objectives is None else objectives)
+        new = _settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
+        heads = kept | new
         self._drop_copies(heads)
-        pooler = any(name.startswith(POOLER) for name in self.names)
-        needs_pooler = "next_sentence" in heads
-        config = encoder_config(self.settings, self.path, shapes=self._shapes(), pooler=pooler or needs_pooler)
-        new = {f"objectives.{name}." for name in new_heads}
-        new |= {"encoder.pooler."} if "next_sentence" in new_heads and not pooler else set()
         vocabulary = self._vocabulary(tokenizer, config.vocabulary_size)
-        model = _without_memory(config, heads, vocabulary=vocabulary, seed=seed)
-        self._load(model, new=tuple(new), complete=objectives is None, dtype=dtype)
-        self.notes += [f"the head {name} is new: it knows nothing yet" for name in new_heads]
+        made = _made_heads(config, heads, new=new, vocabulary=vocabulary, seed=seed)
+        readers = {head.name for head in made if head.pools}
+        pooler = any(name.startswith(POOLER) for name in self.names)
+        config = replace(config, pooler=bool(readers) or (pooler and spare_pooler))
+        anew = [f"objectives.{name}." for name in new]
+        anew += ["encoder.pooler."] if readers and not pooler and readers <= set(new) else []
+        with torch.device("meta"):
+            encoder = config.build()
+        model = Model(encoder, made)
+        self._load(model, new=tuple(anew), complete=objectives is None, dtype=dtype)
         return model.to(dtype).eval()
+
+    def _kept(self, objectives: Iterable[str | Settings]) -> dict[str, Settings]:
+        """The heads that are taken from the weights: those only named with the settings that the folder has."""
+        found: dict[str, Settings] = {}
+        for objective in objectives:
+            if isinstance(objective, str):
+                _expect_head(objective)
+                objective = read_head(objective, self.settings, self.path, shapes=self._shapes())
+            found |= _settings([objective])
+        return found
 
     def rows(self) -> int:
         """How many tokens the table has room for."""
@@ -100,11 +131,12 @@ class Loading:
 
     def heads(self) -> list[str]:
         """The objectives whose heads are there, or that the architecture promises."""
-        promised = {head for name in self.architectures for head in ARCHITECTURES.get(name, ())}
+        promised = heads_of(self.settings, self.path, architectures=self.architectures)
         words = "causal_lm" if self.settings.get("is_decoder") is True else "masked_lm"
-        candidates = (words, "next_sentence")
+        candidates = (words, "next_sentence", "span")  # whose weights have names that no other head's have
         there = {head for head in candidates if any(name.startswith(HEADS[head]) for name in self.names)}
-        return [head for head in candidates if head in promised | there]
+        others = [head for head in HEADS if head not in (*candidates, "masked_lm", "causal_lm")]
+        return [head for head in (*candidates, *others) if head in promised | there]
 
     def _vocabulary(self, tokenizer: Tokenizer, rows: int) -> Vocabulary:
         """What the tokenizer has, all of which must be in the table."""
@@ -134,11 +166,13 @@ class Loading:
 
     def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
-        parts = {ours: their_names(ours) for ours in wanted}
+        own = self.settings.get("model_type") == OWN
+        parts = {ours: their_names(ours, own=own) for ours in wanted}
         used = [name for names in parts.values() for name in names]
         missing = sorted(set(used) - set(self.names))
         if missing:
-            hint = "; heads that are to begin anew are asked for as new_heads" if missing[-1].startswith("cls.") else ""
+            head = missing[-1].startswith((*HEADS.values(), OWN_PREFIX))
+            hint = "; heads that are to begin anew are asked for as new_heads" if head else ""
             raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
         self._check_leftover(set(self.names) - set(used), new=new, complete=complete)
         for ours, names in parts.items():
@@ -152,16 +186,23 @@ class Loading:
 
     def _check_leftover(self, leftover: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
         """Whoever asks for certain heads leaves the others out; otherwise, and in the encoder, nothing may be left."""
-        begun = tuple(start for head, start in HEADS.items() if f"objectives.{head}." in new)
+        heads = [head for head in HEADS if f"objectives.{head}." in new]
+        begun = (*(HEADS[head] for head in heads), *(f"{OWN_PREFIX}{head}." for head in heads))
         wrong = sorted(
-            name for name in leftover if name.startswith(PREFIX) or (complete and not name.startswith(begun))
+            name
+            for name in leftover
+            if (name.startswith(PREFIX) and not name.startswith(POOLER)) or (complete and not name.startswith(begun))
         )
         if wrong:
             unread = [name for name in self.architectures if name not in ARCHITECTURES]
             hint = f"; {shown(unread[0])} is not read as a whole, objectives=() opens its encoder" if unread else ""
+            if not unread and wrong[0].startswith(HEADS["classify"]):
+                hint = "; the config does not say of which head: ask for one, such as objectives=['classify']"
             raise DataError(f"{self.path.parent}: weights are left over: {_listed(wrong)}{hint}")
-        if leftover:
-            self.notes.append(f"left out as not asked for: {_listed(sorted(leftover))}")
+        parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if "encoder.pooler." in new else [])]
+        said = [f"new, knowing nothing yet: {', '.join(parts)}"] if parts else []
+        said += [f"left out as not asked for: {_listed(sorted(leftover))}"] if leftover else []
+        self.notes += ["; ".join(said)] if said else []
 
     def _check_shapes(self, target: torch.Tensor, names: tuple[str, ...]) -> None:
         shape = (target.shape[0] // len(names), *target.shape[1:])
@@ -184,22 +225,40 @@ def _settings(objectives: Iterable[str | Settings]) -> dict[str, Settings]:
     found: dict[str, Settings] = {}
     for objective in objectives:
         made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
-        name = type(made).__module__.rpartition(".")[2]
-        if name not in HEADS:
-            raise ConfigError(f"{name} has no head in BERT's model folders; those that have: {', '.join(HEADS)}")
-        found[name] = made
+        _expect_head(name_of(made))
+        found[name_of(made)] = made
     return found
 
 
-def _without_memory(
-    config: bert.Config, objectives: Mapping[str, Settings], *, vocabulary: Vocabulary, seed: int
-) -> Model:
-    """The model, its encoder without memory; heads are small, and new ones need their numbers."""
-    with torch.device("meta"):
-        encoder = config.build()
-    sizes = {"width": config.width, "vocabulary_size": config.vocabulary_size}
-    heads = [made.build(**sizes, vocabulary=vocabulary, style=encoder.style, seed=seed) for made in objectives.values()]
-    return Model(encoder, heads)
+def _expect_head(name: str) -> None:
+    registry.find(FOLDER, name)
+    if name not in HEADS:
+        raise ConfigError(f"{name} has no head in BERT's model folders; those that have: {', '.join(HEADS)}")
+
+
+def _made_heads(
+    config: bert.Config,
+    objectives: Mapping[str, Settings],
+    *,
+    new: Collection[str],
+    vocabulary: Vocabulary,
+    seed: int,
+) -> list[Objective]:
+    """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
+    found = []
+    for name, settings in objectives.items():
+        with nullcontext() if name in new or name in OF_WORDS else torch.device("meta"):
+            found.append(
+                settings.build(
+                    width=config.width,
+                    vocabulary_size=config.vocabulary_size,
+                    vocabulary=vocabulary,
+                    style=config.style,
+                    layers=config.layers,
+                    seed=seed,
+                )
+            )
+    return found
 
 
 def _begin_anew(model: Model, new: tuple[str, ...]) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-TASKS = {"masked_lm": "fill-mask"}  # objective -> what the hub calls its use
+from bertsmith.weights.huggingface import OWN_ARCHITECTURE
+
+TASKS = {  # objective -> what the hub calls its use
+    "masked_lm": "fill-mask",
+    "classify": "text-classification",
+    "regress": "text-classification",
+    "tag": "token-classification",
+    "span": "question-answering",
+    "choose": "multiple-choice",
+}
 
 
 def model_card(
@@ -17,7 +26,11 @@ def model_card(
     facts: Mapping[str, object],
 ) -> bytes:
     """The card; `shape` and `facts` are shown as they come, in two tables."""
-    front = {"library_name": "transformers", "tags": ["bert", "bertsmith"]}
+    theirs = architecture != OWN_ARCHITECTURE
+    front: dict[str, object] = {
+        "library_name": "transformers" if theirs else "bertsmith",
+        "tags": ["bert", "bertsmith"],
+    }
     tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
     front |= {"pipeline_tag": tasks[0]} if tasks else {}
     lines = [
@@ -28,8 +41,9 @@ def model_card(
         f"# {_plain(name)}",
         "",
     ]
-    lines += [f"A BERT model written by bertsmith, as a folder of Hugging Face transformers (`{architecture}`).", ""]
-    lines += [*_table("Shape", shape), *_table("Origin", facts), *_use(architecture)]
+    kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
+    lines += [f"A BERT model written by bertsmith, {kind if theirs else 'with a head that only bertsmith has'}.", ""]
+    lines += [*_table("Shape", shape), *_table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")
 
 
@@ -40,15 +54,19 @@ def _table(title: str, rows: Mapping[str, object]) -> list[str]:
     return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]
 
 
-def _use(architecture: str) -> list[str]:
-    return [
-        "## Use",
-        "",
-        "```python",
+def _use(architecture: str | None) -> list[str]:
+    """How to open it: with transformers' class, or with bertsmith where it has none."""
+    theirs = [
         f"from transformers import AutoTokenizer, {architecture}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
         f'model = {architecture}.from_pretrained("path/to/this/folder")',
+    ]
+    return [
+        "## Use",
+        "",
+        "```python",
+        *(theirs if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']),
         "```",
         "",
         "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,8 @@ from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.weights.bert_names import PREFIX, their_names
 from bertsmith.weights.folder_tokenizer import fitted, read_tokenizer
 from bertsmith.weights.foreign_files import exists, read_json
-from bertsmith.weights.huggingface import CONFIG, architecture_of, config_contents
+from bertsmith.weights.head_settings import head_contents, is_own, name_of
+from bertsmith.weights.huggingface import CONFIG, OWN_ARCHITECTURE, architecture_of, config_contents
 from bertsmith.weights.loading import Loading, parameters
 from bertsmith.weights.model_card import model_card
 from bertsmith.weights.safetensors_file import file_chunks
@@ -84,7 +86,7 @@ def open_model(
     folder: str | Path,
     *,
     objectives: Iterable[str | Settings] | None = None,
-    new_heads: Collection[str] = (),
+    new_heads: Iterable[str | Settings] = (),
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
@@ -93,14 +95,42 @@ def open_model(
     `objectives`: which heads to open, by name or with settings; all that are there where it is left out. `new_heads`:
     those that begin anew, whatever the folder has. `seed` is the key of what the objectives hide.
     """
-    folder = Path(folder)
+    return _opened(Path(folder), objectives=objectives, new_heads=new_heads, seed=seed, dtype=dtype)
+
+
+def open_for(
+    folder: str | Path,
+    objectives: Iterable[Settings],
+    *,
+    keep: Iterable[str | Settings] = (),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Model, Tokenizer, FolderFacts]:
+    """The encoder of a folder under new heads for `objectives`, to be fine-tuned; heads in `keep` are taken over.
+
+    New heads begin with numbers drawn by `seed`, whatever was drawn before. A pooler that no head reads is left out.
+    One of the notes says what is new and what was left out.
+    """
+    wanted = list(objectives)
+    if twice := {name_of(settings) for settings in wanted} & set(map(_name, keep := list(keep))):
+        raise BertsmithError(f"{sorted(twice)[0]} cannot be kept and begin anew")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return _opened(Path(folder), objectives=keep, new_heads=wanted, spare_pooler=False, seed=seed, dtype=dtype)
+
+
+def _name(objective: str | Settings) -> str:
+    return objective if isinstance(objective, str) else name_of(objective)
+
+
+def _opened(folder: Path, **how: Any) -> tuple[Model, Tokenizer, FolderFacts]:
     _expect_model_folder(folder)
     notes = check_seal(folder, editable=frozenset({CARD}))
     settings = read_json(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
         loading = Loading(weights, settings, folder / CONFIG, notes=list(notes or ()))
         tokenizer = read_tokenizer(folder, loading.rows())
-        model = loading.build(tokenizer, objectives=objectives, new_heads=new_heads, seed=seed, dtype=dtype)
+        model = loading.build(tokenizer, **how)
     facts = FolderFacts(folder, loading.architectures, notes is not None, parameters(model), tuple(loading.notes))
     return model, fitted(tokenizer, model.encoder.positions), facts
 
@@ -150,6 +180,8 @@ def _contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str,
         )
     objectives = tuple(model.objectives)
     architecture = architecture_of(objectives)
+    if is_own(model):
+        architecture = OWN_ARCHITECTURE
     stored = str(model.encoder.table.dtype).removeprefix("torch.")
     shape = {
         "layers": config.layers,
@@ -163,14 +195,15 @@ def _contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str,
     }
     tokenizer = fitted(tokenizer, config.positions)
     card = model_card(name, architecture=architecture, objectives=objectives, shape=shape, facts=facts)
-    settings = json_bytes(config_contents(config, architecture=architecture, stored=stored))
-    return {CONFIG: settings, **tokenizer.files(), CARD: card}
+    settings = config_contents(config, architecture=architecture, stored=stored) | head_contents(model)
+    return {CONFIG: json_bytes(settings), **tokenizer.files(), CARD: card}
 
 
 def _their_tensors(model: Model) -> dict[str, torch.Tensor]:
     """The weights under transformers' names; views, no copies."""
     found: dict[str, torch.Tensor] = {}
+    own = is_own(model)
     for ours, value in model.state_dict().items():
-        names = their_names(ours)
+        names = their_names(ours, own=own)
         found |= dict(zip(names, value.chunk(len(names)), strict=True))
     return found if len(model.objectives) else {name.removeprefix(PREFIX): value for name, value in found.items()}

@@ -21,7 +21,7 @@ from bertsmith.types import Frame
 class Config:
     """FULL-SENTENCES, or DOC-SENTENCES where rows do not reach over documents."""
 
-    length: int = 512
+    length: int = 512  # places in a row, special tokens included
     across_documents: bool = True  # a text goes on with the next document behind a separator
     # differs from the paper: a sentence for which a row has no room left is cut there and goes on in another, since
     # moving it there as a whole leaves much padding (a tenth of all places at 128); true moves it

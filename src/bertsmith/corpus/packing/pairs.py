@@ -38,7 +38,7 @@ FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
 class Config:
     """Rows of sentence pairs."""
 
-    length: int = 512
+    length: int = 512  # places in a row, special tokens included
     random_next: float = 0.5  # share of pairs whose second text comes from another document
     shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
 

@@ -20,7 +20,7 @@ from bertsmith.types import Frame
 class Config:
     """Rows of `length` tokens."""
 
-    length: int = 512
+    length: int = 512  # places in a row, special tokens included
 
     def __post_init__(self) -> None:
         check_length(self.length)

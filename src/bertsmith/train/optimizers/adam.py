@@ -19,6 +19,8 @@ class Adam(Optimizer):
     that wakes late is corrected too.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         weights: Sequence[Weight],

@@ -13,9 +13,9 @@ from bertsmith.train.optimizers.optimizer import Weight
 class Config:
     """RoBERTa and the Transformer take betas=[0.9, 0.98]; norms and biases do not decay."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)  # what is kept of the two moments at each step
+    epsilon: float = 1e-8  # added to the root of the second moment
+    weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
 
     def __post_init__(self) -> None:
         check(self.betas, self.epsilon, self.weight_decay)

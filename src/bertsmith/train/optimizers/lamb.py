@@ -16,9 +16,9 @@ from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due
 class Config:
     """As ALBERT was trained: no bias correction; norms and biases neither decay nor are scaled."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)  # what is kept of the two moments at each step
+    epsilon: float = 1e-6  # added to the root of the second moment
+    weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
 
     def __post_init__(self) -> None:
         check(self.betas, self.epsilon, self.weight_decay)

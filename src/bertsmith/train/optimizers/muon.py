@@ -34,10 +34,10 @@ ADAM_LENGTH = 0.2  # root mean square of AdamW's usual update (Liu et al. 2025, 
 class Config:
     """Rates are AdamW's: updates of matrices are made as long as its own."""
 
-    momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.98)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    momentum: float = 0.95  # what is kept of a matrix's momentum at each step
+    betas: tuple[float, float] = (0.9, 0.98)  # what is kept of the two moments at each step
+    epsilon: float = 1e-8  # added to the root of the second moment
+    weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
 
     def __post_init__(self) -> None:
         adam.check(self.betas, self.epsilon, self.weight_decay)

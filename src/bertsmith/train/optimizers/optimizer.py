@@ -29,6 +29,8 @@ class Weight:
 class Optimizer:
     """Changes weights from their gradients. Nothing here waits for the device."""
 
+    elementwise = False  # no number of an update depends on another place of its weight: pieces of weights do too
+
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = list(weights)
 

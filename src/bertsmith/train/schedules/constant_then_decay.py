@@ -14,7 +14,7 @@ class Config:
 
     decay: float = 0.1  # share of the run
     shape: Literal["linear", "root"] = "linear"  # root: 1 - the root of the share of the fall (ModernBERT)
-    floor: float = 0.0
+    floor: float = 0.0  # what is left of the rate at the end
 
     def __post_init__(self) -> None:
         if not 0 < self.decay <= 1 or not 0 <= self.floor <= 1:

@@ -1,0 +1,82 @@
+"""Verbs for recipes, before a run: init, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertsmith.cli.options import Device, Json, give
+
+app = typer.Typer()
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Such as encoder.layers=4 plan.steps=1000.")
+]
+
+
+@app.command()
+def init(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE]", help="A name such as bert/base, or a recipe.json or .toml; none lists them."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="TOML file to write; default: print it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a recipe as TOML with every setting explained, to be changed and trained; without one, list them all."""
+    from bertsmith import config, recipe_text, recipes, terminal
+    from bertsmith.recipe import with_overrides
+
+    if recipe is None:
+        from bertsmith.checking.sizes import recipe_facts
+
+        known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
+        facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
+        give(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
+        return
+    chosen = with_overrides(recipes.find(recipe), overrides or [])
+    facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
+    if output is not None:
+        recipe_text.write_toml(chosen, output, force=force)
+        give(facts, as_json, lambda: terminal.table({"recipe": chosen.name, "file": output}))
+    else:
+        give(facts, as_json, lambda: print(recipe_text.to_toml(chosen), end=""))
+
+
+@app.command()
+def check(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A name such as bert/base, or a recipe.json or .toml.")
+    ],
+    data: Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards, from `bertsmith prepare`.")],
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Run folder that would be written to.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Would this run work, how fast, in how much memory? Takes a few steps on the real rows, writes nothing."""
+    from bertsmith import recipes, terminal
+    from bertsmith.checking import checklist
+    from bertsmith.recipe import with_overrides
+
+    findings = []
+    for found in checklist.check(
+        with_overrides(recipes.find(recipe), overrides or []), data, output=output, device=device
+    ):
+        findings.append(found)
+        if not as_json:
+            terminal.checked(found.plain())
+    give(checklist.summary(findings), as_json)
+    for found in findings:
+        if found.error is not None:
+            raise found.error

@@ -1,0 +1,81 @@
+"""Which of several choices is right? (SWAG, P-BERT §4.4). N texts.
+
+Each choice is a text, with its question before it. The choices of a question stand one behind the other among the
+texts of a batch; different questions may have different numbers of choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import BertsmithError
+from bertsmith.nn.style import Style
+from bertsmith.objectives.objective import exact
+from bertsmith.objectives.readout import Layers, Readout, TextReadout, check
+from bertsmith.objectives.text_head import TextHead, check_dropout
+from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+
+MOST_CHOICES = -NOT_ASKED  # so that no distance is NOT_ASKED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """labels["choose"] [N] int64: how many texts on the right choice of each text's question stands.
+
+    0 at the right choice itself, 1 at the one before it, -1 at the one behind it; NOT_ASKED where nothing is asked.
+    """
+
+    dropout: float = 0.1  # on the vector of each text
+    readout: Readout = "first"  # how one vector is made of a text; first: the encoder's pooler
+    layers: Layers = "top"  # of the encoder, that are read
+    weight: float = 1.0  # of its mean loss in the total
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+        check(self.readout, self.layers)
+
+    def build(
+        self,
+        *,
+        width: int,
+        vocabulary_size: int,
+        vocabulary: Vocabulary | None = None,
+        style: Style = Style(),
+        layers: int = 0,
+        seed: int = 0,
+    ) -> Choose:
+        """See `objective.Settings`; nothing is hidden."""
+        return Choose(self, width=width, style=style, layers=layers)
+
+
+def labels_of(right: int, choices: int) -> list[int]:
+    """The labels of the texts of one question whose choice number `right` is the right one."""
+    if not 0 <= right < choices <= MOST_CHOICES:
+        raise BertsmithError(f"choice {right} of {choices}: there may be 1 to {MOST_CHOICES}, counted from 0")
+    return [right - choice for choice in range(choices)]
+
+
+class Choose(TextHead):
+    """Softmax over the choices of each question; `answer` gives what each text scores [N, 1]."""
+
+    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
+        readout = TextReadout(config.readout, config.layers, width=width, count=layers)
+        super().__init__(readout, outputs=1, dropout=config.dropout, style=style, weight=config.weight)
+        self.config = config
+
+    def asked(self, batch: Batch) -> Tensor:
+        """The right choices [N] bool: one for each question."""
+        return self.labels(batch) == 0
+
+    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+        """Cross entropy over each question, counted at its right choice."""
+        score_N, labels_N = exact(self.answer(encoding, batch, table)[:, 0]), self.labels(batch)
+        number_N = torch.arange(len(labels_N), device=labels_N.device)
+        # texts of one question name the same right choice; where nothing is asked, each is alone
+        right_N = torch.where(labels_N == NOT_ASKED, -1 - number_N, number_N + labels_N)
+        rivals_NN = torch.where(right_N[:, None] == right_N, score_N, -torch.inf)
+        lost_N = torch.where(self.asked(batch), rivals_NN.logsumexp(1) - score_N, 0.0)
+        return self.loss(batch, lost_N.sum(), self.asked(batch) & (rivals_NN.argmax(1) == number_N))

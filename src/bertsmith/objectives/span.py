@@ -1,0 +1,68 @@
+"""Where does the answer begin and end? (SQuAD, P-BERT §4.2 and §4.3; bert: run_squad.py).
+
+N texts, M places of the longest text, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.nn.style import Style
+from bertsmith.objectives.objective import Objective, exact
+from bertsmith.objectives.texts import Texts
+from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """labels["span"] [N, 2] int64: first and last place of the answer, counted from 0 within its text.
+
+    (0, 0), the text's first token, where there is no answer; NOT_ASKED twice where nothing is asked.
+    """
+
+    weight: float = 1.0  # of its mean loss in the total
+
+    def build(
+        self,
+        *,
+        width: int,
+        vocabulary_size: int,
+        vocabulary: Vocabulary | None = None,
+        style: Style = Style(),
+        layers: int = 0,
+        seed: int = 0,
+    ) -> Span:
+        """See `objective.Settings`; nothing is hidden."""
+        return Span(self, width=width, style=style)
+
+
+class Span(Objective):
+    """Softmax over all places of each text, once for the begin and once for the end."""
+
+    whole = True
+
+    def __init__(self, config: Config, *, width: int, style: Style) -> None:
+        super().__init__(weight=config.weight)
+        self.config = config
+        self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
+        style.initialise(self)
+
+    def asked(self, batch: Batch) -> Tensor:
+        """Texts that are asked [N] bool."""
+        return (self.labels(batch) != NOT_ASKED).all(1)
+
+    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+        """The logits of begin and end at each place of each text [N, M, 2]; -inf beyond the text."""
+        texts = Texts.of(batch)
+        logits_NM2: Tensor = self.head(encoding.top)[texts.places]
+        return logits_NM2.masked_fill(~texts.inside[:, :, None], -torch.inf)
+
+    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+        """The mean of the two cross entropies of each text; right where both places are."""
+        logits_N2M, labels_N2 = exact(self.answer(encoding, batch, table)).transpose(1, 2), self.labels(batch)
+        total = F.cross_entropy(logits_N2M.flatten(0, 1), labels_N2.flatten(), ignore_index=NOT_ASKED, reduction="sum")
+        return self.loss(batch, total / 2, self.asked(batch) & (logits_N2M.argmax(-1) == labels_N2).all(1))

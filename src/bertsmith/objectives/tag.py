@@ -1,0 +1,87 @@
+"""Which class is each word of? (named entities, P-BERT §5.3). R places that are read, T flat places, K classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError
+from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.nn.style import Style
+from bertsmith.objectives.label_names import check_names, numbered
+from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.readout import LayerMix, Layers, check
+from bertsmith.objectives.text_head import check_dropout
+from bertsmith.objectives.texts import Texts
+from bertsmith.types import Batch, Encoding, Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """places["tag"] [R] int64: the flat place of each word's first token; labels["tag"] [R] int64: its class.
+
+    NOT_ASKED where nothing is asked.
+    """
+
+    labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
+    dropout: float = 0.1  # on the vector of each word
+    layers: Layers = "top"  # of the encoder, that are read
+    between: Literal["none", "bilstm"] = "none"  # what stands between encoder and classes
+    between_layers: int = 2  # of the bilstm
+    between_width: int = 768  # of the bilstm, in each direction
+    weight: float = 1.0  # of its mean loss in the total
+
+    def __post_init__(self) -> None:
+        check_names(self.labels)
+        check_dropout(self.dropout)
+        check("raw_first", self.layers)
+        if self.between not in ("none", "bilstm"):
+            raise ConfigError(f"between={self.between} must be one of none, bilstm")
+        if self.between_layers < 1 or self.between_width < 1:
+            raise ConfigError(
+                f"between_layers={self.between_layers} and between_width={self.between_width} must be at least 1"
+            )
+
+    def build(
+        self,
+        *,
+        width: int,
+        vocabulary_size: int,
+        vocabulary: Vocabulary | None = None,
+        style: Style = Style(),
+        layers: int = 0,
+        seed: int = 0,
+    ) -> Tag:
+        """See `objective.Settings`; nothing is hidden."""
+        return Tag(self, width=width, style=style, layers=layers)
+
+
+class Tag(Objective):
+    """Softmax over the classes at each word's first token; the other tokens are asked nothing."""
+
+    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
+        super().__init__(weight=config.weight)
+        self.config = config
+        self.layers = LayerMix(config.layers, width=width, count=layers)
+        self.deep = self.layers.deep or config.between == "bilstm"  # which reads whole texts
+        self.between = None
+        width = self.layers.width
+        if config.between == "bilstm":
+            self.between = BiLSTM(width, config.between_width, layers=config.between_layers)
+            width = self.between.width
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(width, len(config.labels))
+        style.initialise(self)
+
+    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+        """The logits of the classes at each place that is read [R, K]."""
+        x_TW = self.layers(encoding)
+        if self.between is not None:
+            texts = Texts.of(batch)
+            between_NMW = self.between(x_TW[texts.places], texts.lengths())
+            x_TW = texts.flat(between_NMW, len(x_TW))
+        x_RW = x_TW[encoding.reads[self.name]]
+        logits_RK: Tensor = self.head(self.dropout(x_RW))
+        return logits_RK

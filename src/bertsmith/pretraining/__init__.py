@@ -1,0 +1,6 @@
+"""Pre-training: shards and a recipe become a run folder with models in it."""
+
+from bertsmith.pretraining.feeder import PATIENCE
+from bertsmith.pretraining.work import pretrain
+
+__all__ = ["PATIENCE", "pretrain"]

@@ -1,0 +1,45 @@
+"""CODAH (Chen et al. 2019): sentence completion with four choices, in five folds for cross-validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.tasks import tables
+from bertsmith.tasks.choosing import ChoiceTask
+from bertsmith.tasks.places import benchmark_files
+from bertsmith.tasks.task import Example
+
+COLUMNS = ("category", "prompt", "0", "1", "2", "3", "label")
+FILES = {"train": [("train.tsv",)], "dev": [("dev.tsv",)], "test": [("test.tsv",)]}
+FOLDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of CODAH."""
+
+    fold: int = 0  # which of the five folds, 0 to 4: the published score is the mean over all of them
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fold < FOLDS:
+            raise ConfigError(f"fold={self.fold} must be 0 to {FOLDS - 1}")
+
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ChoiceTask:
+        """The task; choices have no labels."""
+        fold = f"fold_{self.fold}"
+        inside = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
+        return ChoiceTask("codah", files=benchmark_files("codah", files, FILES, inside=inside), read=_read)
+
+
+def _read(path: Path, split: str) -> list[Example]:
+    table = tables.read(path, columns=COLUMNS)
+    found = []
+    for row, (_, prompt, *choices, right) in enumerate(table.rows):
+        where = table.source(row)
+        if right.strip() not in {"0", "1", "2", "3"}:
+            raise DataError(f"{where}: the last cell, {right[:40]!r}, is no number of a choice, 0 to 3")
+        found.append(Example(id=str(row), texts=(prompt, *choices), gold=int(right), source=where))
+    return found

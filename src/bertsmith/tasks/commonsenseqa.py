@@ -1,0 +1,55 @@
+"""CommonsenseQA (Talmor et al. 2019): a question, five choices with letters, as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import DataError
+from bertsmith.tasks import tables
+from bertsmith.tasks.choosing import ChoiceTask
+from bertsmith.tasks.columns import text_of
+from bertsmith.tasks.places import benchmark_files
+from bertsmith.tasks.tables import listed
+from bertsmith.tasks.task import Example
+
+FILES = {
+    "train": [("train.jsonl",), ("train_rand_split.jsonl",)],
+    "dev": [("valid.jsonl",), ("dev.jsonl",), ("dev_rand_split.jsonl",)],
+    "test": [("test.jsonl",), ("test_rand_split_no_answers.jsonl",)],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """CommonsenseQA has no settings."""
+
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ChoiceTask:
+        """The task; choices have no labels."""
+        places = benchmark_files("commonsenseqa", files, FILES, inside=("commonsenseqa",))
+        return ChoiceTask("commonsenseqa", files=places, read=_read)
+
+
+def _read(path: Path, split: str) -> list[Example]:
+    table = tables.read(path)
+    rights = table.column("answerKey") if table.has("answerKey") else [None] * len(table)
+    rows = zip(table.column("id"), table.column("question"), rights, strict=True)
+    return [_example(table.source(row), own, question, right) for row, (own, question, right) in enumerate(rows)]
+
+
+def _example(where: str, own: Any, question: Any, right: Any) -> Example:
+    if not isinstance(question, dict) or not isinstance(question.get("choices"), list):
+        raise DataError(f"{where}: 'question' must be an object with 'stem' and a list of 'choices'")
+    choices = [choice if isinstance(choice, dict) else {} for choice in question["choices"]]
+    letters = [str(choice.get("label")) for choice in choices]
+    if right is not None and right not in letters:
+        raise DataError(f"{where}: answerKey {str(right)[:40]!r} is none of the choices {listed(letters)}")
+    texts = [text_of(choice.get("text"), where, "text") for choice in choices]
+    return Example(
+        id=str(own),
+        texts=(text_of(question.get("stem"), where, "stem"), *texts),
+        gold=None if right is None else letters.index(right),
+        source=where,
+    )

@@ -1,0 +1,71 @@
+"""On CUDA: every head compiles whole, forward and backward, never waits, and gives the CPU's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from objectives.heads_world import asking, packed
+
+from bertsmith.objectives import choose, classify, regress, span, tag
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+CASES: dict[str, Any] = {
+    "classify": classify.Config(dropout=0.0),
+    "mean of a mix": classify.Config(readout="mean", layers="mix", dropout=0.0),
+    "concat_pool": classify.Config(readout="concat_pool", dropout=0.0),
+    "last": regress.Config(readout="last", dropout=0.0),
+    "regress": regress.Config(dropout=0.0),
+    "tag": tag.Config(dropout=0.0),
+    "tag of four layers": tag.Config(layers="last_four_concat", dropout=0.0),
+    "span": span.Config(),
+    "choose": choose.Config(dropout=0.0),
+}
+BETWEEN = tag.Config(between="bilstm", between_width=16, dropout=0.0)
+QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiles_whole_and_never_waits(case: str) -> None:
+    here, there = asking(CASES[case], **QUIET), asking(CASES[case], **QUIET).cuda()
+    batch = packed()
+    expected = here(batch).mean()
+    expected.backward()
+    moved = batch.to("cuda")
+
+    def step(batch: Any) -> torch.Tensor:
+        return there(there.hide(batch)).mean()
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=False)
+    compiled(moved).backward()
+    there.zero_grad()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss = compiled(moved)
+        loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    for (name, one), other in zip(here.named_parameters(), there.parameters(), strict=True):
+        if one.grad is not None:
+            assert other.grad is not None, name
+            scale = max(one.grad.abs().max().item(), 1e-6)
+            assert torch.allclose(other.grad.cpu(), one.grad, rtol=0, atol=2e-3 * scale + 1e-6), name
+
+
+def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
+    model, batch = asking(BETWEEN).cuda().train(), packed().to("cuda")
+    compiled = torch.compile(model, dynamic=False)
+    with torch.autocast("cuda", torch.bfloat16):
+        compiled(batch).mean().backward()
+    model.zero_grad()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(batch).mean()
+        loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.isfinite()
+    assert all(parameter.grad.isfinite().all() for parameter in model.objectives.parameters())

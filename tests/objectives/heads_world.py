@@ -1,0 +1,44 @@
+"""What tests of fine-tuning heads share: small models that ask one thing, batches with labels, texts one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from model_world import config, questions, random_rows, shaken
+
+from bertsmith.batching import collate
+from bertsmith.model import Model
+from bertsmith.types import Batch, Row
+
+LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
+SHAPE = (6, 10)  # two slots for texts stay empty
+
+
+def asking(settings: Any, **changes: Any) -> Model:
+    """A small BERT with large weights and one head, asleep."""
+    return shaken(Model.build(config(**{"layers": 5} | changes), [settings])).eval()
+
+
+def rows_and_labels(lengths: list[int] | None = None) -> tuple[list[Row], dict[str, Any], dict[str, Any]]:
+    """Rows, and labels and places for all objectives."""
+    rows = random_rows(lengths or LENGTHS)
+    return rows, *questions(rows)
+
+
+def packed(**how: Any) -> Batch:
+    """All texts in as few rows as hold them, with empty slots."""
+    rows, labels, places = rows_and_labels()
+    how = {"pack": True, "shape": SHAPE} | how
+    return collate(rows, length=40, labels=labels, places=places, **how)
+
+
+def alone(number: int) -> Batch:
+    """One of the texts in a batch of its own, without a place of padding."""
+    rows, _, _ = rows_and_labels()
+    return collate([rows[number]], length=len(rows[number]))
+
+
+def layers_of(model: Model, number: int) -> list[torch.Tensor]:
+    """Every layer [tokens, D] of one text that was encoded alone."""
+    return list(model.encoder(alone(number), keep_layers=True).layers)

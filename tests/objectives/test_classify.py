@@ -1,0 +1,60 @@
+"""Classes of texts: the loss text by text, and names of classes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from objectives.heads_world import LENGTHS, alone, asking, packed
+
+from bertsmith.errors import ConfigError
+from bertsmith.objectives import classify
+
+
+def test_loss_text_by_text() -> None:
+    model = asking(classify.Config(labels=("no", "yes", "maybe")))
+    batch = packed()
+    loss = model(batch)
+    total, right = 0.0, 0
+    for number, label in enumerate(batch.labels["classify"][: len(LENGTHS)].tolist()):
+        logits = model.answer(alone(number), "classify")[0].tolist()
+        total += math.log(sum(map(math.exp, logits))) - logits[label]
+        right += logits[label] == max(logits)
+    assert len(logits) == 3
+    assert loss.sums["classify"].item() == pytest.approx(total, rel=1e-5)
+    assert int(loss.counts["classify"]) == len(LENGTHS)
+    assert int(loss.correct["classify"]) == right
+
+
+def test_dropout_is_on_the_vector_of_each_text_and_only_in_training() -> None:
+    model = asking(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
+    batch = packed()
+    asleep = model.answer(batch, "classify")
+    assert torch.equal(model.answer(batch, "classify"), asleep)
+    model.train()
+    torch.manual_seed(0)
+    awake = model.answer(batch, "classify")
+    head = model.objectives["classify"]
+    torch.manual_seed(0)
+    dropped = torch.nn.functional.dropout(model.encoder(batch).pooled, 0.5)
+    assert torch.allclose(awake, head.head(dropped), atol=1e-6)
+    assert not torch.allclose(awake, asleep, atol=1e-2)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there must be at least 2"):
+        classify.Config(labels=("one",))
+    with pytest.raises(ConfigError, match="labels has 'a' more than once"):
+        classify.Config(labels=("a", "b", "a"))
+    with pytest.raises(ConfigError, match=r"labels\[1\] is empty"):
+        classify.Config(labels=("a", ""))
+    with pytest.raises(ConfigError, match=r"dropout=1.0 must be at least 0 and less than 1"):
+        classify.Config(dropout=1.0)
+
+
+def test_new_weights_begin_as_the_reference() -> None:
+    head = classify.Config().build(width=768, vocabulary_size=9, layers=2).head
+    assert head.bias.eq(0).all()
+    assert head.weight.abs().max() <= 0.04
+    assert 0.016 < head.weight.std() < 0.019

@@ -1,0 +1,163 @@
+"""What is read of texts, computed once more text by text from each encoded alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from model_world import apart
+from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
+
+from bertsmith.errors import ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import classify, tag
+from bertsmith.objectives.readout import READOUTS, SLICES
+from bertsmith.objectives.texts import Texts
+from bertsmith.types import Batch, Encoding
+
+Vectors = list[torch.Tensor]
+
+
+def mixed(chosen: Vectors, weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    shares = [float(weight.exp() / weights.exp().sum()) for weight in weights]
+    return float(scale) * sum(share * layer for share, layer in zip(shares, chosen, strict=True))
+
+
+LAYERS: dict[str, Callable[[Vectors, Any], torch.Tensor]] = {
+    "top": lambda layers, _: layers[5],
+    "second_to_last": lambda layers, _: layers[4],
+    "embeddings": lambda layers, _: layers[0],
+    "last_four_sum": lambda layers, mix: mixed(layers[2:6], mix.weights, mix.scale),
+    "last_four_concat": lambda layers, _: torch.cat(layers[2:6], 1),
+    "all_sum": lambda layers, mix: mixed(layers[1:6], mix.weights, mix.scale),
+    "mix": lambda layers, mix: mixed(layers, mix.weights, mix.scale),
+}
+TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "raw_first": lambda x: x[0],
+    "last": lambda x: x[-1],
+    "mean": lambda x: x.sum(0) / len(x),
+    "concat_pool": lambda x: torch.cat((x[-1], x.max(0).values, x.sum(0) / len(x))),
+}
+
+
+def test_every_choice_is_tested() -> None:
+    assert set(LAYERS) == set(SLICES)
+    assert set(TEXTS) | {"first"} == set(READOUTS)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("readout", TEXTS)
+def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
+    """In packed rows with empty slots, from texts that never met."""
+    model = asking(classify.Config(readout=readout, layers=layers))
+    head = model.objectives["classify"]
+    with torch.no_grad():
+        logits = model.answer(packed(), "classify")
+        for number in range(len(LENGTHS)):
+            vector = TEXTS[readout](LAYERS[layers](layers_of(model, number), head.readout.layers))
+            expected = vector @ head.head.weight.T + head.head.bias
+            assert apart(logits[number], expected) < 1e-5
+            assert apart(model.answer(alone(number), "classify")[0], expected) < 1e-5
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_vectors_of_places(layers: Any) -> None:
+    model = asking(tag.Config(layers=layers))
+    head = model.objectives["tag"]
+    batch = packed()
+    with torch.no_grad():
+        everywhere = model.answer(batch.replace(places={}), "tag")
+        for number, first in enumerate(batch.firsts[: len(LENGTHS)].tolist()):
+            vectors = LAYERS[layers](layers_of(model, number), head.layers)
+            expected = vectors @ head.head.weight.T + head.head.bias
+            assert apart(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
+        assert torch.allclose(model.answer(batch, "tag"), everywhere[batch.places["tag"]], atol=1e-5)
+
+
+def test_first_is_the_encoders_pooler() -> None:
+    model = asking(classify.Config())
+    head, batch = model.objectives["classify"].head, packed()
+    with torch.no_grad():
+        expected = model.encoder(batch).pooled @ head.weight.T + head.bias
+        assert apart(model.answer(batch, "classify"), expected) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("settings", "read", "kept"),
+    [
+        (classify.Config(), 10, False),
+        (classify.Config(readout="raw_first"), 10, False),
+        (classify.Config(readout="last"), 10, False),
+        (classify.Config(readout="mean"), 240, False),
+        (classify.Config(readout="mean", layers="mix"), 240, True),
+        (tag.Config(layers="second_to_last"), 240, True),
+    ],
+    ids=lambda value: "" if isinstance(value, int) else f"{value.readout if hasattr(value, 'readout') else 'tag'}",
+)
+def test_the_last_layer_is_computed_only_where_it_is_read(
+    settings: Any, read: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = asking(settings), []
+    forward = model.encoder.forward
+
+    def watch(batch: Batch, **how: Any) -> Encoding:
+        seen.append(forward(batch, **how))
+        return seen[-1]
+
+    monkeypatch.setattr(model.encoder, "forward", watch)
+    model(packed())
+    (encoding,) = seen
+    assert len(encoding.top) == read
+    assert bool(encoding.layers) == kept
+    assert (encoding.pooled is not None) == (settings == classify.Config())
+
+
+def test_two_objectives_that_read_differently() -> None:
+    """One reads places of the top layer, one all layers, one the pooler: the same numbers as each alone."""
+    settings = [tag.Config(dropout=0.0), classify.Config(readout="mean", layers="all_sum", dropout=0.0)]
+    model = asking(settings[0])
+    other = Model(model.encoder, [model.objectives["tag"], asking(settings[1]).objectives["classify"]])
+    batch = packed()
+    loss = other(batch)
+    assert loss.sums["tag"].item() == pytest.approx(model(batch).sums["tag"].item(), rel=1e-5)
+    one = Model(model.encoder, [other.objectives["classify"]])
+    assert loss.sums["classify"].item() == pytest.approx(one(batch).sums["classify"].item(), rel=1e-5)
+
+
+def test_texts_go_there_and_back() -> None:
+    batch = packed()
+    texts = Texts.of(batch)
+    assert texts.lengths()[: len(LENGTHS)].tolist() == LENGTHS
+    values = torch.arange(batch.ids.numel(), dtype=torch.float32)[:, None]
+    again = texts.flat(values[texts.places], len(values))
+    real = (batch.document != 0).flatten()
+    assert torch.equal(again[real], values[real])
+    assert not again[~real].any()
+
+
+def test_a_mix_begins_with_equal_shares_and_learns() -> None:
+    settings = classify.Config(readout="mean", layers="mix", dropout=0.0)
+    mix = settings.build(width=8, vocabulary_size=9, layers=3).readout.layers
+    layers = [torch.full((2, 8), float(number)) for number in range(4)]
+    assert torch.allclose(mix(Encoding(top=layers[-1], reads={}, layers=tuple(layers))), torch.tensor(1.5))
+    model = asking(settings)
+    model(packed()).mean().backward()
+    found = model.objectives["classify"].readout.layers
+    assert found.weights.grad.abs().min() > 0
+    assert found.scale.grad != 0
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"readout=first is the encoder's pooler.*layers=mix, raw_first"):
+        classify.Config(layers="mix")
+    with pytest.raises(ConfigError, match=r"readout=max must be one of first, raw_first"):
+        classify.Config(readout="max")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"layers=middle must be one of top"):
+        tag.Config(layers="middle")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"layers=last_four_sum: the encoder has only 3 layers"):
+        asking(tag.Config(layers="last_four_sum"), layers=3)
+    with pytest.raises(ConfigError, match=r"classify reads one vector for each text: it needs .* a pooler"):
+        asking(classify.Config(), pooler=False)
+    asking(classify.Config(readout="mean"), pooler=False)

@@ -1,0 +1,44 @@
+"""Numbers of texts: squared distances, and texts that have no number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from objectives.heads_world import LENGTHS, alone, asking, packed
+
+from bertsmith.errors import BertsmithError
+from bertsmith.objectives import regress
+from bertsmith.train.step import Scores
+
+
+def test_loss_text_by_text() -> None:
+    model = asking(regress.Config())
+    batch = packed()
+    labels = batch.labels["regress"]
+    assert labels[len(LENGTHS) :].isnan().all(), "empty slots"
+    labels[3] = math.nan
+    loss = model(batch)
+    numbers = [number for number in range(len(LENGTHS)) if number != 3]
+    total = sum((model.answer(alone(number), "regress").item() - labels[number].item()) ** 2 for number in numbers)
+    assert loss.sums["regress"].item() == pytest.approx(total, rel=1e-5)
+    assert int(loss.counts["regress"]) == int(model.counts(batch)["regress"]) == len(numbers)
+    loss.mean().backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_there_is_no_right_and_wrong() -> None:
+    loss = asking(regress.Config())(packed())
+    assert loss.correct == {}
+    scores = Scores.of({"sum/regress": 6.0, "count/regress": 3.0}, loss.weights)
+    assert scores.losses == {"regress": 2.0}
+    assert scores.accuracies == {}
+
+
+def test_whole_numbers_are_refused() -> None:
+    """Their NOT_ASKED would be a number like any other."""
+    batch = packed()
+    batch = batch.replace(labels={"regress": torch.ones(len(batch.firsts), dtype=torch.int64)})
+    with pytest.raises(BertsmithError, match="labels of regress are whole numbers"):
+        asking(regress.Config())(batch)

@@ -1,0 +1,59 @@
+"""Begin and end of answers: a softmax over the places of one text, whoever shares its row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from objectives.heads_world import LENGTHS, alone, asking, packed
+
+from bertsmith.objectives import span
+from bertsmith.types import NOT_ASKED
+
+
+def test_logits_are_those_of_each_text_alone() -> None:
+    model = asking(span.Config())
+    with torch.no_grad():
+        logits = model.answer(packed(), "span")
+        assert logits.shape == (10, 40, 2)
+        for number, length in enumerate(LENGTHS):
+            one = model.answer(alone(number), "span")[0]
+            assert one.shape == (length, 2)
+            assert torch.allclose(logits[number, :length], one, atol=1e-5)
+            assert logits[number, length:].eq(-math.inf).all()
+
+
+def test_loss_text_by_text() -> None:
+    model = asking(span.Config())
+    batch = packed()
+    batch.labels["span"][2] = NOT_ASKED
+    batch.labels["span"][5] = 0  # no answer
+    loss = model(batch)
+    total, right = 0.0, 0
+    for number, places in enumerate(batch.labels["span"][: len(LENGTHS)].tolist()):
+        if number == 2:
+            continue
+        columns = model.answer(alone(number), "span")[0].T.tolist()
+        for column, place in zip(columns, places, strict=True):
+            total += (math.log(sum(map(math.exp, column))) - column[place]) / 2
+        right += all(column[place] == max(column) for column, place in zip(columns, places, strict=True))
+    assert loss.sums["span"].item() == pytest.approx(total, rel=1e-5)
+    assert int(loss.counts["span"]) == len(LENGTHS) - 1
+    assert int(loss.correct["span"]) == right
+    loss.mean().backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_right_is_both_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = asking(span.Config())
+    batch = packed()
+    labels = batch.labels["span"].clamp(min=0)
+    logits = torch.nn.functional.one_hot(labels, 40).transpose(1, 2) * 9.0
+    logits[0, :, 1] = logits[0, :, 1].roll(1)  # one end is wrong
+    monkeypatch.setattr(model.objectives["span"], "answer", lambda *_: logits)
+    assert int(model(batch).correct["span"]) == len(LENGTHS) - 1
+
+
+def test_it_needs_no_pooler() -> None:
+    asking(span.Config(), pooler=False)(packed())

@@ -1,0 +1,65 @@
+"""Classes of words at their first tokens, with and without a recurrent network between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed, rows_and_labels
+
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.objectives import tag
+
+BETWEEN = {"between": "bilstm", "between_width": 12}
+
+
+@pytest.mark.parametrize("change", [{}, BETWEEN, BETWEEN | {"layers": "last_four_concat"}], ids=str)
+def test_loss_word_by_word(change: dict[str, Any]) -> None:
+    model = asking(tag.Config(labels=("O", "B", "I"), **change))
+    batch = packed()
+    loss = model(batch)
+    _, labels, places = rows_and_labels()
+    total, right, count = 0.0, 0, 0
+    for number in range(len(LENGTHS)):
+        everywhere = model.answer(alone(number), "tag")
+        assert everywhere.shape == (LENGTHS[number], 3)
+        for place, label in zip(places["tag"][number], labels["tag"][number], strict=True):
+            total -= everywhere[place].log_softmax(0)[label].item()
+            right += int(everywhere[place].argmax()) == label
+            count += 1
+    assert loss.sums["tag"].item() == pytest.approx(total, rel=1e-5)
+    assert int(loss.counts["tag"]) == count
+    assert int(loss.correct["tag"]) == right
+
+
+def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
+    model = asking(tag.Config(between="bilstm", between_width=7, between_layers=1))
+    head = model.objectives["tag"]
+    ahead, back = head.between.ahead[0], head.between.back[0]
+    with torch.no_grad():
+        for number in (0, 4):
+            x = layers_of(model, number)[-1][None]
+            both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
+            assert torch.allclose(model.answer(alone(number), "tag"), head.head(both), atol=1e-5)
+
+
+def test_a_bilstm_learns_while_the_encoder_sleeps() -> None:
+    model = asking(tag.Config(**BETWEEN, dropout=0.0))
+    model.encoder.requires_grad_(False)
+    model(packed()).mean().backward()
+    assert all(parameter.grad is not None for parameter in model.objectives.parameters())
+    assert all(parameter.grad is None for parameter in model.encoder.parameters())
+
+
+@pytest.mark.parametrize("change", [{}, BETWEEN], ids=str)
+def test_without_places(change: dict[str, Any]) -> None:
+    with pytest.raises(BertsmithError, match="tag has asked nothing of this batch"):
+        asking(tag.Config(**change))(packed().replace(places={}))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
+        tag.Config(between="gru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="between_layers=0 and between_width=768 must be at least 1"):
+        tag.Config(between_layers=0)
