@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "effort": {"model", "nn", "objectives"},
     "recipe": GROUND | {"train"},
     "recipes": GROUND | {"recipe", "train", "encoders", "objectives", "corpus"},
+    "finetuning": GROUND | MODEL | {"text", "scores", "tasks", "weights", "devices", "train", "loop", "effort", "runs"},
     "comparing": GROUND | {"pretraining", "recipe", "runs"},
     "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "effort"},
     "recipe_text": GROUND | {"recipe"},
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"text", "corpus", "run", "terminal", "terminal_runs", "runs", "recipe", "recipes", "pretraining", "serve"},
     "cli": GROUND
     | {"text", "corpus", "run", "runs", "terminal", "terminal_runs", "doctor", "demo", "serve", "weights"}
-    | {"pretraining", "recipe", "recipes", "recipe_text", "checking", "comparing"},
+    | {"pretraining", "recipe", "recipes", "recipe_text", "checking", "comparing", "finetuning", "trackers"},
     "__main__": {"cli"},
 }
 WITHOUT_TORCH = {

@@ -72,7 +72,7 @@ def collate(
     samples: Sequence[int] | None = None,
     epoch: int = 0,
     labels: Mapping[str, Sequence[Any]] | None = None,
-    places: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    places: Mapping[str, Sequence[Any]] | None = None,
 ) -> Batch:
     """A batch of lines of `length` places; `pack` puts several rows into one line where they fit.
 
@@ -119,6 +119,11 @@ def collate(
         },
         places={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
     )
+
+
+def lines_needed(sizes: Sequence[int], length: int) -> int:
+    """How many lines rows of these sizes take when they are packed."""
+    return int(_first_fit(np.asarray(sizes, np.int64), length).line.max()) + 1
 
 
 def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
@@ -169,7 +174,7 @@ def _shape(
     return asked[0], asked[1], asked[2] if len(asked) == 3 else asked[0] * length
 
 
-def _reading(name: str, places: Sequence[Sequence[int]], sizes: Numbers, begins: Numbers) -> Reading:
+def _reading(name: str, places: Sequence[Any], sizes: Numbers, begins: Numbers) -> Reading:
     if len(places) != len(sizes):
         raise BertsmithError(f"places of {name} for {len(places)} of {len(sizes)} rows: there must be some for each")
     counts = [len(row) for row in places]
@@ -181,7 +186,7 @@ def _reading(name: str, places: Sequence[Sequence[int]], sizes: Numbers, begins:
     return Reading(name, np.repeat(begins, counts) + within, counts)
 
 
-def _labels_of_places(name: str, values: Sequence[Sequence[int]], reading: Reading, slots: int | None) -> torch.Tensor:
+def _labels_of_places(name: str, values: Sequence[Any], reading: Reading, slots: int | None) -> torch.Tensor:
     found = [np.asarray(row, np.int64) for row in values]
     if [len(row) for row in found] != reading.counts:
         raise BertsmithError(f"labels of {name} are not as many as its places: there must be one for each")

@@ -26,8 +26,8 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of one large product of matrices, the best of several: what this device can do at most. Takes 0.3 s."""
     size = 8192 if device.type == "cuda" else 1024
     left = torch.ones(size, size, device=device, dtype=dtype)
-    best, until = float("inf"), time.monotonic() + 0.25
     _product_seconds(left)  # the first one also starts libraries
+    until, best = time.monotonic() + 0.25, _product_seconds(left)
     while time.monotonic() < until:
         best = min(best, _product_seconds(left))
     return 2 * size**3 / best

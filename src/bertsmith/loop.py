@@ -46,7 +46,8 @@ class Run:
     """One run under way on one rank."""
 
     folder: Path
-    recipe: Any  # a frozen dataclass with evaluate_every, save_every, keep and patience
+    recipe: Any  # a frozen dataclass with save_every, keep, patience and to_json()
+    evaluate_every: int  # steps; 0: only at the end
     trainer: Trainer
     evaluate: Callable[[], Evaluation | None]  # the same on all ranks; None where there is nothing to score on
     write_model: Callable[[str, Mapping[str, float]], None]  # by name, best or last, and with which scores
@@ -106,7 +107,7 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
         waiting.append(step)
         if len(waiting) > BEHIND or run.trainer.world.device.type == "cpu":
             _record(run, waiting.popleft(), writer, show)
-        if run.recipe.evaluate_every and step.number % run.recipe.evaluate_every == 0:
+        if run.evaluate_every and step.number % run.evaluate_every == 0:
             _evaluate(run, writer, show)
         if step.number % run.recipe.save_every == 0:
             _save(run, writer)
@@ -142,7 +143,7 @@ def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
 def _given_up(run: Run) -> bool:
     """Whether as many evaluations as the recipe has patience for were no better than the best."""
     since = run.trainer.done - run.best[0]
-    patience = run.recipe.patience * run.recipe.evaluate_every
+    patience = run.recipe.patience * run.evaluate_every
     return bool(patience) and run.best[0] > 0 and since >= patience
 
 
@@ -164,6 +165,18 @@ def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
         writer.log.sync()
     best = {"best_step": run.best[0]} if run.best[0] else {}
     return {"run": str(run.folder), **facts, **best, **numbers}
+
+
+def recipe_changes(folder: Path, recipe: Any) -> list[str]:
+    """How a recipe differs from that of the run in a folder; an error where the run would learn otherwise."""
+    if not (folder / RECIPE).exists():
+        return []
+    before = config.to_dict(config.read(type(recipe), folder / RECIPE))
+    changes = list(config.differences(before, config.to_dict(recipe)))
+    wrong = [change for change in changes if change.split(" ")[0] not in FREE]
+    if wrong:
+        raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")
+    return changes
 
 
 class Writer:
@@ -222,20 +235,11 @@ class Writer:
         return Resumed(state, checkpoint)
 
     def _settle_recipe(self) -> list[str]:
-        """The recipe lies in the run folder; going on with one that learns otherwise is refused, and why is said."""
-        path, recipe = self.run.folder / RECIPE, self.run.recipe
-        notes: list[str] = []
-        if path.exists():
-            before = config.to_dict(config.read(type(recipe), path))
-            changes = list(config.differences(before, config.to_dict(recipe)))
-            wrong = [change for change in changes if change.split(" ")[0] not in FREE]
-            if wrong:
-                folder = self.run.folder
-                raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")
-            notes = changes
-        if not path.exists() or notes:
-            Disk().write_file(path, [recipe.to_json()])
-        return notes
+        """The recipe lies in the run folder, as it was last gone on with; returns what is not as it was."""
+        path, changes = self.run.folder / RECIPE, recipe_changes(self.run.folder, self.run.recipe)
+        if not path.exists() or changes:
+            Disk().write_file(path, [self.run.recipe.to_json()])
+        return changes
 
     def _recall_best(self) -> None:
         """The best evaluation before the step from which the run goes on."""

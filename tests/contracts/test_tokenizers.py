@@ -15,6 +15,7 @@ import pytest
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.text import counting
+from bertsmith.text.flat import FlatEncoder
 from bertsmith.text.tokenizer import Tokenizer, kind, kinds, load
 
 CORPUS = (
@@ -263,3 +264,16 @@ def test_nothing_to_learn_from_is_an_error(name: str) -> None:
 def assert_same(one: object, other: object) -> None:
     for field in ("ids", "offsets", "words"):
         assert getattr(one, field).tolist() == getattr(other, field).tolist()
+
+
+def test_flat_arrays_are_what_encode_batch_gives(tokenizer: Tokenizer) -> None:
+    encode = FlatEncoder(tokenizer)
+    lines = CORPUS.splitlines()[:12]
+    chance = random.Random(0)
+    mixed = ["".join(chance.choices("".join(TEXTS) + " \n", k=60)) for _ in range(60)]
+    for texts in ([*TEXTS, *lines], lines[::-1], TEXTS[4:], mixed, [" ".join(TEXTS)], [""], [" \n "], ["a\ud800b"]):
+        found, expected = encode(texts), tokenizer.encode_batch(texts)
+        assert found.sizes.tolist() == [len(one) for one in expected]
+        assert np.array_equal(found.ids, np.concatenate([one.ids for one in expected]))
+        assert np.array_equal(found.offsets, np.concatenate([one.offsets for one in expected]))
+        assert np.array_equal(found.words, np.concatenate([one.words for one in expected]))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from train import ranks
 from train.train_world import toy_batch, trainer
 
 from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.stopper import Stopper
 from bertsmith.train.world import World, join
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -149,3 +152,17 @@ def test_one_process_needs_no_torch_distributed(monkeypatch: pytest.MonkeyPatch)
         assert world.share(None, lambda name, tensor: tensor) is None
         module = torch.nn.Linear(1, 1)
         assert world.wrap(module) is module
+
+
+def test_under_torchrun_a_second_signal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler signals every process, and torchrun hands on what it got: the ranks still save before they leave."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
+    with Stopper() as stopper:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopper.asked
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    with Stopper(), pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the second of the two
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)

@@ -6,13 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-from bertsmith import config
 from bertsmith.checking.case import Case, Finding, megabytes, problem
 from bertsmith.checking.sizes import tensor_bytes
 from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError, ConfigError, StorageError
-from bertsmith.loop import FREE, RECIPE
-from bertsmith.recipe import Recipe, read_recipe
+from bertsmith.loop import recipe_changes
 from bertsmith.train.checkpoints import Checkpoints
 
 MODELS = 3  # best, last, and one that is written before it takes the place of another
@@ -31,7 +29,7 @@ def run_folder(case: Case) -> Finding | None:
     if not folder.exists():
         return Finding(f"{folder} is not there yet: the run begins there", {"resumes_at": None})
     with Disk().lock(folder):  # an error where another process is working there
-        changes = changes_since(folder, case.recipe)
+        changes = recipe_changes(folder, case.recipe)
         found = Checkpoints(folder, keep=case.recipe.keep).resume()
     if found.checkpoint is None or found.state is None:
         return Finding(f"{folder} holds no checkpoint: the run begins there", {"resumes_at": None, "changes": changes})
@@ -43,18 +41,6 @@ def run_folder(case: Case) -> Finding | None:
         notes.append("this run is finished")
     facts = {"resumes_at": found.state.step, "changes": changes, "passed_over": list(found.skipped)}
     return Finding("; ".join([text, *notes]), facts, "note" if notes else "ok")
-
-
-def changes_since(folder: Path, recipe: Recipe) -> list[str]:
-    """How the recipe differs from that of the run in a folder; an error where the run would learn otherwise."""
-    if not (folder / RECIPE).exists():
-        return []
-    before = config.to_dict(read_recipe(folder / RECIPE))
-    changes = list(config.differences(before, config.to_dict(recipe)))
-    wrong = [change for change in changes if change.split(" ")[0] not in FREE]
-    if wrong:
-        raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")
-    return changes
 
 
 def disk(case: Case) -> Finding:

@@ -7,13 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, Json, give
+from bertsmith.cli.options import Data, Device, Json, Overrides, give
 
 app = typer.Typer()
-
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Such as encoder.layers=4 plan.steps=1000.")
-]
 
 
 @app.command()
@@ -56,7 +52,7 @@ def check(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A name such as bert/base, or a recipe.json or .toml.")
     ],
-    data: Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards, from `bertsmith prepare`.")],
+    data: Data,
     overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Run folder that would be written to.")
@@ -65,14 +61,19 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Would this run work, how fast, in how much memory? Takes a few steps on the real rows, writes nothing."""
-    from bertsmith import recipes, terminal
-    from bertsmith.checking import checklist
+    from bertsmith import recipes
     from bertsmith.recipe import with_overrides
 
+    show_checks(with_overrides(recipes.find(recipe), overrides or []), data, output, device=device, as_json=as_json)
+
+
+def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
+    """The checklist, line by line as it is made; the first problem's error at the end."""
+    from bertsmith import terminal
+    from bertsmith.checking import checklist
+
     findings = []
-    for found in checklist.check(
-        with_overrides(recipes.find(recipe), overrides or []), data, output=output, device=device
-    ):
+    for found in checklist.check(recipe, data, output=output, device=device):
         findings.append(found)
         if not as_json:
             terminal.checked(found.plain())

@@ -1,4 +1,4 @@
-"""Verbs that train: pretrain, compare."""
+"""Verbs that train: pretrain, compare, finetune."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bertsmith.cli.options import Data, Device, Json, Overrides, Quiet, give
+from bertsmith.cli.recipes import show_checks
 
 app = typer.Typer()
 Resume = Annotated[
@@ -40,6 +41,7 @@ def pretrain(
     seed: Annotated[int | None, typer.Option(help="Of weights, rows, masks and dropout.", show_default=False)] = None,
     picture: Annotated[bool, typer.Option("--picture", help="Curves while it runs, on a terminal.")] = False,
     track: Track = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check recipe, data, memory and one step.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -48,9 +50,14 @@ def pretrain(
     from bertsmith import recipes, terminal
     from bertsmith.pretraining import pretrain as run_pretraining
     from bertsmith.recipe import with_overrides
+    from bertsmith.trackers import check_trackers
 
     changes = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
     chosen = with_overrides(recipes.find(recipe), [*changes, *(overrides or [])])
+    check_trackers(track or ())
+    if dry_run:
+        show_checks(chosen, data, output, device=device, as_json=as_json)
+        return
     facts = run_pretraining(
         chosen,
         data,
@@ -99,3 +106,52 @@ def compare(
     give(facts, as_json, lambda: terminal_runs.comparison(runs))
     if not as_json:
         terminal.console.print(f"\n{page} has the curves")
+
+
+@app.command()
+def finetune(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, ours or transformers'.")],
+    task: Annotated[str, typer.Option("--task", "-t", metavar="TASK", help="Such as glue/cola, squad/1.1, tagging.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run goes on.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SETTING=VALUE]...", help="Such as epochs=4 rows=16 task.text=review."),
+    ] = None,
+    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.", show_default=False)] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The benchmark's folder, instead of files.", show_default=False)
+    ] = None,
+    rates: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev is kept.", show_default=False)
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
+    resume: Resume = "auto",
+    track: Track = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
+    from bertsmith import terminal
+    from bertsmith.finetuning.sweep import sweep
+    from bertsmith.finetuning.tuning import make_tuning
+    from bertsmith.finetuning.work import finetune as run_finetuning
+    from bertsmith.trackers import check_trackers
+
+    check_trackers(track or ())
+    given = {"train": train, "dev": dev, "data": data}
+    files = {name: path for name, path in given.items() if path}
+    tuning = make_tuning(task, model, files, overrides or [])
+    chosen = [float(rate) for rate in rates.split(",") if rate] or [tuning.rate]
+    if len(chosen) == 1 and seeds == 1:
+        tuning = make_tuning(task, model, files, [*(overrides or []), f"rate={chosen[0]}"])
+        facts = run_finetuning(
+            tuning, output, device=device, resume=resume, quiet=quiet or as_json, trackers=tuple(track or ())
+        )
+        give(facts, as_json, lambda: terminal.table(facts))
+        return
+    found = sweep(tuning, output, rates=chosen, seeds=seeds, device=device, quiet=quiet or as_json)
+    give(found, as_json, lambda: terminal.sweep(found))

@@ -95,6 +95,7 @@ class _Work:
         return Run(
             folder=self.output,
             recipe=self.recipe,
+            evaluate_every=self.recipe.evaluate_every,
             trainer=self.trainer,
             evaluate=self.evaluate,
             write_model=self.write_model,

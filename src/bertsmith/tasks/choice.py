@@ -68,8 +68,8 @@ class ChoiceColumns:
         given = {"question": settings.question, "label": settings.label}
         given |= {role: name for role, name in self.found.items() if role in given}
         given = {role: name for role, name in given.items() if name and (role not in spare or table.has(name))}
-        for name in self._choices:
-            table.place(name, setting="choices")
+        for column in self._choices:
+            table.place(column, setting="choices")
         taken = {f"choice {number}": name for number, name in enumerate(self._choices)}
         chosen = columns.choose(table, given | taken, [QUESTION, RIGHT], spare=spare)
         self.found |= {role: chosen[role] for role in ("question", "label") if role in chosen}

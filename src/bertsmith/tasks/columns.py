@@ -139,7 +139,10 @@ def ids(table: Table) -> list[str]:
 
 def texts(table: Table, column: str) -> list[str]:
     """The texts of a column; an empty one is a text, a missing one is an error."""
-    return [text_of(cell, table.source(row), column) for row, cell in enumerate(table.column(column))]
+    cells = table.column(column)
+    return [
+        cell if isinstance(cell, str) else text_of(cell, table.source(row), column) for row, cell in enumerate(cells)
+    ]
 
 
 def text_of(cell: Any, where: str, column: str) -> str:

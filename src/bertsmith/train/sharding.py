@@ -35,7 +35,7 @@ class Holding(Protocol):
         """The loss of a hidden batch, to learn from; the same on all ranks as far as exchanges go."""
 
     def score(self, batch: Batch) -> Loss:
-        """The loss of a hidden batch, not compiled."""
+        """The loss of a hidden batch, to be told only."""
 
     def rewrap(self) -> None:
         """To be called when other parameters than before want gradients."""
@@ -121,6 +121,8 @@ class Split:
         _take_over_from_rank_0(model, world)
         mesh = init_device_mesh(world.device.type, (world.size,))
         for part in parts:
+            if isinstance(part, nn.ModuleList | nn.ModuleDict):
+                continue  # nothing calls these: what is in them goes with tables and heads
             if compiles:
                 # the part alone: the exchanges before and after it are no work for a compiler
                 part.forward = torch.compile(part.forward, dynamic=False)

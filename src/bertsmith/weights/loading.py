@@ -16,6 +16,7 @@ from torch import nn
 
 from bertsmith import config as registry
 from bertsmith.encoders import bert
+from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
 from bertsmith.objectives.objective import FOLDER, Objective, Settings
@@ -106,9 +107,7 @@ class Loading:
         config = replace(config, pooler=bool(readers) or (pooler and spare_pooler))
         anew = [f"objectives.{name}." for name in new]
         anew += ["encoder.pooler."] if readers and not pooler and readers <= set(new) else []
-        with torch.device("meta"):
-            encoder = config.build()
-        model = Model(encoder, made)
+        model = Model(_without_memory(config), made)
         self._load(model, new=tuple(anew), complete=objectives is None, dtype=dtype)
         return model.to(dtype).eval()
 
@@ -234,6 +233,11 @@ def _expect_head(name: str) -> None:
     registry.find(FOLDER, name)
     if name not in HEADS:
         raise ConfigError(f"{name} has no head in BERT's model folders; those that have: {', '.join(HEADS)}")
+
+
+def _without_memory(config: bert.Config) -> Encoder:
+    with torch.device("meta"):
+        return config.build()
 
 
 def _made_heads(

@@ -1,0 +1,102 @@
+"""Windows of questions over passages: features a core-second, against the usual way with a fast tokenizer.
+
+PYTHONPATH=src python bench/qa_features.py SQUAD.json VOCAB.txt [rounds]
+
+The rival gives question and passage together to the tokenizer of the transformers library, which cuts overlapping
+windows and returns offsets, and then finds the first and last token of each answer in a loop over tokens, as the
+question-answering examples of that library teach. It is spared padding. Its windows are as many as ours: its stride is
+an overlap, so it is asked for the overlap that gives steps of 128 tokens after a question of average length. Processor
+time of all threads, rounds interleaved, medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import BertTokenizerFast
+
+from bertsmith.tasks import squad
+from bertsmith.tasks.task import Example
+from bertsmith.text.wordpiece import WordPiece
+
+LENGTH, OVERLAP, AT_ONCE = 384, 240, 1000
+
+
+def rival(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
+    """Features as dictionaries: ids, segments, attention mask, first and last place of the answer."""
+    found = []
+    for begin in range(0, len(examples), AT_ONCE):
+        part = examples[begin : begin + AT_ONCE]
+        encoded = tokenizer(
+            [example.texts[0] for example in part],
+            [example.texts[1] for example in part],
+            truncation="only_second",
+            max_length=LENGTH,
+            stride=OVERLAP,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for number, owner in enumerate(encoded["overflow_to_sample_mapping"]):
+            feature = {key: encoded[key][number] for key in ("input_ids", "token_type_ids", "attention_mask")}
+            first, last = rival_places(encoded, number, part[owner])
+            found.append({**feature, "start_positions": first, "end_positions": last})
+    return found
+
+
+def rival_places(encoded: Any, number: int, example: Example) -> tuple[int, int]:
+    """The places of the answer in one window, walking in from both ends of the passage; (0, 0) where it is outside."""
+    if not example.spans:
+        return 0, 0
+    begin, end = example.spans[0]
+    sides, offsets = encoded.sequence_ids(number), encoded["offset_mapping"][number]
+    first, last = 0, len(sides) - 1
+    while sides[first] != 1:
+        first += 1
+    while sides[last] != 1:
+        last -= 1
+    if offsets[first][0] > begin or offsets[last][1] < end:
+        return 0, 0
+    while first < len(offsets) and offsets[first][0] <= begin:
+        first += 1
+    while offsets[last][1] >= end:
+        last -= 1
+    return first - 1, last + 1
+
+
+def core_seconds(work: Callable[[], list[Any]]) -> tuple[float, float, int]:
+    """Processor time, wall time and how many features."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    count = len(work())
+    return time.process_time() - cpu, time.perf_counter() - wall, count
+
+
+def main(data: str, vocabulary: str, rounds: str = "5") -> None:
+    task = squad.Config(name="2.0").build(files={"dev": Path(data)})
+    examples = task.examples("dev")
+    ours, theirs = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
+    ways: dict[str, Callable[[], list[Any]]] = {
+        "bertsmith": lambda: task.rows(examples, ours, length=LENGTH),
+        "rival": lambda: rival(examples, theirs),
+    }
+    assert ours.encode("unaffable").ids.tolist() == theirs("unaffable", add_special_tokens=False)["input_ids"]
+    taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
+    for _ in range(int(rounds)):
+        for name, work in ways.items():
+            taken[name].append(core_seconds(work))
+    rates = {name: [count / cpu for cpu, _, count in runs] for name, runs in taken.items()}
+    for name, runs in taken.items():
+        wall = statistics.median(run[1] for run in runs)
+        print(
+            f"{name:10} {runs[0][2]:7} features {statistics.median(rates[name]):9.0f} a core-second {wall:7.2f} s wall"
+        )
+    ratios = [ours / theirs for ours, theirs in zip(rates["bertsmith"], rates["rival"], strict=True)]
+    print(f"ratio {statistics.median(ratios):.1f} (from {min(ratios):.1f} to {max(ratios):.1f})")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

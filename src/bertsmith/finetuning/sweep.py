@@ -1,0 +1,96 @@
+"""Several rates and seeds of one fine-tuning: run after run, a table of all, and the best model on dev kept.
+
+What is finished is not done again, so a sweep that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import config
+from bertsmith.durable import Disk, partial
+from bertsmith.errors import ConfigError
+from bertsmith.finetuning.tuning import Tuning
+from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.loop import RECIPE
+from bertsmith.runs.history import FINISHED, History, read_run
+from bertsmith.scores.intervals import over_seeds
+
+BEST = "best"
+
+
+def sweep(
+    tuning: Tuning,
+    output: str | Path,
+    *,
+    rates: Sequence[float],
+    seeds: int,
+    device: str = "auto",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Every rate with every seed; scores by rate, and which run was kept in `best/`."""
+    output = Path(output)
+    task = build_task(tuning)
+    if not task.has("dev"):
+        raise ConfigError(f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE")
+    model, tokenizer, _ = open_with_head(tuning, task)
+    ready = prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+    runs: list[dict[str, Any]] = []
+    wanted = [(rate, tuning.seed + number) for rate in rates for number in range(seeds)]
+    for number, (rate, seed) in enumerate(wanted, start=1):
+        one, folder = replace(tuning, rate=rate, seed=seed), output / f"rate-{rate:g}-seed-{seed}"
+        if not quiet:
+            print(f"{number} of {len(wanted)}: rate {rate:g}, seed {seed}", file=sys.stderr, flush=True)
+        scores = _run(one, folder, ready, device=device, quiet=quiet)
+        runs.append({"rate": rate, "seed": seed, "run": str(folder), "scores": scores})
+    return _told(tuning, ready, runs, output)
+
+
+def _run(tuning: Tuning, folder: Path, ready: Prepared, *, device: str, quiet: bool) -> dict[str, float]:
+    """The best dev scores of one run, which is trained if it is not finished."""
+    if not _is_finished(folder, tuning):
+        torch.compiler.reset()  # graphs of the model before would only be in the way
+        finetune(tuning, folder, device=device, quiet=quiet, prepared=ready)
+    return best_scores(read_run(folder), ready.task.main)
+
+
+def _is_finished(folder: Path, tuning: Tuning) -> bool:
+    if not (folder / RECIPE).exists() or read_run(folder).state != FINISHED:
+        return False
+    return config.to_dict(config.read(Tuning, folder / RECIPE)) == config.to_dict(tuning)
+
+
+def best_scores(run: History, main: str) -> dict[str, float]:
+    """All scores of the evaluation at which `main` was highest: those of the model in best/."""
+    place = int(run.held_out[f"score/{main}"].values.argmax())
+    names = [name for name in run.held_out if name.startswith("score/")]
+    return {name.removeprefix("score/"): float(run.held_out[name].values[place]) for name in names}
+
+
+def _told(tuning: Tuning, ready: Prepared, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
+    main = ready.task.main
+    rows = []
+    for rate in dict.fromkeys(run["rate"] for run in runs):
+        found = over_seeds([run["scores"][main] for run in runs if run["rate"] == rate])
+        rows.append({"rate": rate, **asdict(found)})
+    kept = max(runs, key=lambda run: run["scores"][main])
+    _keep(Path(kept["run"]) / BEST, output / BEST)
+    return {"task": tuning.name, "main": main, "rates": rows, "runs": runs, "kept": kept, "model": str(output / BEST)}
+
+
+def _keep(source: Path, final: Path) -> None:
+    """Copies a model folder to its place, written aside first."""
+    disk, aside = Disk(), partial(final)
+    for old in (aside, final):
+        if old.exists():
+            disk.remove_folder(old)
+    disk.make_folder(aside)
+    for path in sorted(source.iterdir()):
+        disk.write_file(aside / path.name, [path.read_bytes()], atomic=False)
+    disk.commit_folder(aside, final)

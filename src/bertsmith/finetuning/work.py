@@ -1,0 +1,216 @@
+"""`finetune`: a model folder and a task become a run folder. The loop itself is `bertsmith.loop`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import config
+from bertsmith.devices import choose_device, measure_peak
+from bertsmith.effort import flops_per_token
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.finetuning.answering import predict
+from bertsmith.finetuning.batches import TaskFeeder
+from bertsmith.finetuning.tuning import Tuning
+from bertsmith.loop import Evaluation, Run, drive
+from bertsmith.model import Model
+from bertsmith.tasks.task import Asked, Example, Task
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.trainer import Trainer
+from bertsmith.train.world import World, join
+from bertsmith.weights.model_folder import open_for, save_model
+
+OBJECTIVES = "bertsmith.objectives"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task's examples as rows for one tokenizer: what all runs of a sweep share."""
+
+    task: Task
+    length: int
+    train: list[Asked]
+    examples: int  # of train
+    dev: list[Example]
+    cut: int  # training examples of which not everything could be read
+
+
+def prepare(tuning: Tuning, task: Task, tokenizer: Tokenizer, *, positions: int) -> Prepared:
+    """Reads the files and makes the rows."""
+    length = tuning.length or min(task.length, positions)
+    if length > positions:
+        raise ConfigError(f"length={length} is more than the {positions} positions of {tuning.model}: make it less")
+    examples = task.examples("train")
+    asked = task.rows(examples, tokenizer, length=length, training=True)
+    if not asked:
+        raise DataError(f"{tuning.name}: none of its {len(examples):,} training examples can be learned from")
+    cut = {one.example for one in asked for row in one.rows if any(row.cut)}
+    dev = task.examples("dev") if task.has("dev") else []
+    return Prepared(task, length, asked, len(examples), dev, len(cut))
+
+
+def build_task(tuning: Tuning, labels: Sequence[str] = ()) -> Task:
+    """The task over its files."""
+    files = {split: Path(path) for split, path in tuning.files.items()}
+    found: Task = tuning.task.build(files=files, labels=labels)
+    return found
+
+
+def open_with_head(tuning: Tuning, task: Task) -> tuple[Model, Tokenizer, list[str]]:
+    """The encoder of the folder under a new head for the task, and what a user should hear about it."""
+    asked = {**task.head(), **tuning.head}
+    head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
+    model, tokenizer, facts = open_for(tuning.model, [head], seed=tuning.seed)
+    notes = list(facts.notes)
+    if tuning.fresh:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(tuning.seed)
+            model.encoder.style.initialise(model.encoder)
+        notes.append("the encoder begins with random weights, as asked")
+    return model, tokenizer, notes
+
+
+def finetune(
+    tuning: Tuning,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    resume: str = "auto",
+    quiet: bool = False,
+    picture: bool = False,
+    trackers: Sequence[str] = (),
+    prepared: Prepared | None = None,
+) -> dict[str, Any]:
+    """Trains for the epochs asked for and returns the last scores; goes on where an earlier call was stopped."""
+    task = prepared.task if prepared else build_task(tuning)
+    model, tokenizer, notes = open_with_head(tuning, task)
+    ready = prepared or prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+    with ExitStack() as stack:
+        world = stack.enter_context(join(choose_device(device)))
+        stopper = stack.enter_context(Stopper())
+        feeder = TaskFeeder(
+            ready.train,
+            task.objective,
+            length=ready.length,
+            padding_id=tokenizer.padding_id,
+            rows=tuning.rows,
+            micro_rows=tuning.micro_rows,
+            steps=tuning.steps(len(ready.train)),
+            seed=tuning.seed,
+            world=world,
+        )
+        trainer = Trainer(
+            model,
+            feeder,
+            plan=tuning.plan(len(ready.train)),
+            optimizer=tuning.optimizer,
+            settings=tuning.passes,
+            world=world,
+            stopper=stopper,
+            seed=tuning.seed,
+        )
+        work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes)
+        try:
+            run = work.run(feeder)
+            told = {"flops": run.about["flops_per_token"], "peak": run.about["peak_flops"]}
+            found = drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers, **told)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(tuning, world) from error
+        return {"task": tuning.name, "main": task.main, **found}
+
+
+def out_of_memory(tuning: Tuning, world: World) -> BertsmithError:
+    """What to change, and by how much."""
+    rows = tuning.micro_rows or tuning.rows // world.size
+    advice = f"micro_rows={max(rows // 2, 1)}" if rows > 1 else "passes.recompute=true, or a smaller length"
+    return BertsmithError(f"out of memory with {rows} examples in one forward: go on with {advice}")
+
+
+@dataclass
+class _Work:
+    """What the loop is given to score and to write."""
+
+    tuning: Tuning
+    ready: Prepared
+    tokenizer: Tokenizer
+    trainer: Trainer
+    output: Path
+    notes: list[str]
+
+    def run(self, feeder: TaskFeeder) -> Run:
+        return Run(
+            folder=self.output,
+            recipe=self.tuning,
+            evaluate_every=self.tuning.evaluate_every(len(self.ready.train)),
+            trainer=self.trainer,
+            evaluate=self.evaluate,
+            write_model=self.write_model,
+            fingerprints={"tokenizer": self.tokenizer.fingerprint, "data": _digest(self.ready.train)},
+            about=self.about(feeder),
+        )
+
+    @property
+    def model(self) -> Model:
+        assert isinstance(self.trainer.module, Model)
+        return self.trainer.module
+
+    def evaluate(self) -> Evaluation | None:
+        """The task's own scores on the dev examples, as every rank computes them."""
+        if not self.ready.dev:
+            return None
+        task, half = self.ready.task, self.trainer.passes.half
+        found = predict(self.model, task, self.ready.dev, self.tokenizer, length=self.ready.length, half=half)
+        scores = task.score(found.examples, found.predictions)
+        words = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
+        numbers = {f"score/{name}": value for name, value in scores.items()}
+        return Evaluation({"cost": -scores[task.main], **numbers}, -scores[task.main], f"dev {words}")
+
+    def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
+        weights, model = self.trainer.whole(), self.model
+        if not self.trainer.world.leads:
+            return
+        if self.trainer.sharded:
+            model, _, _ = open_with_head(self.tuning, self.ready.task)
+            model.load_state_dict(weights)
+        facts: dict[str, object] = {"task": self.tuning.name, "steps": self.trainer.done}
+        scores = {key: value for key, value in numbers.items() if key.startswith("score/")}
+        facts |= {f"dev {key.partition('/')[2]}": f"{value:.4f}" for key, value in scores.items()}
+        save_model(model, self.tokenizer, self.output / name, facts=facts, replace=True)
+
+    def about(self, feeder: TaskFeeder) -> dict[str, Any]:
+        """Facts for the log: what is learned from, what a token costs, what the device could do."""
+        world, ready = self.trainer.world, self.ready
+        mean = sum(len(row) for one in ready.train for row in one.rows) / sum(len(one.rows) for one in ready.train)
+        dtype = torch.bfloat16 if self.trainer.passes.half else torch.float32
+        return {
+            "notes": self.notes,
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "device": world.made_with()["device"],
+            "ranks": world.size,
+            "threads": torch.get_num_threads(),
+            "examples": ready.examples,
+            "questions": len(ready.train),
+            "cut": ready.cut,
+            "dev_examples": len(ready.dev),
+            "mean_length": mean,
+            "found": dict(ready.task.found),
+            "flops_per_token": flops_per_token(self.model, length=int(mean), asked={}),
+            "peak_flops": measure_peak(world.device, dtype) * world.size,
+        }
+
+
+def _digest(asked: Sequence[Asked]) -> str:
+    """Sixteen hexadecimal digits of everything that is learned from."""
+    found = hashlib.sha256()
+    for one in asked:
+        for row in one.rows:
+            found.update(row.ids.tobytes())
+        found.update(repr(one.target).encode())
+    return found.hexdigest()[:16]

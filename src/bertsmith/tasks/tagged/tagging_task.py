@@ -1,0 +1,201 @@
+"""What every tagging task shares: words as rows, tags and entities as predictions, scores as conlleval gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import DataError
+from bertsmith.scores import entities, tags
+from bertsmith.scores.counts import f1_of
+from bertsmith.scores.intervals import Interval, bootstrap
+from bertsmith.scores.labels import macro_f1
+from bertsmith.tasks.tagged import labels as classes
+from bertsmith.tasks.tagged import reading
+from bertsmith.tasks.tagged.manner import Manner
+from bertsmith.tasks.tagged.schemes import in_iob2
+from bertsmith.tasks.tagged.sentences import Sentence, Unit, words
+from bertsmith.tasks.tagged.windows import ask
+from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
+from bertsmith.text.tokenizer import Tokenizer
+
+Load = Callable[[Path, str], list[Sentence]]  # file, split; tags as they are in the file
+Tags = list[list[str]]
+
+
+class Tagging(Task):
+    """Every word gets a tag. Without `labels` they are those of train.
+
+    `strict`: entities count as seqeval's strict mode finds them, and `macro_f1`, the mean over types, decides; as in
+    KLUE-NER. Otherwise they count as conlleval finds them and `f1` decides.
+    """
+
+    objective = "tag"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        files: Mapping[str, Sequence[Path]],
+        load: Load,
+        manner: Manner,
+        labels: Sequence[str] = (),
+        unit: Unit = "word",
+        strict: bool = False,
+        found: dict[str, str] | None = None,
+    ) -> None:
+        classes.check_model(labels or (classes.OUTSIDE,))
+        self.name = name
+        self.files = files
+        self.manner = manner
+        self.unit: Unit = unit
+        self.strict = strict
+        self.main = "macro_f1" if strict else "f1"
+        self.length = 512 if manner.context == "document" else 128
+        self.found: dict[str, str] = {} if found is None else found
+        self._load = load
+        self._labels = tuple(labels)
+        self._known: dict[str, list[Sentence]] = {}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes: O, and B and I of each type."""
+        if not self._labels:
+            if not self.has("train"):
+                raise DataError(f"{self.name}: tags come from a train file or a trained model: pass --train FILE")
+            self.examples("train")
+        return self._labels
+
+    def head(self) -> dict[str, Any]:
+        return {"kind": self.objective, "labels": list(self.labels)}
+
+    def has(self, split: str) -> bool:
+        return split in self.files
+
+    def examples(self, split: str) -> list[Example]:
+        if split not in self._known:
+            if split not in self.files:
+                raise missing_split(self.name, split, {known: paths[0] for known, paths in self.files.items()})
+            found = [sentence for path in self.files[split] for sentence in self._read(path, split)]
+            if split == "train" and not self._labels:
+                self._labels = classes.of_train(found)
+            if any(sentence.gold is not None for sentence in found):
+                classes.check(found, self.labels)
+            self._known[split] = found
+        return list(self._known[split])
+
+    def _read(self, path: Path, split: str) -> list[Sentence]:
+        found = self._load(path, split)
+        for sentence in found:
+            if sentence.gold is None and split != "test":
+                raise DataError(f"{sentence.source}: no tags, which every sentence of {split} needs")
+        if self.manner.context == "document" and not any(sentence.document for sentence in found):
+            raise DataError(f"{path}: no documents are marked in it, so that there is no context: say context=sentence")
+        found, scheme = in_iob2(found, self.manner.scheme)
+        if scheme:
+            self.found[f"{split}: scheme"] = scheme
+        return found
+
+    def rows(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
+    ) -> list[Asked]:
+        """Windows over sentences, or over documents: then one row asks for words of several examples."""
+        number = {label: place for place, label in enumerate(self.labels)}
+        found = ask(
+            examples,
+            [words(example, self.unit) for example in examples],
+            [None if example.gold is None else [number[tag] for tag in example.gold] for example in examples],
+            tokenizer,
+            length=length,
+            overlap=self.manner.overlap,
+            together=self.manner.context == "document",
+            characters=self.unit == "character",
+        )
+        return [one for one in found if one.target is not None or not training]
+
+    def read(
+        self, examples: Sequence[Example], asked: Sequence[Asked], answers: Sequence[NDArray[np.float32]]
+    ) -> list[Prediction]:
+        """Tags in IOB2; `detail` has the entities, and as `unread` the numbers of words that came to no token."""
+        spans = [words(example, self.unit) for example in examples]
+        return reading.predictions(examples, spans, asked, answers, self.labels)
+
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+        """F1, precision and recall of entities, of all and of each type, and the share of words with the right tag."""
+        gold, said = self._both(examples, predictions)
+        found = entities.score(gold, said, scheme="IOB2" if self.strict else None)
+        scores = {"f1": found.overall.f1, "precision": found.overall.precision, "recall": found.overall.recall}
+        scores |= {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
+        if self.unit == "character":
+            flat_gold, flat_said = ([tag for sentence in side for tag in sentence] for side in (gold, said))
+            scores["character_macro_f1"] = macro_f1(flat_gold, flat_said)
+        for kind, counts in found.by_type.items():
+            scores |= {f"{measure} {kind}": getattr(counts, measure) for measure in ("f1", "precision", "recall")}
+        return scores
+
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+        """By resampling sentences."""
+        gold, said = self._both(examples, predictions)
+        scheme: tags.Scheme | None = "IOB2" if self.strict else None
+        if not self.strict:
+            return bootstrap(entities.sentence_counts(gold, said, scheme=scheme), lambda sums: f1_of(sums[..., :3]))
+        kinds = list(entities.score(gold, said, scheme=scheme).by_type)
+        parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
+
+        def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+            by_kind = f1_of(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
+            found: NDArray[np.float64] = by_kind.mean(axis=-1) if kinds else np.zeros(sums.shape[:-1])
+            return found
+
+        return bootstrap(np.array(parts).reshape(len(parts), -1), mean)
+
+    def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
+        """Column files with the prediction as one more column, in the scheme of the file: what conlleval reads."""
+        pairs = zip(examples, predictions, strict=True)
+        found = [_lines(example, prediction) for example, prediction in pairs if isinstance(example, Sentence)]
+        if len(found) < len(examples) or not all(found):
+            return {}
+        name = f"{self.name.replace('/', '-')}-predictions.txt"
+        return {name: "".join(f"{line}\n" for lines in found for line in lines).encode()}
+
+    def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int) -> float:
+        """The best that `main` can be with this tokenizer: below 1 where an entity begins or ends within a token."""
+        asked = self.rows(examples, tokenizer, length=length)
+        perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in asked]
+        return self.score(examples, self.read(examples, asked, perfect))[self.main]
+
+    def _both(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
+        """Gold and predicted tags. Of characters, white space does not count, as in KLUE's own score."""
+        gold, said = [], []
+        for example, prediction in zip(examples, predictions, strict=True):
+            if example.gold is None:
+                raise DataError(f"{example.source}: no tags, so that nothing can be scored: score another split")
+            kept = list(range(len(example.gold)))
+            if self.unit == "character":
+                text, spans = example.texts[0], words(example, self.unit)
+                kept = [word for word in kept if not text[slice(*spans[word])].isspace()]
+            gold.append([example.gold[word] for word in kept])
+            said.append([prediction.value[word] for word in kept])
+        return gold, said
+
+
+def _counts(gold: list[str], said: list[str], kinds: Sequence[str], scheme: tags.Scheme | None) -> list[list[int]]:
+    """Correct, found and gold entities of one sentence by type [K, 3]."""
+    ours, theirs = set(tags.entities(gold, scheme=scheme)), set(tags.entities(said, scheme=scheme))
+    sides = (ours & theirs, theirs, ours)
+    return [[sum(entity.kind == kind for entity in side) for side in sides] for kind in kinds]
+
+
+def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
+    """The lines of a sentence as they stand in its file, each with one more column, and an empty line."""
+    if not sentence.cells:
+        return []
+    between = "\t" if "\t" in sentence.cells[0] else " "
+    scheme: Any = sentence.scheme
+    said = tags.convert(prediction.value, to=scheme)
+    opening = [f"{sentence.opening.rstrip()}{between}{classes.OUTSIDE}", ""] if sentence.opening else []
+    return [*opening, *(f"{line}{between}{tag}" for line, tag in zip(sentence.cells, said, strict=True)), ""]

@@ -1,0 +1,165 @@
+"""Campaigns against the whole command: kill -9 at random times and at changes of the disk, and a disk that refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import signal
+
+from faults.pretrain_server import Patch
+from faults.pretrain_world import MODEL, PretrainOutcome, Scene
+from faults.shard_world import Outcome
+
+from bertsmith.train.log import read_events
+
+TRIES = 12  # for a kill that comes when the run is over
+
+
+def patches_of(build: str) -> list[Patch]:
+    """A build that is broken on purpose, by the name of its patch."""
+    return [(build, {})] if build else []
+
+
+def kills_at_random(
+    scene: Scene, *, only: str | None = None, count: int = 20, seed: int = 0, build: str = ""
+) -> Outcome:
+    """F2: the command is killed at random times, one to four times in a row, then goes on to its end.
+
+    Every other kill in a row comes before the resumed run can have done a step.
+    """
+    outcome = PretrainOutcome("kills_at_random", only, {"count": count, "seed": seed, "build": build})
+    for row, shares in enumerate(_rows(count, seed)):
+        if outcome.wants(str(row)):
+            outcome.asked += len(shares) - 1
+            scene.fresh()
+            problem = ""
+            for number, share in enumerate(shares):
+                problem = problem or _killed(scene, outcome, share, inside_resume=number % 2 == 1, build=build)
+            if problem := problem or scene.differs_at_the_end(*patches_of(build)):
+                outcome.fail(str(row), f"kills at {shares} of its time: {problem}")
+    return outcome
+
+
+def _rows(count: int, seed: int) -> list[list[float]]:
+    """When the kills of each row come, as shares of what is left of the run."""
+    chance, rows = random.Random(seed), list[list[float]]()
+    while count:
+        rows.append([round(chance.random(), 3) for _ in range(min(count, chance.randint(1, 4)))])
+        count -= len(rows[-1])
+    return rows
+
+
+def _killed(scene: Scene, outcome: PretrainOutcome, share: float, *, inside_resume: bool, build: str) -> str:
+    """One kill that lands; what is wrong after it."""
+    oracle = scene.oracle
+    for _ in range(TRIES):
+        before = len(read_events(scene.run / "events.jsonl"))
+        left = oracle.first_step if inside_resume else oracle.seconds
+        call = scene.server.start(scene.words(), ("quick_start", {}), *patches_of(build))
+        call.work(share * left)
+        call.send(signal.SIGKILL)
+        ended = call.wait()
+        if ended.status == -signal.SIGKILL:
+            outcome.land(_phase(scene, before))
+            return scene.wrong_state()
+        if ended.status != 0:
+            return f"it ended with status {ended.status} by itself: {ended.errors[-300:]}"
+        scene.fresh()
+        share /= 1.5
+    return "no kill landed"
+
+
+def _phase(scene: Scene, before: int) -> str:
+    """Where a kill has struck, as far as the folder tells."""
+    partial = list(scene.run.rglob("*.partial")) if scene.run.exists() else []
+    if partial:
+        return "in a save" if partial[0].parent.name == "checkpoints" else "in a model or recipe"
+    kinds = [event["kind"] for event in read_events(scene.run / "events.jsonl")][before:]
+    return "between steps" if "step" in kinds else "after the start" if "start" in kinds else "before the start"
+
+
+def kills_at_changes(
+    scene: Scene, *, only: str | None = None, every: int = 1, build: str = "", first: int = 0
+) -> Outcome:
+    """F1 of the whole command: killed before every `every`-th change of the disk, whoever makes it."""
+    outcome = PretrainOutcome("kills_at_changes", only, {"every": every, "build": build, "first": first})
+    for number in range(first, scene.changes, every):
+        if outcome.wants(str(number)):
+            scene.fresh()
+            ended = scene.call(("kill_at_change", {"number": number}), *patches_of(build))
+            outcome.land(_phase(scene, 0), ended.status == -signal.SIGKILL)
+            if problem := scene.wrong_state() or scene.differs_at_the_end(*patches_of(build)):
+                outcome.fail(str(number), problem)
+    return outcome
+
+
+def kills_at_phases(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
+    """F2 at moments that matter, so that every build is struck at the same ones."""
+    outcome = PretrainOutcome("kills_at_phases", only, {"build": build})
+    for phase in ("model", "resume", "step-5", "save-2", "manifest-4", "evaluation-3"):
+        if outcome.wants(phase):
+            scene.fresh()
+            ended = scene.call(("kill_at", {"phase": phase}), *patches_of(build))
+            outcome.land(phase, ended.status == -signal.SIGKILL)
+            if problem := scene.wrong_state() or scene.differs_at_the_end(*patches_of(build)):
+                outcome.fail(phase, problem)
+    return outcome
+
+
+def kills_at_models(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
+    """Killed as a model is about to be written, in a run whose last one is also its best."""
+    outcome = PretrainOutcome("kills_at_models", only, {"build": build})
+    whole, rate = scene.folder / "improving", ("plan.rate=5e-3",)
+    if not whole.exists():
+        assert scene.call(run=whole, changes=rate).status == 0
+    expected = {name: (whole / name / MODEL).read_bytes() for name in ("best", "last")}
+    assert expected["best"] == expected["last"], "there is no better model at the end to be lost"
+    for number in (1, 3, 4):
+        if outcome.wants(str(number)):
+            run = scene.fresh()
+            ended = scene.call(("kill_at", {"phase": f"write-{number}"}), *patches_of(build), changes=rate)
+            outcome.land("as a model is written", ended.status == -signal.SIGKILL)
+            ended = scene.call(*patches_of(build), changes=rate)
+            found = {name: (run / name / MODEL).read_bytes() for name in expected if (run / name).exists()}
+            if ended.status or found != expected:
+                wrong = [name for name in expected if found.get(name) != expected[name]]
+                outcome.fail(str(number), f"status {ended.status}, and {wrong} are not those of an undisturbed run")
+    return outcome
+
+
+def refusals(scene: Scene, *, only: str | None = None, every: int = 1, build: str = "", first: int = 1) -> Outcome:
+    """F4: from some change of the disk on, each fails; once there is room, the same command goes on."""
+    outcome = PretrainOutcome("refusals", only, {"every": every, "build": build, "first": first})
+    for place, number in enumerate(range(first, scene.changes, every)):
+        how = ("ENOSPC", "EIO")[place % 2]
+        if outcome.wants(str(number)):
+            scene.fresh()
+            patch = ("refuse_change", {"number": number, "how": how, "told": str(scene.sent)})
+            ended = scene.call(patch, *patches_of(build))
+            outcome.land(how, scene.sent.exists())
+            problem = _told_badly(ended.status, ended.errors, os.strerror(getattr(errno, how)), str(scene.folder))
+            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
+                outcome.fail(str(number), problem)
+    return outcome
+
+
+def files_too_large(scene: Scene, *, only: str | None = None) -> Outcome:
+    """F4 by the kernel itself: no file may exceed a limit, which weights, optimiser's states and models do."""
+    outcome = PretrainOutcome("files_too_large", only)
+    for limit in (30_000, 120_000):
+        if outcome.wants(str(limit)):
+            scene.fresh()
+            ended = scene.call(limit=limit)
+            outcome.land("EFBIG", ended.status == 74)
+            problem = _told_badly(ended.status, ended.errors, os.strerror(errno.EFBIG), str(scene.folder))
+            if problem := problem or scene.wrong_state() or scene.differs_at_the_end():
+                outcome.fail(str(limit), problem)
+    return outcome
+
+
+def _told_badly(status: int, errors: str, reason: str, folder: str) -> str:
+    """One line: the reason, the path, bytes wanted and free."""
+    pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.* wanted [\d,]+ bytes, [\d,]+ are free in \S+\n"
+    return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, and it said {errors[-600:]!r}"

@@ -1,0 +1,85 @@
+"""A run that has come a long way: the command goes on at step 1,000,000 as if the steps before had been there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from faults.pretrain_patches import digests
+from faults.pretrain_ranks import rows_learned
+from faults.pretrain_server import ONE_THREAD
+from faults.pretrain_world import QUICK, RESUMABLE, Scene, newest, wait_for
+from faults.shard_world import emptied
+
+from bertsmith.batching import from_packed
+from bertsmith.corpus.shards import Shards
+from bertsmith.model import Model
+from bertsmith.recipe import read_recipe
+from bertsmith.text.tokenizer import load
+from bertsmith.train.checkpoint import Checkpoint
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.log import read_events
+from bertsmith.weights.folder_tokenizer import vocabulary_of
+
+FAR = 1_000_000
+LONG = (f"plan.steps={FAR + 100}",)
+
+
+def far_gone(scene: Scene, run: Path) -> None:
+    """A run folder whose newest checkpoint says that a million steps are done; all else in it is the command's own."""
+    patch = ("signal_at", {"phase": "update-2", "number": signal.SIGTERM, "told": str(scene.sent)})
+    ended = scene.call(patch, run=run, changes=LONG)
+    assert ended.status == RESUMABLE, ended.errors
+    near = Checkpoint(run / "checkpoints" / "step-00000002")
+    state = near.state()
+    state = replace(state, progress={**state.progress, "step": FAR, "tokens": FAR * 200, "seconds": 1e5})
+    files = {"recipe.json": near.read("recipe.json")}
+    with Checkpoints(run, files=files, facts=near.facts) as checkpoints:
+        checkpoints.save(state)
+
+
+def seconds_to_first_step(scene: Scene, run: Path) -> tuple[float, float]:
+    """From the start of a new interpreter until the next step is logged: by the clock, and by the CPU's.
+
+    The run is then asked to stop; its CPU time is that of the whole process.
+    """
+    events, before = run / "events.jsonl", len(read_events(run / "events.jsonl"))
+    words = [str(word) for word in scene.words(run, *LONG)]
+    spent, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *words], env=os.environ | ONE_THREAD)
+    try:
+        wait_for(events, until=lambda path: any(e["kind"] == "step" for e in read_events(path)[before:]), seconds=60)
+        seconds = time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(60)
+    assert status == RESUMABLE
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, ended.ru_utime - spent.ru_utime + ended.ru_stime - spent.ru_stime
+
+
+def rows_after(scene: Scene, run: Path) -> dict[int, list[str]]:
+    """What the next step learns from, as the command reaches it."""
+    record = emptied(scene.folder / "late")
+    patches = [("record", {"folder": str(record)})]
+    stop = ("signal_at", {"phase": f"update-{newest(run) + 1}", "number": signal.SIGTERM, "told": str(scene.sent)})
+    ended = scene.server.call(scene.words(run, *LONG), QUICK, *patches, stop)
+    assert ended.status == RESUMABLE, ended.errors
+    return rows_learned(record)
+
+
+def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
+    """What a step learns from, made from nothing but the recipe, the shards and its number."""
+    recipe, tokenizer = read_recipe(run / "recipe.json"), load(scene.shards / "tokenizer")
+    vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
+    model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
+    frame, padding = tokenizer.frame_parts, tokenizer.padding_id
+    packing = recipe.packing.build(Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed)
+    first = (step - 1) * recipe.rows.full
+    return digests(model.hide(from_packed(packing.take(first, recipe.rows.full))))

@@ -1,0 +1,348 @@
+"""What is done to the command within its own process: faults, recordings, and builds that are broken on purpose.
+
+Each function changes classes of bertsmith in place and is called by name, before the command begins; the process ends
+with the command, so nothing is ever put back.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.corpus import shard_reader
+from bertsmith.corpus.packing.packing import Packing
+from bertsmith.durable import Disk
+from bertsmith.errors import StorageError
+from bertsmith.model import Model
+from bertsmith.pretraining import feeder, work
+from bertsmith.train import checkpoint, checkpoints, passes
+from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.trainer import Trainer
+from bertsmith.types import NOT_ASKED, Batch, Loss
+
+CHANGES = ("_open", "_write", "_fsync", "_rename", "_unlink", "_mkdir", "_rmdir", "_sync_folder")
+
+
+def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Has `wrapper` called with the original in front of what the method is given."""
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *given, **named: wrapper(original, *given, **named))
+
+
+def _append(path: str, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+# --- the disk --------------------------------------------------------------------------------------------------------
+
+
+def _at_each_change(act: Callable[[int], None]) -> None:
+    """`act` hears the number of each change of the disk before it is made, counted from 0 over all disks."""
+    count = [0]
+
+    def struck(original: Callable[..., Any], disk: Disk, *given: Any) -> Any:
+        count[0] += 1
+        act(count[0] - 1)
+        return original(disk, *given)
+
+    for name in CHANGES:
+        _around(Disk, name, struck)
+
+
+def quick_start() -> None:
+    """Not broken: what the machine can do at most is not measured, which takes longer than a whole small run."""
+    work.measure_peak = lambda *anything: 1.0  # type: ignore[assignment]
+
+
+def count_changes(path: str) -> None:
+    """One character in `path` for each change of the disk."""
+    _at_each_change(lambda number: _append(path, "."))
+
+
+def kill_at_change(number: int) -> None:
+    def act(now: int) -> None:
+        if now == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _at_each_change(act)
+
+
+def refuse_change(number: int, how: str, told: str) -> None:
+    """An error of the disk at one change, and from then on at each; `told` is made when it comes to that."""
+
+    def act(now: int) -> None:
+        if now >= number:
+            Path(told).touch()
+            raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
+
+    _at_each_change(act)
+
+
+# --- moments of a run ------------------------------------------------------------------------------------------------
+
+
+def _at(phase: str, act: Callable[[], None]) -> None:
+    """Has `act` called once, when the run first comes to a phase, such as `step-3`, `save-2` or `evaluation`."""
+    where, _, moment = phase.partition("-")
+    owner, name = {
+        "step": (Trainer, "_gradients"),
+        "update": (Trainer, "_update"),
+        "save": (checkpoints, "write_checkpoint"),
+        "manifest": (checkpoint, "sealed"),
+        "evaluation": (Trainer, "score"),
+        "resume": (Checkpoints, "resume"),
+        "model": (Model, "build"),
+        "write": (work, "save_model"),
+    }[where]
+    calls = [0]
+
+    def wrapper(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        now = given[0].done + 1 if where in ("step", "update") else calls[0]
+        if now == int(moment or 1):
+            act()
+        return original(*given, **named)
+
+    _around(owner, name, wrapper)
+
+
+def signal_at(phase: str, number: int, told: str, rank: int = 0, times: int = 1) -> None:
+    """The process gets a signal in this phase; a file `told` says that it came to that."""
+
+    def act() -> None:
+        if int(os.environ.get("RANK", "0")) == rank:
+            Path(told).touch()
+            for _ in range(times):
+                os.kill(os.getpid(), number)
+
+    _at(phase, act)
+
+
+def kill_at(phase: str) -> None:
+    _at(phase, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def pause_at(phase: str, path: str, seconds: float = 30.0) -> None:
+    """The run makes `path` and waits there until it is gone."""
+
+    def act() -> None:
+        Path(path).touch()
+        deadline = time.monotonic() + seconds
+        while os.path.exists(path) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    _at(phase, act)
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def batches(number: int, how: str, patience: float = 0.0) -> None:
+    """The thread that makes batches raises or hangs at a micro-batch; `patience` is how long it is waited for."""
+
+    def wrapper(original: Callable[..., Any], packing: Packing, micro: int, **named: Any) -> Any:
+        if micro == number:
+            if how == "hang":
+                time.sleep(1000)
+            raise {"error": StorageError, "bug": ZeroDivisionError}[how](f"micro-batch {micro} cannot be had")
+        return original(packing, micro, **named)
+
+    _around(Packing, "batch", wrapper)
+    if patience:
+        patient(patience)
+
+
+def checked_each_time() -> None:
+    """No block of a shard is taken for good because it was so before: a run reads more than fits in its memory."""
+
+    def wrapper(original: Callable[..., Any], reader: shard_reader.ShardReader, *given: Any) -> Any:
+        reader.checked[:] = False
+        return original(reader, *given)
+
+    _around(shard_reader.ShardReader, "_check", wrapper)
+
+
+def patient(seconds: float) -> None:
+    feeder.PATIENCE = seconds
+
+
+def record(folder: str) -> None:
+    """Digests of what is learned from, row by row: tokens as hidden, the texts' numbers, and every label."""
+
+    def wrapper(original: Callable[..., Any], owner: passes.Passes, batch: Batch, *given: Any, **named: Any) -> Any:
+        line = {"step": named["step"] + 1, "micro": named["micro"], "rows": digests(batch)}
+        _append(str(Path(folder, f"rows-{owner.world.rank}.jsonl")), json.dumps(line) + "\n")
+        return original(owner, batch, *given, **named)
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    _around(passes.Passes, "learn", wrapper)
+
+
+def digests(batch: Batch) -> list[str]:
+    """One for each row of a hidden batch, whatever rows it shares the batch with."""
+    rows, length = batch.ids.shape
+    values = [batch.ids, batch.samples, batch.document, batch.segments, batch.positions]
+    columns = [value.reshape(rows, -1).numpy().astype(np.int64) for value in values]
+    for name in sorted(batch.labels):
+        columns.append(_by_place(batch, batch.labels[name].numpy(), name).reshape(rows, length))
+    return [hashlib.sha256(np.concatenate(row).tobytes()).hexdigest()[:16] for row in zip(*columns, strict=True)]
+
+
+def _by_place(batch: Batch, labels: Any, name: str) -> Any:
+    """Labels of places or of texts as one number for each flat place."""
+    found = np.full(batch.ids.numel(), NOT_ASKED, np.int64)
+    if labels.shape == batch.ids.shape:
+        return labels.reshape(-1)
+    where = batch.places.get(name, batch.firsts).numpy()
+    asked = labels != NOT_ASKED
+    found[where[asked]] = labels[asked]
+    return found
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def not_finite(steps: list[int], value: str = "nan") -> None:
+    """The losses of these steps are not finite."""
+    now = [0]
+
+    def learn(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        now[0] = named["step"] + 1
+        found = original(*given, **named)
+        now[0] = 0
+        return found
+
+    def forward(original: Callable[..., Any], *given: Any, **named: Any) -> Loss:
+        loss: Loss = original(*given, **named)
+        factor = float(value) if now[0] in steps else 1.0
+        return Loss({name: part * factor for name, part in loss.sums.items()}, loss.counts, loss.correct, loss.weights)
+
+    _around(passes.Passes, "learn", learn)
+    _around(Model, "forward", forward)
+
+
+# --- broken builds ---------------------------------------------------------------------------------------------------
+
+
+def order_from_a_generator() -> None:
+    """The next batch is the one after the last that this process has made."""
+    made = [0]
+
+    def wrapper(original: Callable[..., Any], packing: Packing, micro: int, **named: Any) -> Any:
+        made[0] += 1
+        return original(packing, made[0] - 1, **named)
+
+    _around(Packing, "batch", wrapper)
+
+
+def order_by_rank() -> None:
+    """Every rank goes its own way through the rows."""
+
+    def batch(packing: Packing, micro: int, *, rows: int, rank: int = 0, world: int = 1) -> Any:
+        share = rows // world
+        return packing.take(rank * 1000 + micro * share, share)
+
+    Packing.batch = batch  # type: ignore[method-assign]
+
+
+def moments_forgotten() -> None:
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any) -> Any:
+        load, trainer.optimizer.load = trainer.optimizer.load, lambda state: None  # type: ignore[method-assign]
+        found = original(trainer, *given)
+        trainer.optimizer.load = load  # type: ignore[method-assign]
+        return found
+
+    _around(Trainer, "load", wrapper)
+
+
+def progress_forgotten() -> None:
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any) -> Any:
+        found = original(trainer, *given)
+        trainer.done = 0
+        return found
+
+    _around(Trainer, "load", wrapper)
+
+
+def dropout_by_the_clock() -> None:
+    passes._seed_dropout = lambda device, seed: torch.default_generator.manual_seed(time.time_ns())  # type: ignore[assignment]
+
+
+def in_place() -> None:
+    """Checkpoints are written under their own name from the first byte on."""
+    for module in (checkpoint, checkpoints):
+        module.partial = lambda path: path  # type: ignore[attr-defined]
+
+
+def retires_early() -> None:
+    """Room is made for a checkpoint before it is there, down to none."""
+
+    def wrapper(original: Callable[..., Any], made: Checkpoints, state: Any) -> Any:
+        for path in made.all():
+            made.disk.remove_folder(path)
+        return original(made, state)
+
+    _around(Checkpoints, "save", wrapper)
+
+
+def deaf() -> None:
+    Stopper.ask = lambda self: None  # type: ignore[method-assign]
+
+
+def hears_itself_only() -> None:
+    """A rank stops by its own signal and does not tell the others."""
+    Trainer._settle = _settle_alone  # type: ignore[method-assign]
+
+
+def _settle_alone(trainer: Trainer, most: int) -> None:
+    while trainer._under_way and len(trainer._under_way) >= most:
+        trainer._settled = trainer._under_way.popleft()
+        trainer.tokens += int(trainer._settled.numbers["tokens"])
+    trainer.stopped = trainer.stopped or trainer.stopper.asked
+
+
+def without_lock() -> None:
+    Disk.lock = lambda self, folder: nullcontext()  # type: ignore[method-assign,assignment]
+
+
+def not_finite_is_learned() -> None:
+    """Every step is an update, whatever its gradients are."""
+
+    def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any, **named: Any) -> None:
+        original(trainer, *given, **named)
+        step = trainer.optimizer.step
+        trainer.optimizer.step = lambda rates, *, divisor, skip: step(  # type: ignore[method-assign]
+            rates, divisor=divisor, skip=torch.zeros_like(skip)
+        )
+
+    _around(Trainer, "__init__", wrapper)
+
+
+def endlessly_patient() -> None:
+    patient(1e6)
+
+
+def shards_unchecked() -> None:
+    shard_reader.check_block = lambda *anything: None  # type: ignore[assignment]
+
+
+def errors_of_the_disk_ignored() -> None:
+    def wrapper(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with suppress(StorageError):
+            return original(*given, **named)
+
+    _around(Checkpoints, "save", wrapper)

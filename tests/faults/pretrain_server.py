@@ -1,0 +1,223 @@
+"""The command line in many short-lived processes: one interpreter imports torch once and forks for every call.
+
+A fork is sound only while there is one thread: the server computes nothing itself, keeps every library to one thread,
+and looks before each fork. As a program it is the server, spoken to in JSON lines; `Server` is its client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+TESTS = Path(__file__).resolve().parents[1]
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ROOMS = ("cli", "text", "corpus", "encoders", "objectives", "train", "weights", "recipes", "pretraining")
+LONGEST = 60.0  # seconds that a call may take before it counts as hung
+HUNG = -1000  # its status then
+
+Patch = tuple[str, dict[str, Any]]  # a function of pretrain_patches.py and its arguments
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended: its exit status, negative for a signal, and what it said on standard error."""
+
+    status: int
+    errors: str
+    busy: float = 0.0  # seconds of CPU time
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call under way."""
+
+    server: Server
+    pid: int
+    errors: Path
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def begun(self) -> Path:
+        """A file that is made when the command takes over."""
+        return self.errors.with_suffix(".begun")
+
+    def send(self, number: int) -> None:
+        """Sends a signal; a call that has ended stays a zombie until `wait`, so its number is never another's."""
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float = LONGEST) -> Ended:
+        """Waits for the end; a call that does not come to it is killed and HUNG."""
+        answer = self.server.ask(wait=self.pid, seconds=seconds)
+        return Ended(answer["status"], self.errors.read_text(encoding="utf-8"), answer["busy"])
+
+    def work(self, seconds: float) -> None:
+        """Waits until the call has worked so long: on a crowded machine that is no matter of the clock."""
+        deadline = time.monotonic() + seconds * 40
+        while self._worked() < seconds and time.monotonic() < deadline:
+            time.sleep(0.0005)
+
+    def _worked(self) -> float:
+        path = Path(f"/proc/{self.pid}/schedstat")  # nanoseconds of its main thread come first
+        return int(path.read_text().split()[0]) / 1e9 if path.exists() else time.monotonic() - self.began
+
+
+class Server:
+    """`with Server(folder) as server: server.call(["pretrain", ...])`; `folder` takes what calls say."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.calls = folder, 0
+        found = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": found, "CUDA_VISIBLE_DEVICES": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # the end of its input ends it
+
+    def ready(self) -> None:
+        """Waits until everything is imported."""
+        self.ask(ready=True)
+
+    def ask(self, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the fork server has died: see its standard error"
+        return json.loads(answer)
+
+    def start(
+        self, words: Sequence[object], *patches: Patch, environment: Mapping[str, str] | None = None, limit: int = 0
+    ) -> Call:
+        """`bertsmith words...` in a process of its own; `limit` is the size that no file may exceed, in bytes."""
+        self.calls += 1
+        errors = self.folder / f"errors-{self.calls}.txt"
+        errors.touch()
+        answer = self.ask(
+            words=[str(word) for word in words],
+            patches=patches,
+            environment=dict(environment or {}),
+            errors=str(errors),
+            limit=limit,
+        )
+        return Call(self, answer["pid"], errors)
+
+    def call(self, words: Sequence[object], *patches: Patch, limit: int = 0) -> Ended:
+        """The same, to its end."""
+        return self.start(words, *patches, limit=limit).wait()
+
+
+# --- the server itself -----------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Answers requests until there are no more."""
+    _import_everything()
+    children: set[int] = set()
+    answer: dict[str, Any]
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "ready" in request:
+            answer = {}
+        elif "wait" in request:
+            answer = _wait(request["wait"], request["seconds"])
+            children.discard(request["wait"])
+        else:
+            answer = {"pid": _fork(request)}
+            children.add(answer["pid"])
+        print(json.dumps(answer), flush=True)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+
+def _import_everything() -> None:
+    """What the command imports when it is called, so that no call spends its time on it."""
+    for room in ROOMS:
+        package = import_module(f"bertsmith.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{room}."):
+            import_module(module.name)
+    for name in ("bertsmith.terminal", "faults.pretrain_patches", "rich.table", "torch.distributed"):
+        import_module(name)
+    from command_line import call
+
+    assert call("pretrain", "no/such", "--data", "nowhere", "--output", "nowhere").returncode == 78  # the parser's own
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # collections in a child would copy every page they touch
+
+
+def _fork(request: dict[str, Any]) -> int:
+    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else threading.active_count()
+    assert threads == 1, f"{threads} threads: a fork would copy the locks that the others hold"
+    child = os.fork()
+    if not child:
+        _become(request)
+    return child
+
+
+def _become(request: dict[str, Any]) -> None:
+    """This process is the command from here on, and never comes back."""
+    import resource
+
+    from faults import pretrain_patches
+
+    from bertsmith import cli
+
+    errors = os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for old, new in ((nothing, 0), (nothing, 1), (errors, 2)):
+        os.dup2(old, new)
+    os.environ.update(request["environment"])
+    sys.argv = ["bertsmith", *request["words"]]
+    if request["limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
+    for name, arguments in request["patches"]:
+        getattr(pretrain_patches, name)(**arguments)
+    status: Any = 1
+    Path(request["errors"]).with_suffix(".begun").touch()
+    try:
+        cli.main()
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    # The end of an interpreter without taking its modules apart, which takes torch two seconds; threads are waited for.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _wait(child: int, seconds: float) -> dict[str, float]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status, usage = os.wait4(child, os.WNOHANG)
+        if found:
+            return {"status": os.waitstatus_to_exitcode(status), "busy": usage.ru_utime + usage.ru_stime}
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return {"status": HUNG, "busy": 0.0}
+
+
+if __name__ == "__main__":
+    serve()

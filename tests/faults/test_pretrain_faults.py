@@ -1,0 +1,210 @@
+"""The whole `pretrain` command under faults (F2, F4, F13 to F15, F17, F20): it ends with the bits of a run that nothing
+disturbed, and builds that are broken on purpose do not.
+
+The short forms run with every test; the long ones are marked slow and run with `make faults`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.pretrain_kills import (
+    files_too_large,
+    kills_at_changes,
+    kills_at_models,
+    kills_at_phases,
+    kills_at_random,
+    refusals,
+)
+from faults.pretrain_late import FAR, far_gone, rows_after, rows_computed, seconds_to_first_step
+from faults.pretrain_ranks import fewer_rows_than_ranks, one_rank_is_asked, worlds
+from faults.pretrain_signals import (
+    failing_batches,
+    failing_shards,
+    impatient_signals,
+    not_finite,
+    rivals,
+    signals,
+    signals_at_random,
+)
+from faults.pretrain_world import Scene
+from faults.shard_world import Outcome
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """In memory where possible: a real disk spends most of these tests on removing folders."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path_factory.mktemp("pretrain")
+    with tempfile.TemporaryDirectory(dir=place, prefix="bertsmith-pretrain-") as name, Scene(Path(name)) as made:
+        yield made
+
+
+def check(outcome: Outcome, at_least: int) -> None:
+    print(outcome)
+    assert outcome.landed == outcome.asked >= at_least, "\n".join([str(outcome), *outcome.failures[:5]])
+    assert not outcome.failures, "\n".join([str(outcome), *outcome.failures[:5]])
+
+
+def check_broken(outcome: Outcome, failures: int = 1) -> None:
+    print(outcome, *outcome.failures[:1], sep="\n")
+    assert len(outcome.failures) >= failures, "this campaign does not notice a broken build"
+
+
+def test_killed_at_random_times(scene: Scene) -> None:
+    check(kills_at_random(scene, count=30), at_least=30)
+
+
+def test_killed_at_moments_that_matter(scene: Scene) -> None:
+    check(kills_at_phases(scene), at_least=6)
+
+
+def test_killed_as_a_model_is_written(scene: Scene) -> None:
+    check(kills_at_models(scene), at_least=3)
+
+
+def test_a_disk_that_refuses(scene: Scene) -> None:
+    check(refusals(scene, every=97), at_least=4)
+
+
+def test_a_file_that_may_not_grow(scene: Scene) -> None:
+    check(files_too_large(scene), at_least=2)
+
+
+def test_asked_to_stop_in_any_phase(scene: Scene) -> None:
+    check(signals(scene), at_least=8)
+
+
+def test_asked_to_stop_twice(scene: Scene) -> None:
+    check(impatient_signals(scene), at_least=3)
+
+
+def test_asked_to_stop_at_random_times(scene: Scene) -> None:
+    check(signals_at_random(scene, count=3), at_least=3)
+
+
+def test_batches_that_fail_or_do_not_come(scene: Scene) -> None:
+    check(failing_batches(scene), at_least=3)
+
+
+def test_shards_that_break_under_way(scene: Scene) -> None:
+    check(failing_shards(scene), at_least=2)
+
+
+def test_losses_that_are_not_finite(scene: Scene) -> None:
+    check(not_finite(scene), at_least=3)
+
+
+def test_a_rival_is_refused(scene: Scene) -> None:
+    check(rivals(scene), at_least=3)
+
+
+def test_one_of_two_ranks_is_asked_to_stop(scene: Scene) -> None:
+    check(one_rank_is_asked(scene), at_least=4)
+
+
+def test_other_ranks_and_micro_batches_learn_from_the_same_rows(scene: Scene) -> None:
+    check(worlds(scene), at_least=3)
+
+
+def test_fewer_held_out_rows_than_ranks(scene: Scene) -> None:
+    statuses, (alone, together) = fewer_rows_than_ranks(scene)
+    assert statuses == [0] * 5
+    assert together == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_million_steps_do_not_slow_down_a_resume(scene: Scene) -> None:
+    run = scene.fresh()
+    far_gone(scene, run)
+    rows = rows_after(scene, run)
+    assert list(rows) == [FAR + 1]
+    assert rows[FAR + 1] == rows_computed(scene, run, FAR + 1)
+    assert rows[FAR + 1] != rows_computed(scene, run, FAR + 2)
+    seconds, busy = seconds_to_first_step(scene, run)
+    print(f"step {FAR + 2:,} was logged {seconds:.1f} s after the start, of which {busy:.1f} s at work")
+    crowded = os.getloadavg()[0] > (os.cpu_count() or 1)  # then the time spent waiting for others says nothing
+    assert (busy if crowded else seconds) < 10
+
+
+# --- broken builds ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "phase"),
+    {
+        "order_from_a_generator": "step-5",
+        "moments_forgotten": "step-5",
+        "progress_forgotten": "step-5",
+        "dropout_by_the_clock": "step-5",
+        "in_place": "manifest-4",
+        "retires_early": "save-2",
+    }.items(),
+)
+def test_kills_find_a_broken_build(scene: Scene, build: str, phase: str) -> None:
+    check_broken(kills_at_phases(scene, build=build, only=phase))
+
+
+def test_refusals_find_errors_that_are_swallowed(scene: Scene) -> None:
+    check_broken(refusals(scene, build="errors_of_the_disk_ignored", first=20, every=1000))
+
+
+def test_signals_that_are_not_heeded_are_found(scene: Scene) -> None:
+    check_broken(signals(scene, build="deaf", only="update-5"))
+
+
+def test_one_rank_that_stops_alone_is_found(scene: Scene) -> None:
+    check_broken(one_rank_is_asked(scene, build="hears_itself_only", only="update-5-of-1"))
+
+
+def test_too_much_patience_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.pretrain_signals.SLACK", 3.0)
+    check_broken(failing_batches(scene, build="endlessly_patient", only="hang"))
+
+
+def test_shards_without_checksums_are_found(scene: Scene) -> None:
+    check_broken(failing_shards(scene, build="shards_unchecked", only="changed"))
+
+
+def test_losses_that_are_filtered_are_found(scene: Scene) -> None:
+    check_broken(not_finite(scene, build="not_finite_is_learned"), failures=3)
+
+
+def test_a_folder_without_its_lock_is_found(scene: Scene) -> None:
+    check_broken(rivals(scene, build="without_lock", only="save-2"))
+
+
+def test_ranks_that_go_their_own_way_are_found(scene: Scene) -> None:
+    check_broken(worlds(scene, build="order_by_rank", plans="2x2"))
+
+
+# --- long forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_long_kills_at_random_times(scene: Scene, seed: int) -> None:
+    check(kills_at_random(scene, count=200, seed=seed), at_least=200)
+
+
+@pytest.mark.slow
+def test_killed_at_every_change_of_the_disk(scene: Scene) -> None:
+    check(kills_at_changes(scene), at_least=250)
+
+
+@pytest.mark.slow
+def test_a_disk_that_refuses_every_change(scene: Scene) -> None:
+    check(refusals(scene), at_least=250)
+
+
+@pytest.mark.slow
+def test_long_signals(scene: Scene) -> None:
+    check(signals_at_random(scene, count=100, seed=1), at_least=100)
+
+
+@pytest.mark.slow
+def test_many_worlds(scene: Scene) -> None:
+    plans = "4x2,1x8,1x1,4x1-2x2-1x8,2x4-4x2-2x1-1x4-4x1"
+    check(worlds(scene, plans=plans), at_least=5)

@@ -1,0 +1,114 @@
+"""The known sets of named entities: their files, their prediction files, and the real data where it is at hand."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tasks.samples import SAMPLES, written
+
+from bertsmith.tasks import conll
+from bertsmith.tasks.tagged.tagging_task import Tagging
+from bertsmith.tasks.task import Asked
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.wordpiece import WordPiece
+
+DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+OPENING = "-DOCSTART- -X- O O\n\n"
+CONLL = f"{OPENING}Ada NN I-NP I-PER\nmet VB O O\n\n{OPENING}Seoul NN I-NP I-LOC\nBusan NN I-NP B-LOC\n"
+KLUE = "## 문장\n## klue-1\t<쇠:PS> 가\n쇠\tB-PS\n \tO\n가\tO\n\n## klue-2\t<A B:OG>\nA\tB-OG\n \tI-OG\nB\tI-OG\n"
+
+
+def vocabulary(folder: Path, characters: str) -> Tokenizer:
+    """A tokenizer of one piece for each character."""
+    pieces = sorted(set(characters) - set(" \t\n"))
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *(f"##{piece}" for piece in pieces)]
+    written(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+    written(folder / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
+    return WordPiece.read(folder)
+
+
+def perfect(task: Tagging, asked: list[Asked]) -> list[NDArray[np.float32]]:
+    return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in asked]
+
+
+def test_prediction_files_are_the_files_with_one_more_column(tmp_path: Path) -> None:
+    task = conll.Config(name="conll2003").build(files={"test": written(tmp_path / "eng.testb", CONLL)})
+    examples = task.examples("test")
+    asked = task.rows(examples, vocabulary(tmp_path, CONLL), length=16)
+    predictions = task.read(examples, asked, perfect(task, asked))
+    expected = "".join(f"{line} {line.split(' ')[-1]}\n" if line else "\n" for line in CONLL.split("\n"))
+    assert task.submission(examples, predictions) == {"conll-conll2003-predictions.txt": expected.encode()}
+    assert task.found == {"test: scheme": "IOB1"}
+    assert [example.gold for example in examples] == [("B-PER", "O"), ("B-LOC", "B-LOC")]
+
+
+def test_klue_is_tagged_by_character(tmp_path: Path) -> None:
+    task = conll.Config(name="klue-ner").build(files={"dev": written(tmp_path / "dev.tsv", KLUE)})
+    examples = task.examples("dev")
+    assert [(example.id, example.texts[0]) for example in examples] == [("klue-1", "쇠 가"), ("klue-2", "A B")]
+    asked = task.rows(examples, vocabulary(tmp_path, KLUE), length=16)
+    assert [len(one.target) for one in asked] == [2, 2]  # white space has no piece
+    predictions = task.read(examples, asked, perfect(task, asked))
+    assert [prediction.value for prediction in predictions] == [example.gold for example in examples]
+    (entity,) = predictions[1].detail["entities"]
+    assert (entity["start"], entity["end"], entity["text"], entity["kind"]) == (0, 3, "A B", "OG")
+    assert predictions[1].detail["unread"] == []
+    assert task.score(examples, predictions)["macro_f1"] == 1
+
+
+def test_names_and_labels_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean conll2003"):
+        conll.Config(name="conll203")
+    settings, files = SAMPLES["conll/conll2003"](tmp_path)
+    labels = settings.build(files=files).head()["labels"]
+    assert settings.build(files=files, labels=labels[::-1]).head()["labels"] == labels[::-1]
+    with pytest.raises(ValueError, match="this model's labels are O, B-DNA"):
+        settings.build(files=files, labels=("O", "B-DNA", "I-DNA"))
+    with pytest.raises(ValueError, match="overlap=-1"):
+        conll.Config(name="wnut17", overlap=-1)
+
+
+def unpacked(archive: str, folder: Path) -> Path:
+    if not (DATA / "tasks" / f"{archive}.tar.xz").is_file():
+        pytest.skip(f"{archive} is not at hand")
+    with tarfile.open(DATA / "tasks" / f"{archive}.tar.xz") as found:
+        found.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("archive", "name", "sentences", "words"),
+    [
+        ("conll2003", "conll2003", {"train": 14_041, "dev": 3250, "test": 3453}, 301_418),
+        ("wnut17", "wnut17", {"train": 3394, "dev": 1009, "test": 1287}, 101_857),
+        ("klue", "klue-ner", {"dev": 5000}, 285_929),
+    ],
+)
+def test_as_many_sentences_as_the_authors_count_and_gold_tags_read_back_are_right(
+    archive: str, name: str, sentences: dict[str, int], words: int, tmp_path: Path
+) -> None:
+    task = conll.Config(name=name).build(files={"data": unpacked(archive, tmp_path)})
+    splits = {split: task.examples(split) for split in ("train", "dev", "test") if task.has(split)}
+    assert {split: len(examples) for split, examples in splits.items()} == sentences
+    assert sum(len(example.spans) for examples in splits.values() for example in examples) == words
+    examples = splits["dev"]
+    characters = "".join({character for example in examples for character in example.texts[0]})
+    assert task.reachable(examples, vocabulary(tmp_path, characters), length=128) == 1
+
+
+def test_documents_of_conll2003(tmp_path: Path) -> None:
+    folder = unpacked("conll2003", tmp_path)
+    written(tmp_path / "vocab.txt", (DATA / "vocab" / "bert-cased.txt").read_bytes())
+    written(tmp_path / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
+    task = conll.Config(name="conll2003", context="document").build(files={"data": folder})
+    examples = task.examples("dev")
+    asked = task.rows(examples, WordPiece.read(tmp_path), length=512)
+    assert len(asked) == 267  # 216 documents, some of them longer than a row
+    assert sum(len(one.target) for one in asked) == 51_362
+    predictions = task.read(examples, asked, perfect(task, asked))
+    assert task.score(examples, predictions)["f1"] == 1

@@ -1,0 +1,335 @@
+"""Tasks over files of one's own: columns are found, labels are in order, and every mistake has its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from tasks.samples import LONG, TEXTS, lines_of_json, written
+
+from bertsmith import config
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.tasks import choice, classification, pairs, regression
+from bertsmith.tasks.labelled import in_order
+from bertsmith.tasks.task import Example, Prediction, Settings
+from bertsmith.tasks.whole_texts import cut_examples
+from bertsmith.text import counting, wordpiece
+from bertsmith.types import Encoded
+
+
+def refusal(act: Callable[[], Any], kind: type[BertsmithError] = DataError) -> str:
+    with pytest.raises(kind) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def examples_of(settings: Settings, **files: Path) -> list[Example]:
+    return settings.build(files=files).examples(next(iter(files)))
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "label"),
+    [
+        ("text,label", "text", "label"),
+        ("id,Review,Stars", "Review", "Stars"),
+        ("id,document,label", "document", "label"),
+        ("sentence,gold_label,annotator", "sentence", "gold_label"),
+        ("label,whatever", "whatever", "label"),
+        ("id,whatever,class", "whatever", "class"),
+        ("text,verdict", "text", "verdict"),
+    ],
+)
+def test_columns_are_guessed_and_shown(header: str, text: str, label: str, tmp_path: Path) -> None:
+    names = header.split(",")
+    rows = [",".join({text: f"text {n}", label: "ab"[n % 2]}.get(name, str(n)) for name in names) for n in range(4)]
+    task = classification.Config().build(files={"train": written(tmp_path / "a.csv", "\n".join([header, *rows]))})
+    assert [example.texts for example in task.examples("train")] == [(f"text {n}",) for n in range(4)]
+    assert task.head() == {"kind": "classify", "labels": ["a", "b"]}
+    assert dict(task.found) == {"text": text, "label": label}
+
+
+def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "alpha,beta,gamma\nx,y,1\n")
+    said = refusal(lambda: examples_of(classification.Config(), train=path))
+    assert "no column looks like the text among alpha, beta, gamma: name it with text=COLUMN" in said
+    assert "header=false" in said
+    said = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
+    assert "no column 'alpa', only alpha, beta, gamma; did you mean alpha?; name it with text=COLUMN" in said
+    named = classification.Config(text="beta", label="gamma")
+    assert named.build(files={"test": path}, labels=("0", "1")).examples("test")[0].texts == ("y",)
+    bare = classification.Config(header=False, text="column2", label="column1")
+    first, *_ = examples_of(bare, train=written(tmp_path / "b.csv", "pos,fine\nneg,bad\n"))
+    assert (first.texts, first.gold, first.source.rpartition(":")[2]) == (("fine",), "pos", "1")
+
+
+def test_dev_has_the_columns_of_train(tmp_path: Path) -> None:
+    files = {
+        "train": written(tmp_path / "train.csv", "review,stars\ngood,1\nbad,0\n"),
+        "dev": written(tmp_path / "dev.csv", "text,label\ngood,1\n"),
+    }
+    assert "dev.csv: no column 'review'" in refusal(lambda: classification.Config().build(files=files).examples("dev"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["10", "9", "-1", "2"], ("-1", "2", "9", "10")),
+        (["b", "10", "9"], ("10", "9", "b")),
+        (["positive", "negative"], ("negative", "positive")),
+        (["긍정", "부정"], ("긍정", "부정")),
+    ],
+)
+def test_labels_in_order(labels: list[str], expected: tuple[str, ...]) -> None:
+    assert in_order(labels) == expected
+
+
+def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [1.0, 0.0, 10.0]}), path)
+    assert classification.Config().build(files={"train": path}).head()["labels"] == ["0", "1", "10"]
+    flags = lines_of_json(tmp_path / "a.jsonl", {"text": "a", "label": True}, {"text": "b", "label": False})
+    assert classification.Config().build(files={"train": flags}).head()["labels"] == ["false", "true"]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1.0, None]}), path)
+    assert "a.parquet:2: no right answer" in refusal(lambda: examples_of(classification.Config(), train=path))
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "message"),
+    [
+        ("a,pos\nb,neg\n", "c,neutral\n", "dev.csv:2: label 'neutral' is none of those that are learned (neg, pos)"),
+        (
+            "a,pos\nb,neg\n",
+            "c,pos\nd,Pos\n",
+            "dev.csv:3: label 'Pos' is none of those that are learned (neg, pos); did",
+        ),
+        ("a,pos\nb,neg\n", "c,\n", "dev.csv:2: no right answer, which every row of dev needs"),
+        ("a,pos\nb,pos\n", "c,pos\n", "train.csv: every row has the label 'pos'"),
+        ("".join(f"a,{n / 7}\n" for n in range(30)), "c,1\n", "30 different labels in 30 rows"),
+        ("a\n", "c,1\n", "train.csv:2: 1 cells, but the header has 2"),
+    ],
+)
+def test_wrong_labels_have_their_line(train: str, dev: str, message: str, tmp_path: Path) -> None:
+    files = {
+        "train": written(tmp_path / "train.csv", "text,label\n" + train),
+        "dev": written(tmp_path / "dev.csv", "text,label\n" + dev),
+    }
+    assert message in refusal(lambda: classification.Config().build(files=files).examples("dev"))
+
+
+def test_a_trained_models_labels_need_no_train_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "dev.csv", "text,label\na,pos\n")
+    task = classification.Config().build(files={"dev": path}, labels=("pos", "neg"))
+    assert task.target(task.examples("dev")[0]) == 0
+    said = refusal(lambda: classification.Config().build(files={"dev": path}).head())
+    assert "labels come from a train file or a trained model" in said
+    assert "pass --train" in said
+    assert classification.Config().build(files={}, labels=("a", "b")).head()["labels"] == ["a", "b"]
+
+
+def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> None:
+    path = written(tmp_path / "test.csv", "text\nhello\n,\n".replace(",", '""'))
+    task = classification.Config().build(files={"test": path}, labels=("a", "b"))
+    examples = task.examples("test")
+    assert [(example.texts, example.gold) for example in examples] == [(("hello",), None), (("",), None)]
+    said = refusal(lambda: task.score(examples, []))
+    assert "test.csv:2: no right answer, so that nothing can be scored" in said
+    only = written(tmp_path / "only.jsonl", json.dumps({"utterances": "hi"}) + "\n")
+    assert classification.Config().build(files={"test": only}).examples("test")[0].texts == ("hi",)
+
+
+def test_f1_needs_its_label(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
+    said = refusal(lambda: classification.Config(main="f1").build(files={"train": path}).head(), ConfigError)
+    assert "main=f1 needs to know of which of the 3 labels: name it, positive=" in said
+    said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head(), ConfigError)
+    assert "positive=Z is none of the labels (x, y, z)" in said
+    task = classification.Config(main="f1", positive="z").build(files={"train": path})
+    examples = task.examples("train")
+    answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
+    asked = [type("Asked", (), {"example": number}) for number in range(3)]
+    predictions = task.read(examples, asked, answers)  # type: ignore[arg-type]
+    assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
+    assert task.interval(examples, predictions).value == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "second"),
+    [
+        ("sentence1,sentence2,label", "sentence1", "sentence2"),
+        ("id,Premise,Hypothesis,label", "Premise", "Hypothesis"),
+        ("label,question1,question2", "question1", "question2"),
+        ("question,sentence,label", "question", "sentence"),
+    ],
+)
+def test_pairs_of_columns_are_guessed_together(header: str, first: str, second: str, tmp_path: Path) -> None:
+    cells = {first: "one", second: "two", "label": "yes"}
+    row = ",".join(cells.get(name, "0") for name in header.split(","))
+    task = pairs.Config().build(files={"test": written(tmp_path / "a.csv", f"{header}\n{row}\n")}, labels=("no", "yes"))
+    assert task.examples("test")[0].texts == ("one", "two")
+    assert dict(task.found) == {"first": first, "second": second, "label": "label"}
+
+
+def test_a_pair_that_is_half_named_is_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "a,b,c,label\n1,2,3,x\n")
+    said = refusal(lambda: examples_of(pairs.Config(first="a"), train=path))
+    assert "no column looks like the second" in said
+    whole = pairs.Config(first="c", second="a").build(files={"test": path}, labels=("x", "y"))
+    assert whole.examples("test")[0].texts == ("3", "1")
+
+
+def test_regression_takes_one_text_or_two(tmp_path: Path) -> None:
+    one = written(tmp_path / "one.csv", "review,stars\nfine,4.5\nbad,-1e0\n")
+    assert [(e.texts, e.gold) for e in examples_of(regression.Config(), train=one)] == [
+        (("fine",), 4.5),
+        (("bad",), -1.0),
+    ]
+    two = written(tmp_path / "two.tsv", "score\tsentence1\tsentence2\n2.5\ta\tb\n")
+    assert examples_of(regression.Config(), train=two)[0].texts == ("a", "b")
+    assert examples_of(regression.Config(text="sentence2"), train=two)[0].texts == ("b",)
+    wrong = written(tmp_path / "wrong.csv", "text,score\na,1\nb,much\n")
+    assert "wrong.csv:3: 'score' must be a number, found 'much'" in refusal(
+        lambda: examples_of(regression.Config(), train=wrong)
+    )
+    infinite = written(tmp_path / "infinite.csv", "text,score\na,inf\n")
+    assert "'score' must be a number, found 'inf'" in refusal(lambda: examples_of(regression.Config(), train=infinite))
+    with pytest.raises(ConfigError, match="name one or the other"):
+        regression.Config(text="a", first="b")
+
+
+def test_files_of_a_folder_are_found_by_name(tmp_path: Path) -> None:
+    for name in ("train.csv", "valid.csv", "test.tsv"):
+        written(tmp_path / name, "text,label\na,x\nb,y\n".replace(",", "\t" if name.endswith("tsv") else ","))
+    task = classification.Config().build(files={"data": tmp_path})
+    assert [len(task.examples(split)) for split in ("train", "dev", "test")] == [2, 2, 2]
+    (tmp_path / "empty").mkdir()
+    said = refusal(lambda: classification.Config().build(files={"data": tmp_path / "empty"}))
+    assert "has no file of classification: expected train.csv" in said
+    assert "is no folder" in refusal(lambda: classification.Config().build(files={"data": tmp_path / "train.csv"}))
+    assert "no split 'tain'" in refusal(lambda: classification.Config().build(files={"tain": tmp_path / "train.csv"}))
+
+
+def questions(folder: Path, *rights: Any, choices: Any = ("red", "green", "blue")) -> Path:
+    items = [{"question": f"q{n}", "choices": list(choices), "answer": right} for n, right in enumerate(rights)]
+    return lines_of_json(folder / "a.jsonl", *items)
+
+
+@pytest.mark.parametrize(
+    ("rights", "expected"),
+    [
+        ([0, 2, 1], [0, 2, 1]),
+        ([1, 3, 2], [0, 2, 1]),
+        (["1", "2"], [1, 2]),
+        (["A", "c"], [0, 2]),
+        (["blue", "red "], [2, 0]),
+    ],
+)
+def test_the_right_choice_by_number_letter_or_text(rights: list[Any], expected: list[int], tmp_path: Path) -> None:
+    assert [e.gold for e in examples_of(choice.Config(), train=questions(tmp_path, *rights))] == expected
+
+
+def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_path: Path) -> None:
+    train, dev = questions(tmp_path / "x", 1, 3), questions(tmp_path / "y", 1, 2)
+    task = choice.Config().build(files={"train": train, "dev": dev})
+    assert [example.gold for example in (*task.examples("train"), *task.examples("dev"))] == [0, 2, 0, 1]
+    assert task.found == {
+        **{"question": "question", "label": "answer", "choices": "choices"},
+        **{"told": "number", "counted_from": "1"},
+    }
+    assert [e.gold for e in examples_of(choice.Config(counted_from=1), train=dev)] == [0, 1]
+    numbers = questions(tmp_path / "z", 2, 1, choices=("2", "1"))
+    assert [e.gold for e in examples_of(choice.Config(), train=numbers)] == [0, 1]
+    assert [e.gold for e in examples_of(choice.Config(told="number", counted_from=1), train=numbers)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rights", "choices", "message"),
+    [
+        (
+            [0, 3],
+            ("a", "b", "c"),
+            "counts choices both from 0 and up to their number: say counted_from=0 or counted_from=1",
+        ),
+        ([0, 7], ("a", "b", "c"), "a.jsonl:2: '7' is no number, counted from 0 of one of the 3 choices"),
+        (["A", "E"], ("x", "y", "z"), "a.jsonl:2: 'E' is no letter of one of the 3 choices"),
+        (["red", "pink"], ("red", "green"), "a.jsonl:2: the right answer 'pink' is none of the choices (red, green)"),
+        (["red", "red"], ("red", "red"), "a.jsonl:1: the right answer 'red' stands twice among the choices"),
+        ([0], ("a",), "a.jsonl:1: 1 choices: a question has 2 to 100"),
+        ([0], [str(n) + "!" for n in range(101)], "101 choices"),
+        ([0], ["a", None], "a.jsonl:1: 'choices' must be a text, found nothing"),
+    ],
+)
+def test_wrong_choices_have_their_line(rights: list[Any], choices: Any, message: str, tmp_path: Path) -> None:
+    path = questions(tmp_path, *rights, choices=choices)
+    assert message in refusal(lambda: examples_of(choice.Config(), train=path))
+
+
+def test_choices_in_columns(tmp_path: Path) -> None:
+    text = "question,A,B,C,D,answer\nq,one,two,three,four,D\nr,yes,no,,,A\n"
+    first, second = examples_of(choice.Config(), train=written(tmp_path / "a.csv", text))
+    assert (first.texts, first.gold) == (("q", "one", "two", "three", "four"), 3)
+    assert (second.texts, second.gold) == (("r", "yes", "no"), 0)
+    gap = written(tmp_path / "b.csv", "question,A,B,C,answer\nq,one,,three,A\n")
+    assert "b.csv:2: 'B' is empty, but a later choice is not" in refusal(
+        lambda: examples_of(choice.Config(), train=gap)
+    )
+    other = written(tmp_path / "c.csv", "ask,this,that,right\nq,one,two,two\n")
+    assert "no columns look like choices" in refusal(lambda: examples_of(choice.Config(), train=other))
+    wrong = choice.Config(question="ask", choices=("this", "thta"))
+    said = refusal(lambda: examples_of(wrong, train=other))
+    assert "no column 'thta', only ask, this, that, right; did you mean that?; name it with choices=COLUMN" in said
+    named = choice.Config(question="ask", choices=("this", "that"))
+    assert examples_of(named, train=other)[0].gold == 1
+    listed = lines_of_json(
+        tmp_path / "d.jsonl", {"question": "q", "choices": {"label": ["A", "B"], "text": ["x", "y"]}}
+    )
+    assert examples_of(choice.Config(), test=listed)[0].texts == ("q", "x", "y")
+
+
+def test_settings_can_be_written_as_people_type_them() -> None:
+    typed = config.override(classification.Config(), ["positive=1", "main=f1", "header=false", "text=column2"])
+    assert typed == classification.Config(positive=1, main="f1", header=False, text="column2")
+    counted = config.override(choice.Config(), ["counted_from=1", 'choices=["A", "B"]'])
+    assert counted == choice.Config(counted_from=1, choices=("A", "B"))
+    with pytest.raises(ConfigError, match=r"counted_from=2 must be one of auto, 0, 1"):
+        config.override(choice.Config(), ["counted_from=2"])
+
+
+def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
+    settings = wordpiece.Config(min_count=1)
+    tokenizer = settings.learn(counting.count([LONG, *TEXTS], settings.splitter()), vocabulary_size=300)
+    seen: list[str] = []
+
+    class Watched(type(tokenizer)):  # type: ignore[misc]
+        def encode_batch(self, texts: Sequence[str]) -> list[Encoded]:
+            seen.extend(texts)
+            found: list[Encoded] = super().encode_batch(texts)
+            return found
+
+    tokenizer.__class__ = Watched
+    path = lines_of_json(
+        tmp_path / "a.jsonl",
+        {"question": "iron", "choices": ["the smith", LONG], "answer": 0},
+        {"question": "iron", "choices": ["iron", "the smith"], "answer": 1},
+    )
+    task = choice.Config(told="number").build(files={"train": path})
+    asked = task.rows(task.examples("train"), tokenizer, length=16)
+    assert sorted(seen) == sorted({"iron", "the smith", LONG})
+    assert [len(one.rows) for one in asked] == [2, 2]
+    assert cut_examples(asked) == 1
+    assert asked[0].rows[1].cut[1] > 0
+    assert task.read(task.examples("train"), asked, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
+
+
+def test_of_two_labels_the_second_one_has_the_f1(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.csv", "text,label\na,no\nb,no\nc,no\nd,yes\n")
+    for settings, expected in ((classification.Config(), 2 / 5), (classification.Config(positive="no"), 0.0)):
+        task = settings.build(files={"train": path})
+        examples = task.examples("train")
+        assert task.score(examples, [Prediction("yes")] * 4)["f1"] == pytest.approx(expected)

@@ -1,0 +1,212 @@
+"""Tags of your own: column files and tables, schemes, and what is said of files that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tasks.samples import lines_of_json, tabbed, written
+
+from bertsmith.scores.tags import SCHEMES, convert
+from bertsmith.tasks import tagging
+from bertsmith.tasks.tagged.tagging_task import Tagging
+
+GOLD = ("B-PER", "I-PER", "B-PER", "O", "B-LOC", "O", "I-LOC")
+WORDS = ("Ada", "Lovelace", "Grace", "in", "Seoul", ",", "Busan")
+
+
+def task(path: Path, **settings: Any) -> Tagging:
+    return tagging.Config(**settings).build(files={"train": path})
+
+
+def said(path: Path, split: str = "train", **settings: Any) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is what is tested
+        tagging.Config(**settings).build(files={split: path}, labels=("O", "B-PER", "I-PER")).examples(split)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("given", ["detect", "own"])
+def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -> None:
+    tags = convert(GOLD, to=scheme)
+    path = tabbed(tmp_path / "train.bio", *zip(WORDS, tags, strict=True))
+    found = task(path, scheme=scheme if given == "own" else "detect")
+    (example,) = found.examples("train")
+    assert example.gold == tuple(convert(GOLD, to="IOB2"))
+    assert found.found["train: scheme"] == scheme
+    assert found.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+
+
+def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
+    text = said(path)
+    assert f"{path}:4: I-PER goes on with nothing" in text
+    assert f"{path}:1: B-PER stands where no entity" in text
+    lenient = task(path, scheme="lenient")
+    assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
+    assert lenient.found["train: scheme"] == "IOB2, but for 1 tags"
+    assert f"{path}:4: I-PER goes on with nothing, so that this is not IOB2" in said(path, scheme="IOB2")
+
+
+def test_columns_are_counted_from_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.txt", "\ufeff1 Ada B-PER NN\r\n2 met O VB\r\n\r\n# note\r\n1 Seoul B-LOC NN\r\n")
+    found = task(path, words="2", tags="3", comment="#").examples("train")
+    assert [example.texts[0] for example in found] == ["Ada met", "Seoul"]
+    assert [example.gold for example in found] == [("B-PER", "O"), ("B-LOC",)]
+    assert [example.source for example in found] == [f"{path}:1", f"{path}:5"]
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "expected"),
+    [
+        ("", {}, "has no sentences"),
+        ("\n\n", {}, "has no sentences"),
+        ("Ada B-PER\nmet\n", {}, ":2: 1 columns, but the first line has 2"),
+        ("Ada\nmet\n", {}, ":1: one column only"),
+        ("Ada B-PER\nmet X-PER\n", {}, ":2: 'X-PER' is no tag"),
+        ("Ada NN PER\n", {}, ":1: 'PER' is no tag"),
+        ("Ada B-PER\n\nSeoul B-LOC\n", {}, ":3: 'B-LOC' (in IOB2) is none of the tags that are learned"),
+        ("Ada B-PRE\n", {}, "did you mean B-PER?"),
+        ("Ada B-PER\n", {"tags": "3"}, ":1: no column 3, only 2"),
+        ("Ada B-PER\n", {"tags": "ner"}, "tags=ner: the columns of"),
+        ("Ada B-PER\n", {"words": "0"}, "words=0: the columns of"),
+        (b"Ada B-PER\n\xff O\n", {}, ":2: byte 0xff is not UTF-8"),
+    ],
+)
+def test_wrong_column_files_are_one_clear_line(
+    content: str | bytes, settings: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "dev.conll", content)
+    text = said(path, "dev", **settings)
+    assert expected in text
+    assert str(path) in text
+
+
+def test_a_train_file_without_entities_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.conll", "Ada O\n")
+    with pytest.raises(ValueError, match="no entity to learn from"):
+        task(path).examples("train")
+    with pytest.raises(ValueError, match=r"nothing\.conll cannot be read"):
+        task(tmp_path / "nothing.conll").examples("train")
+
+
+def test_a_type_that_train_never_has_is_refused_in_dev(tmp_path: Path) -> None:
+    files = {
+        "train": written(tmp_path / "train.conll", "Ada B-PER\n"),
+        "dev": written(tmp_path / "dev.conll", "in O\nSeoul B-LOC\n"),
+    }
+    with pytest.raises(ValueError, match=r"dev\.conll:2: 'B-LOC' .* is none of the tags"):
+        tagging.Config().build(files=files).examples("dev")
+
+
+def test_a_test_file_may_lack_tags(tmp_path: Path) -> None:
+    written(tmp_path / "train.conll", "Ada B-PER\n")
+    written(tmp_path / "test.conll", "Ada\nmet\n\nGrace\n")
+    found = tagging.Config().build(files={"data": tmp_path})
+    assert [(example.texts[0], example.gold) for example in found.examples("test")] == [
+        ("Ada met", None),
+        ("Grace", None),
+    ]
+    assert not found.has("dev")
+
+
+def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.conll", "Ada B-PER\n")
+    files = {"train": path}
+    assert tagging.Config().build(files=files, labels=("I-PER", "O", "B-PER")).head()["labels"] == [
+        "I-PER",
+        "O",
+        "B-PER",
+    ]
+    for labels in (("O", "S-PER"), ("B-PER", "I-PER"), ("LABEL_0", "LABEL_1")):
+        with pytest.raises(ValueError, match="not tags in IOB2"):
+            tagging.Config().build(files=files, labels=labels)
+    with pytest.raises(ValueError, match="pass --train"):
+        tagging.Config().build(files={}).head()
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_words_and_tags_as_lists(tmp_path: Path) -> None:
+    item = {
+        "id": "x",
+        "tokens": list(WORDS),
+        "ner_tags": convert(GOLD, to="IOB1"),
+        "raw": "Ada Lovelace, Grace in  Seoul, Busan",
+    }
+    path = lines_of_json(tmp_path / "train.jsonl", item)
+    found = task(path)
+    (example,) = found.examples("train")
+    assert (example.id, example.texts[0]) == ("x", " ".join(WORDS))
+    assert example.gold == tuple(convert(GOLD, to="IOB2"))
+    assert found.found == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
+    (own,) = task(path, text="raw").examples("train")
+    assert own.texts[0] == item["raw"]
+    assert [own.texts[0][begin:end] for begin, end in own.spans] == list(WORDS)
+
+
+def test_texts_and_entities_by_character(tmp_path: Path) -> None:
+    text = "e\u0301 Ada 👩‍🔧 in Seoul-based 쇠."
+    start = text.index("Ada")
+    entities: list[Any] = [[start, start + 3, "PER"], {"start": 0, "end": 3, "type": "LOC", "text": "e\u0301 "}]
+    path = written(tmp_path / "train.json", json.dumps([{"text": text, "entities": entities}]))
+    (example,) = task(path).examples("train")
+    assert [text[begin:end] for begin, end in example.spans] == [
+        "e\u0301",
+        "Ada",
+        "👩‍🔧",
+        "in",
+        "Seoul-based",
+        "쇠",
+        ".",
+    ]
+    assert example.gold == ("B-LOC", "B-PER", "O", "O", "O", "O", "O")
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (
+            {"text": "Ada met", "entities": [[0, 9, "PER"]]},
+            ":1: entity 1 goes from character 0 to 9, but the text has 7",
+        ),
+        ({"text": "Ada met", "entities": [[3, 3, "PER"]]}, "entity 1 goes from character 3 to 3"),
+        ({"text": "Ada met", "entities": [[3, 4, "PER"]]}, "entity 1 is white space only"),
+        ({"text": "Ada met", "entities": [{"start": 0, "end": 3, "label": "PER", "text": "Bob"}]}, "is 'Bob', but"),
+        ({"text": "Ada met", "entities": [[0, 3, "PER"], [0, 7, "PER"]]}, "PER 'Ada' and PER 'Ada met' overlap"),
+        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends within 'Ada-based': say unit=part"),
+        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends within '대장장이는': say unit=character"),
+        ({"text": "Ada", "entities": ["PER"]}, "entity 1 is PER: expected"),
+        ({"text": "Ada", "entities": {"start": 0}}, "must be a list of entities"),
+        ({"text": "Ada", "entities": None}, ":1: no tags"),
+        ({"text": None, "entities": []}, ":1: 'text' must be a text, found nothing"),
+        ({"tokens": ["Ada"], "tags": ["B-PER", "O"]}, ":1: 1 words but 2 tags"),
+        ({"tokens": ["Ada"], "tags": [3]}, ":1: item 1 of 'tags' must be a tag such as B-PER, found '3'"),
+        ({"tokens": ["Ada"], "tags": "B-PER"}, ":1: 'tags' must be a list"),
+        ({"tokens": ["Ada"], "tags": ["B"], "x": 1, "y": 2}, ", word 1: 'B-_' (in IOB2) is none of the tags"),
+        ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column looks like the tags among words, a, b"),
+    ],
+)
+def test_wrong_tables_are_one_clear_line(item: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    path = lines_of_json(tmp_path / "dev.jsonl", item)
+    text = said(path, "dev")
+    assert expected in text
+    assert str(path) in text
+
+
+def test_units_below_words_let_entities_end_anywhere(tmp_path: Path) -> None:
+    path = lines_of_json(tmp_path / "train.jsonl", {"text": "대장장이는 쇠", "entities": [[0, 4, "PER"]]})
+    (example,) = task(path, unit="character").examples("train")
+    assert example.gold == ("B-PER", "I-PER", "I-PER", "I-PER", "O", "O", "O")
+    path = lines_of_json(tmp_path / "train.jsonl", {"text": "Ada-based", "entities": [[0, 3, "PER"]]})
+    (example,) = task(path, unit="part").examples("train")
+    assert example.gold == ("B-PER", "O", "O")
+
+
+def test_words_that_are_not_in_the_text_are_named(tmp_path: Path) -> None:
+    path = lines_of_json(tmp_path / "dev.jsonl", {"tokens": ["Ada", "Bob"], "tags": ["O", "O"], "raw": "Ada met"})
+    assert ":1: word 2, 'Bob', is not in the text" in said(path, "dev", text="raw")

@@ -1,0 +1,220 @@
+"""`finetune` end to end at the smallest size: every kind of task is learned; a stopped run ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import call
+
+from bertsmith import config, run
+from bertsmith.encoders import bert
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
+from bertsmith.finetuning.tuning import Tuning, make_tuning
+from bertsmith.finetuning.work import build_task, finetune, open_with_head, prepare
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm
+from bertsmith.text.tokenizer import load
+from bertsmith.text.wordpiece import Config
+from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.train.world import World
+from bertsmith.types import NOT_ASKED
+from bertsmith.weights.folder_tokenizer import vocabulary_of
+from bertsmith.weights.model_folder import save_model
+
+COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
+QUICK = ["epochs=6", "rows=16", "rate=3e-3", "save_every=7", "length=32"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with random weights and a tokenizer for the words of these tests."""
+    base = tmp_path_factory.mktemp("finetune")
+    words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
+    (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
+    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=120, workers=1, quiet=True)
+    tokenizer = load(base / "t")
+    torch.manual_seed(1)
+    encoder = bert.Config(
+        layers=2,
+        width=32,
+        heads=2,
+        vocabulary_size=128,
+        positions=64,
+        initial_range=0.1,
+        dropout=0,
+        attention_dropout=0,
+    )
+    save_model(Model.build(encoder, [masked_lm.Config()], vocabulary=vocabulary_of(tokenizer)), tokenizer, base / "m")
+    return base / "m"
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
+    """Examples whose answers stand in their texts."""
+    draw = random.Random(seed)
+    found: list[dict[str, object]] = []
+    for _ in range(count):
+        colour, metal = draw.choice(COLOURS), draw.choice(METALS)
+        text = f"the smith has {colour} {metal} {'불 ' * draw.randrange(4)}and a thing"
+        if kind == "classification":
+            found.append({"text": text, "label": metal})
+        elif kind == "pairs":
+            other = draw.choice(METALS) if draw.random() < 0.5 else metal
+            found.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
+        elif kind == "regression":
+            found.append({"text": text, "score": float(METALS.index(metal))})
+        elif kind == "choice":
+            choices = draw.sample(METALS, 3)
+            choices = [metal, *[one for one in choices if one != metal][:2]]
+            draw.shuffle(choices)
+            found.append({"question": text, "choices": choices, "label": choices.index(metal)})
+        elif kind == "qa":
+            found.append({"question": "which metal", "context": text, "answer": metal})
+        else:
+            words = text.split()
+            tags = ["B-METAL" if word in METALS else "B-COLOUR" if word in COLOURS else "O" for word in words]
+            found.append({"tokens": words, "tags": tags})
+    return found
+
+
+def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> Tuning:
+    files = {
+        "train": write(folder / "train.jsonl", made_up(kind, count, 0)),
+        "dev": write(folder / "dev.jsonl", made_up(kind, 40, 1)),
+    }
+    return make_tuning(kind, model, files, [*QUICK, *changes])
+
+
+CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}
+HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
+
+
+@pytest.mark.parametrize("kind", CHANCE)
+def test_every_kind_of_task_is_learned(kind: str, model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of(kind, model, tmp_path, *HARDER.get(kind, []), count=128)
+    found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    assert found[f"score/{found['main']}"] > CHANCE[kind] + 0.25, found
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    best = max(event[f"score/{found['main']}"] for event in events if event["kind"] == "evaluation")
+    kept = next(event for event in events if event["kind"] == "evaluation" and event["step"] == found["best_step"])
+    assert kept[f"score/{found['main']}"] == best
+
+
+def losses(folder: Path) -> list[str]:
+    return [float(event["loss"]).hex() for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    finetune(tuning, tmp_path / "whole", device="cpu", quiet=True)
+    kept = tmp_path / "whole" / "checkpoints"
+    middle = sorted(kept.iterdir())[0]
+    finetune(tuning, tmp_path / "again", device="cpu", quiet=True, resume=str(middle))
+    done = int(middle.name.removeprefix("step-"))
+    assert losses(tmp_path / "again") == losses(tmp_path / "whole")[done:]
+    for name in ("best", "last"):
+        weights = [(tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "again")]
+        assert weights[0] == weights[1]
+
+
+def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:
+    tuning_of("classification", model, tmp_path)
+    files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
+    words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
+    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "length=32"]
+    first = json.loads(call(*words).stdout)
+    assert [row["runs"] for row in first["rates"]] == [2, 2]
+    assert first["kept"]["rate"] == 3e-3
+    assert first["rates"][0]["mean"] > first["rates"][1]["mean"] + 0.2
+    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("rate-*/events.jsonl")}
+    again = json.loads(call(*words).stdout)
+    assert again["kept"] == first["kept"]
+    assert {path: path.stat().st_mtime_ns for path in marks} == marks
+    kept = Path(first["kept"]["run"]) / "best" / "model.safetensors"
+    assert (tmp_path / "s" / "best" / "model.safetensors").read_bytes() == kept.read_bytes()
+
+
+def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("tagging", model, tmp_path)
+    task = build_task(tuning)
+    _, tokenizer, _ = open_with_head(tuning, task)
+    ready = prepare(tuning, task, tokenizer, positions=64)
+    shared = {"length": 32, "padding_id": 0, "rows": 16, "steps": 4, "seed": 5}
+
+    def samples(micro: int, world: World, step: int) -> list[int]:
+        feeder = TaskFeeder(ready.train, "tag", micro_rows=micro, world=world, **shared)
+        return [int(batch.samples.flatten()[first]) for batch in feeder(step) for first in batch.firsts.tolist()]
+
+    for step in (0, 3, 11):
+        whole = samples(0, World(), step)
+        assert len(set(whole)) == 16
+        assert samples(4, World(), step) == whole
+        assert samples(4, World(0, 2), step) + samples(4, World(1, 2), step) == whole
+
+
+def test_an_epoch_takes_every_question_once() -> None:
+    order = Order(10, seed=3)
+    taken = order.take(0, 30)
+    for epoch in range(3):
+        assert sorted(number for turn, number in taken if turn == epoch) == list(range(10))
+    assert [number for _, number in taken[:10]] != [number for _, number in taken[10:20]]
+    assert order.take(17, 5) == taken[17:22]
+
+
+def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("choice", model, tmp_path)
+    task = build_task(tuning)
+    _, tokenizer, _ = open_with_head(tuning, task)
+    asked = task.rows(task.examples("dev"), tokenizer, length=32)
+    seen: list[int] = []
+    for numbers, batch in batches_in_order(asked, "choose", length=32, padding_id=0, places=200):
+        assert batch.ids.numel() <= 400
+        assert len(batch.firsts) == sum(len(asked[number].rows) for number in numbers)
+        seen += numbers
+    assert sorted(seen) == list(range(len(asked)))
+    unknown = make_batch([config.dataclasses.replace(asked[0], target=None)], "choose", length=32, padding_id=0)
+    assert np.all(unknown.labels["choose"].numpy() == NOT_ASKED)
+
+
+def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    task = build_task(tuning)
+    known, _, _ = open_with_head(tuning, task)
+    fresh, _, notes = open_with_head(config.override(tuning, ["fresh=true"]), task)
+    assert not torch.equal(known.encoder.table, fresh.encoder.table)
+    assert torch.equal(
+        known.objectives["classify"].get_parameter("head.weight"),
+        fresh.objectives["classify"].get_parameter("head.weight"),
+    )
+    assert "random weights" in notes[-1]
+
+
+def test_bad_input(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    with pytest.raises(ConfigError, match="length=99 is more than the 64 positions"):
+        finetune(config.override(tuning, ["length=99"]), tmp_path / "r", device="cpu", quiet=True)
+    with pytest.raises(DataError, match="pass --train FILE"):
+        finetune(make_tuning("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
+    with pytest.raises(ConfigError, match="do not divide steps of 16"):
+        finetune(config.override(tuning, ["micro_rows=5"]), tmp_path / "r", device="cpu", quiet=True)
+    done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
+    assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)
