@@ -29,7 +29,7 @@ RECIPE = "recipe.json"
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
 FREE = {"micro_rows", "save_every", "keep", "evaluate_every", "evaluate_rows", "patience"}
-FREE |= {"passes.compile", "passes.recompute", "passes.shard", "passes.deterministic"}
+FREE |= {"passes.compile", "passes.graphs", "passes.recompute", "passes.shard", "passes.deterministic"}
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from bertsmith.corpus.packing.packing import Packing
 from bertsmith.durable import Disk
 from bertsmith.errors import StorageError
 from bertsmith.model import Model
-from bertsmith.pretraining import feeder, work
-from bertsmith.train import checkpoint, checkpoints, passes
+from bertsmith.pretraining import work
+from bertsmith.train import ahead, checkpoint, checkpoints, passes
 from bertsmith.train.checkpoints import Checkpoints
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
@@ -177,7 +177,7 @@ def checked_each_time() -> None:
 
 
 def patient(seconds: float) -> None:
-    feeder.PATIENCE = seconds
+    ahead.PATIENCE = seconds
 
 
 def record(folder: str) -> None:

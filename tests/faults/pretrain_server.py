@@ -67,8 +67,12 @@ class Call:
     def work(self, seconds: float) -> None:
         """Waits until the call has worked so long: on a crowded machine that is no matter of the clock."""
         deadline = time.monotonic() + seconds * 40
-        while self._worked() < seconds and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        while self._worked() < seconds and time.monotonic() < deadline and not self._ended():
+            time.sleep(0.001)
+
+    def _ended(self) -> bool:
+        path = Path(f"/proc/{self.pid}/stat")
+        return path.exists() and path.read_text().rpartition(")")[2].split()[0] == "Z"
 
     def _worked(self) -> float:
         path = Path(f"/proc/{self.pid}/schedstat")  # nanoseconds of its main thread come first

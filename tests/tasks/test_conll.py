@@ -47,6 +47,15 @@ def test_prediction_files_are_the_files_with_one_more_column(tmp_path: Path) -> 
     assert [example.gold for example in examples] == [("B-PER", "O"), ("B-LOC", "B-LOC")]
 
 
+def test_wnut_has_lines_of_one_tab_between_sentences(tmp_path: Path) -> None:
+    path = written(tmp_path / "train.conll", "@ada\tB-person\n.\tO\n\t\nSeoul\tB-location\n\t\n")
+    found = conll.Config(name="wnut17").build(files={"train": path}).examples("train")
+    assert [(example.texts[0], example.source) for example in found] == [
+        ("@ada .", f"{path}:1"),
+        ("Seoul", f"{path}:4"),
+    ]
+
+
 def test_klue_is_tagged_by_character(tmp_path: Path) -> None:
     task = conll.Config(name="klue-ner").build(files={"dev": written(tmp_path / "dev.tsv", KLUE)})
     examples = task.examples("dev")

@@ -18,7 +18,7 @@ from bertsmith.scores import entities
 from bertsmith.tasks import conll, tagging
 from bertsmith.tasks.tagged.sentences import cut
 from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.tagged.windows import AskedWords, windows
+from bertsmith.tasks.tagged.windows import AskedWords, first_tokens, streams, windows
 from bertsmith.tasks.task import Asked, Example
 from bertsmith.text import byte_bpe, counting, unigram, wordpiece
 from bertsmith.text.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int,
         assert begin <= first <= end <= begin + room
         for token in range(first, end):
             sides = [min(token - other, other + room - 1 - token) for other, _, _ in found]
-            assert min(token - begin, begin + room - 1 - token) >= max(sides) - 1  # the middle may lie between tokens
+            assert min(token - begin, begin + room - 1 - token) == max(sides)
     for (before, _, _), (begin, _, _) in pairwise(found):
         assert before + room - begin >= min(overlap, room // 2)
 
@@ -184,6 +184,16 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
     assert all(0.99 < entity["score"] <= 1 for entity in prediction.detail["entities"])
 
 
+def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() -> None:
+    text = "e\u0301 x\u200b\x01"
+    example = Example(id="0", texts=(text,))
+    (stream,) = streams([example], [cut(text, "character")], together=False)
+    offsets = np.array([[0, 1], [2, 4]], np.int32)  # accents stripped, and a token that takes the space before it
+    assert first_tokens(stream, offsets, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
+    assert first_tokens(stream, offsets, characters=False).tolist() == [0, -1, -1, 1, -1, -1]
+    assert first_tokens(stream, offsets[:0], characters=True).tolist() == [-1] * 6
+
+
 def test_texts_without_words_are_asked_by_the_same_rows_as_their_words() -> None:
     task = in_use()
     text = "Ada met state-of-the-art 쇠, twice!"
@@ -263,6 +273,16 @@ def test_the_mean_over_types_has_an_interval_too(tmp_path: Path) -> None:
     assert interval.low < interval.value < interval.high
     assert 0 < scores["character_macro_f1"] < 1
     assert scores["accuracy"] == pytest.approx((5 * 12 - 6 * 4) / (5 * 12))  # the space does not count
+
+
+def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
+    for name, path in (("klue-ner", "dev.tsv"), ("wnut17", "dev.conll")):
+        task = conll.Config(name=name).build(files={"dev": written(tmp_path / path, "쇠\tO\n\n쇠\tO\n")})
+        examples = task.examples("dev")
+        asked = task.rows(examples, tokenizer(), length=16)
+        predictions = task.read(examples, asked, [sure(one, task.labels) for one in asked])
+        assert task.score(examples, predictions)["accuracy"] == 1
+        assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main] == 0
 
 
 def test_unknown_tags_cannot_be_scored() -> None:

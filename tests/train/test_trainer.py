@@ -383,3 +383,14 @@ def test_a_second_signal_does_not_wait() -> None:
         stopper.ask()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_sleeps_drops_nothing() -> None:
+    thawing = Plan(steps=4, rate=1e-3, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=99)))
+    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.0)
+    made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
+    next(made)
+    assert [part.training for part in made.model.depths()] == [False] * (made.parts - 1) + [True]
+    next(made)
+    next(made)
+    assert all(part.training for part in made.model.depths())

@@ -1,6 +1,5 @@
 """Pre-training: shards and a recipe become a run folder with models in it."""
 
-from bertsmith.pretraining.feeder import PATIENCE
 from bertsmith.pretraining.work import pretrain
 
-__all__ = ["PATIENCE", "pretrain"]
+__all__ = ["pretrain"]

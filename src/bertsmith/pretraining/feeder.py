@@ -1,63 +1,23 @@
-"""The micro-batches of each step on one rank; the next step's are made while this one is computed."""
+"""The micro-batches of each step on one rank: rows of a packing, whatever was asked for before."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as TooLate
-from threading import Thread
-
 from bertsmith.batching import from_packed
 from bertsmith.corpus.packing.packing import Packing
-from bertsmith.errors import DataError
 from bertsmith.recipe import Recipe
+from bertsmith.train.ahead import Ahead
 from bertsmith.train.world import World
 from bertsmith.types import Batch
 
-PATIENCE = 300.0  # seconds until batches that do not come are an error: a file server may hang for ever
 
-
-class Feeder:
-    """`feeder(step)`, counted from 0: any step can be asked for, the one after the last is ready soonest."""
+class Feeder(Ahead):
+    """`feeder(step)`, counted from 0."""
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
-        """`source` is where the rows come from, for messages."""
-        self.recipe, self.packing, self.world, self.source = recipe, packing, world, source
+        super().__init__(self._make, source=source)
+        self.recipe, self.packing, self.world = recipe, packing, world
         self.rows = (recipe.micro_rows or recipe.rows.full // world.size) * world.size
         recipe.rows.micro_batches(0, self.rows)  # an error at once where they do not divide evenly
-        self._next: tuple[int, Future[list[Batch]]] | None = None
-        self._waits: dict[int, float] = {}
-
-    def __call__(self, step: int) -> Sequence[Batch]:
-        """The micro-batches of a step."""
-        began, waiting = time.monotonic(), self._next
-        ready = waiting[1] if waiting is not None and waiting[0] == step else self._begin(step)
-        try:
-            found = ready.result(timeout=PATIENCE)
-        except TooLate as error:
-            raise DataError(
-                f"no batch for step {step + 1:,} within {PATIENCE:g} seconds: is the disk of {self.source} in order?"
-            ) from error
-        self._waits[step] = time.monotonic() - began
-        self._next = (step + 1, self._begin(step + 1))
-        return found
-
-    def waited(self, number: int) -> float:
-        """Seconds that step `number`, counted from 1, waited for its batches; forgotten once it is told."""
-        return self._waits.pop(number - 1, 0.0)
-
-    def _begin(self, step: int) -> Future[list[Batch]]:
-        """Has a step's batches made in a thread of their own, which does not keep a process alive if it hangs."""
-        promised: Future[list[Batch]] = Future()
-        Thread(target=self._keep, args=(promised, step), name=f"batches-{step}", daemon=True).start()
-        return promised
-
-    def _keep(self, promised: Future[list[Batch]], step: int) -> None:
-        try:
-            promised.set_result(self._make(step))
-        except BaseException as error:  # whoever waits for the batches is told
-            promised.set_exception(error)
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"

@@ -43,6 +43,9 @@ class Settings:
     precision: Literal["auto", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
+    graphs: bool = (
+        False  # replay compiled steps as CUDA graphs: for small steps, whose launches take longer than they do
+    )
     deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
     shard: bool = False  # weights, gradients and moments split over the ranks (FSDP2): for what does not fit one device
@@ -75,7 +78,7 @@ class Passes:
         if settings.shard and world.size > 1:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
-            self.holding = Whole(module, world, compiles=compiles)
+            self.holding = Whole(module, world, compiles=compiles, graphs=settings.graphs and compiles)
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
@@ -96,7 +99,7 @@ class Passes:
         _seed_dropout(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
         with self.holding.exchange(last):
             with self._autocast():
-                loss = self.holding(batch)
+                loss = self.holding(batch, alone=micro == 0 and last)
             total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
             total.backward()  # type: ignore[no-untyped-call]
         return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)

@@ -101,10 +101,11 @@ def _pool(texts: list[str], frame: Frame, encode: FlatEncoder) -> Pool:
     specials = np.array([part for part in frame.pair if isinstance(part, int)], np.int32)
     flat = encode(texts)
     begins = np.cumsum(flat.sizes) - flat.sizes
-    marks = {character for character in set("".join(texts)) if unicodedata.category(character) == "Mn"}
-    for number, text in enumerate(texts if marks else ()):
-        if not marks.isdisjoint(text):
-            _take_marks(text, marks, flat.offsets[begins[number] : begins[number] + flat.sizes[number]])
+    beyond = [number for number, text in enumerate(texts) if not text.isascii()]
+    characters = set("".join([texts[number] for number in beyond]))
+    marks = {character for character in characters if unicodedata.category(character) == "Mn"}
+    for number in beyond if marks else ():
+        _take_marks(texts[number], marks, flat.offsets[begins[number] : begins[number] + flat.sizes[number]])
     return Pool(
         ids=np.concatenate([specials, flat.ids]),
         offsets=np.concatenate([np.zeros((len(specials), 2), np.int32), flat.offsets]),

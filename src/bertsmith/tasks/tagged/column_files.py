@@ -43,15 +43,15 @@ def read(path: Path, columns: Columns, *, tagged: bool = True) -> list[Sentence]
     blocks = list(_blocks(_lines(path, name), columns))
     if not blocks:
         raise DataError(f"{name} has no sentences: the file is empty")
-    first = blocks[0].lines[0]
+    first, where = blocks[0].lines[0], f"{name}:{blocks[0].numbers[0]}"
     separator = "\t" if "\t" in first else None
     width = len(_cells(first, separator))
-    word = _place(columns.word, width, f"{name}:{blocks[0].numbers[0]}", "words")
+    word = _place(columns.word, width, where, "words")
     tag = None
     if tagged or width > max(1, columns.tag):
         if width == 1:
-            raise DataError(f"{name}:{blocks[0].numbers[0]}: one column only: a word and its tag are needed")
-        tag = _place(columns.tag, width, f"{name}:{blocks[0].numbers[0]}", "tags")
+            raise DataError(f"{where}: one column only: a word and its tag are needed, with a tab or spaces between")
+        tag = _place(columns.tag, width, where, "tags")
     own = [block.id for block in blocks]
     ids = own if all(own) and len(set(own)) == len(own) else [str(number) for number in range(len(blocks))]
     found = []

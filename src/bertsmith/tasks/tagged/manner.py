@@ -13,7 +13,7 @@ from bertsmith.tasks.tagged.schemes import Given
 class Manner:
     """How words are put to a model."""
 
-    # document: a row holds as many sentences of a document as fit (devlin2018bert, section 5.3)
+    # document: a row holds as many sentences of a document as fit (BERT, section 5.3)
     context: Literal["sentence", "document"] = "sentence"
     overlap: int = 128  # tokens that neighbouring windows share where a text is longer than a row
     scheme: Given = "detect"  # how the files spell entities

@@ -69,8 +69,7 @@ def _bridged(said: Sequence[str | None]) -> list[str]:
     for word, tag in enumerate(said):
         if tag is None:
             before = found[-1] if found else OUTSIDE
-            inside = before != OUTSIDE and behind[word] == _goes_on(before)
-            tag = behind[word] if inside else OUTSIDE
+            tag = behind[word] if behind[word] == _goes_on(before) else OUTSIDE
         found.append(tag)
     return found
 

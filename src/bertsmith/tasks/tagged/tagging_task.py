@@ -143,12 +143,12 @@ class Tagging(Task):
         scheme: tags.Scheme | None = "IOB2" if self.strict else None
         if not self.strict:
             return bootstrap(entities.sentence_counts(gold, said, scheme=scheme), lambda sums: f1_of(sums[..., :3]))
-        kinds = list(entities.score(gold, said, scheme=scheme).by_type)
+        kinds = list(entities.score(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
         parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
 
         def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
             by_kind = f1_of(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
-            found: NDArray[np.float64] = by_kind.mean(axis=-1) if kinds else np.zeros(sums.shape[:-1])
+            found: NDArray[np.float64] = by_kind.mean(axis=-1)
             return found
 
         return bootstrap(np.array(parts).reshape(len(parts), -1), mean)
