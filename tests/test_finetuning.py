@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,48 +10,21 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
+from finetuning_world import QUICK, tiny_model, tuning_of
 
-from bertsmith import config, run
-from bertsmith.encoders import bert
+from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
-from bertsmith.finetuning.tuning import Tuning, make_tuning
+from bertsmith.finetuning.tuning import make_tuning
 from bertsmith.finetuning.work import build_task, finetune, open_with_head, prepare
-from bertsmith.model import Model
-from bertsmith.objectives import masked_lm
-from bertsmith.text.tokenizer import load
-from bertsmith.text.wordpiece import Config
 from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.world import World
 from bertsmith.types import NOT_ASKED
-from bertsmith.weights.folder_tokenizer import vocabulary_of
-from bertsmith.weights.model_folder import save_model
-
-COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
-QUICK = ["epochs=6", "rows=16", "rate=3e-3", "save_every=7", "length=32"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder with random weights and a tokenizer for the words of these tests."""
-    base = tmp_path_factory.mktemp("finetune")
-    words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
-    (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
-    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=120, workers=1, quiet=True)
-    tokenizer = load(base / "t")
-    torch.manual_seed(1)
-    encoder = bert.Config(
-        layers=2,
-        width=32,
-        heads=2,
-        vocabulary_size=128,
-        positions=64,
-        initial_range=0.1,
-        dropout=0,
-        attention_dropout=0,
-    )
-    save_model(Model.build(encoder, [masked_lm.Config()], vocabulary=vocabulary_of(tokenizer)), tokenizer, base / "m")
-    return base / "m"
+    return tiny_model(tmp_path_factory.mktemp("finetune"))
 
 
 @pytest.fixture(autouse=True)
@@ -61,47 +33,6 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
-    """Examples whose answers stand in their texts."""
-    draw = random.Random(seed)
-    found: list[dict[str, object]] = []
-    for _ in range(count):
-        colour, metal = draw.choice(COLOURS), draw.choice(METALS)
-        text = f"the smith has {colour} {metal} {'불 ' * draw.randrange(4)}and a thing"
-        if kind == "classification":
-            found.append({"text": text, "label": metal})
-        elif kind == "pairs":
-            other = draw.choice(METALS) if draw.random() < 0.5 else metal
-            found.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
-        elif kind == "regression":
-            found.append({"text": text, "score": float(METALS.index(metal))})
-        elif kind == "choice":
-            choices = draw.sample(METALS, 3)
-            choices = [metal, *[one for one in choices if one != metal][:2]]
-            draw.shuffle(choices)
-            found.append({"question": text, "choices": choices, "label": choices.index(metal)})
-        elif kind == "qa":
-            found.append({"question": "which metal", "context": text, "answer": metal})
-        else:
-            words = text.split()
-            tags = ["B-METAL" if word in METALS else "B-COLOUR" if word in COLOURS else "O" for word in words]
-            found.append({"tokens": words, "tags": tags})
-    return found
-
-
-def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> Tuning:
-    files = {
-        "train": write(folder / "train.jsonl", made_up(kind, count, 0)),
-        "dev": write(folder / "dev.jsonl", made_up(kind, 40, 1)),
-    }
-    return make_tuning(kind, model, files, [*QUICK, *changes])
 
 
 CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from bertsmith.runs.report import write_report
 from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
-VOCABULARY = 8000
+VOCABULARY = 4000
 SAMPLES = (
     "The tokenizer splits unbelievably long words into pieces.",
     "바다에서 바람이 불면 고래의 노래가 들린다.",
@@ -32,16 +33,18 @@ SETTINGS = (
     "optimizer.kind=adamw",
     "plan.schedule.kind=linear",
     "plan.minutes=2",
-    "plan.rate=1e-3",
+    "plan.rate=2e-3",
     "plan.warmup=0.1",
     "encoder.initial_range=0.05",
-    "objectives.masked_lm.rate=0.3",
+    "objectives.masked_lm.rate=0.2",
     "encoder.dropout=0",
     "encoder.attention_dropout=0",
     "evaluate_every=500",
     "evaluate_rows=512",
     "save_every=500",
 )
+TUNING = ("rate=1e-3", "epochs=6", "rows=16", "length=64")
+CLASSES, SENTENCES = 6, 150  # of the task, and of each class
 GAPS = (
     "Return a list of the [MASK] in the file.",
     "This function raises a [MASK] if the value is not valid.",
@@ -86,7 +89,15 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     _pretrain(output, minutes=minutes, quiet=quiet)
     _step(5, "Words that were hidden", f'bertsmith fill-mask {output}/run/best "{GAPS[0]}"')
     _fill(output / "run" / "best")
-    _step(6, "Report", f"bertsmith runs plot {output}/run")
+    words = " ".join(TUNING)
+    _step(
+        6,
+        "A task: which package does a sentence describe?",
+        f"bertsmith finetune {output}/run/best -t classification --train {output}/task/train.jsonl "
+        f"--dev {output}/task/dev.jsonl -o {output}/task/run {words}",
+    )
+    _finetune(output)
+    _step(7, "Report", f"bertsmith runs plot {output}/run")
     _report(output / "run")
     terminal.console.print(f"\nDone in {time.monotonic() - began:.0f} s; everything is in {output}/.")
 
@@ -109,6 +120,47 @@ def _fill(model: Path) -> None:
     for text in GAPS:
         terminal.console.print(text, style="bold")
         terminal.fillings([predictor.fill_mask(text, top_k=3)])
+
+
+def _finetune(output: Path) -> None:
+    """A small task made of the demo's own text: against the commonest class, and against no pre-training."""
+    from bertsmith.finetuning.tuning import make_tuning
+    from bertsmith.finetuning.work import finetune
+
+    files = _write_task(output / "task")
+    said = {}
+    for name, fresh in (("without pre-training", "true"), ("with pre-training", "false")):
+        tuning = make_tuning("classification", output / "run" / "best", files, [*TUNING, f"fresh={fresh}"])
+        folder = output / "task" / ("fresh" if fresh == "true" else "run")
+        found = finetune(tuning, folder, device="cpu", quiet=True)
+        said[name] = found["score/accuracy"]
+    labels = [json.loads(line)["label"] for line in files["dev"].read_text(encoding="utf-8").splitlines()]
+    commonest = max(map(labels.count, set(labels))) / len(labels)
+    rows = {"always the commonest": commonest, **said}
+    terminal.console.print(f"accuracy on {len(labels)} sentences of {', '.join(sorted(set(labels)))}:")
+    for name, accuracy in rows.items():
+        terminal.console.print(f"  {name:<22} {accuracy:6.1%}  {'▇' * round(40 * accuracy)}")
+
+
+def _write_task(folder: Path) -> dict[str, Path]:
+    """Sentences of the best documented packages and their names, as files to learn from and to score on."""
+    found: dict[str, list[str]] = {}
+    for document in python_prose():
+        if not document.source.startswith("help "):
+            found.setdefault(document.source.partition(".")[0], []).extend(document.text.split("\n"))
+    chosen = sorted(found, key=lambda name: (-len(found[name]), name))[:CLASSES]
+    rows = [
+        {"text": text, "label": name}
+        for place in range(SENTENCES)
+        for name in chosen
+        for text in found[name][place : place + 1]
+    ]
+    cut = len(rows) * 4 // 5
+    disk, files = Disk(), {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl"}
+    disk.make_folder(folder)
+    for path, some in zip(files.values(), (rows[:cut], rows[cut:]), strict=True):
+        disk.write_file(path, ["".join(json.dumps(row, ensure_ascii=False) + "\n" for row in some).encode()])
+    return files
 
 
 def _report(run_folder: Path) -> None:

@@ -102,5 +102,9 @@ class Model(nn.Module):
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.depths(), self.objectives]
 
+    def over(self, encoder: Encoder) -> Model:
+        """The same heads, shared with this model, over another encoder of the same width and layers."""
+        return Model(encoder, self._each())
+
     def _each(self) -> list[Objective]:
         return cast(list[Objective], list(self.objectives.values()))

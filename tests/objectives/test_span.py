@@ -8,12 +8,16 @@ import pytest
 import torch
 from objectives.heads_world import LENGTHS, alone, asking, packed
 
+from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
 from bertsmith.types import NOT_ASKED
 
+SETTINGS = [span.Config(), span.Config(between="bilstm", between_width=12)]
 
-def test_logits_are_those_of_each_text_alone() -> None:
-    model = asking(span.Config())
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
+    model = asking(settings)
     with torch.no_grad():
         logits = model.answer(packed(), "span")
         assert logits.shape == (10, 40, 2)
@@ -24,8 +28,9 @@ def test_logits_are_those_of_each_text_alone() -> None:
             assert logits[number, length:].eq(-math.inf).all()
 
 
-def test_loss_text_by_text() -> None:
-    model = asking(span.Config())
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+def test_loss_text_by_text(settings: span.Config) -> None:
+    model = asking(settings)
     batch = packed()
     batch.labels["span"][2] = NOT_ASKED
     batch.labels["span"][5] = 0  # no answer
@@ -57,3 +62,10 @@ def test_right_is_both_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_needs_no_pooler() -> None:
     asking(span.Config(), pooler=False)(packed())
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
+        span.Config(between="gru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="between_layers=2 and between_width=0 must be at least 1"):
+        span.Config(between_width=0)

@@ -83,9 +83,7 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
         assert tensor.shape == states[1].weights[name].shape
         assert float((tensor - states[1].weights[name]).abs().max()) < 1e-6, name
     heir = sharded_ranks.toy(World(), True)
-    notes = {
-        note for note in heir.load(states[0]) if not note.startswith("threads")
-    }
+    notes = {note for note in heir.load(states[0]) if not note.startswith("threads")}
     assert notes == {"ranks was 2, now 1", "sharded was True, now False"}
     assert heir.done == 5
     assert not next(heir).skipped

@@ -43,6 +43,7 @@ OWN = {
     "last": regress.Config(readout="last"),
     "raw": choose.Config(readout="raw_first", layers="second_to_last"),
     "recurrent": tag.Config(between="bilstm", between_width=9, between_layers=2, layers="all_sum"),
+    "recurrent span": span.Config(between="bilstm", between_width=9, between_layers=1),
     "wide": tag.Config(layers="last_four_concat"),
 }
 

@@ -19,6 +19,7 @@ from bertsmith.batching import collate, lines_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.choose import labels_of
 from bertsmith.tasks.task import Asked
+from bertsmith.train.ahead import Ahead
 from bertsmith.train.world import World
 from bertsmith.types import NOT_ASKED, Batch
 
@@ -76,7 +77,7 @@ def _shuffled(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return drawn
 
 
-class TaskFeeder:
+class TaskFeeder(Ahead):
     """`feeder(step)`, counted from 0, gives this rank's micro-batches: the same whatever was asked before."""
 
     def __init__(
@@ -92,6 +93,7 @@ class TaskFeeder:
         seed: int,
         world: World,
     ) -> None:
+        super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
         self.rows, self.micro, self.world = rows, micro_rows or max(rows // world.size, 1), world
         self.order = Order(len(asked), seed)
@@ -101,8 +103,7 @@ class TaskFeeder:
             )
         self.shape = self._shape(steps) if world.device.type == "cuda" else None
 
-    def __call__(self, step: int) -> list[Batch]:
-        """The micro-batches of a step."""
+    def _make(self, step: int) -> list[Batch]:
         return [self._batch(first) for first in self._firsts(step)]
 
     def _firsts(self, step: int) -> range:

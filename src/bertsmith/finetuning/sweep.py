@@ -19,7 +19,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.finetuning.tuning import Tuning
 from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
 from bertsmith.loop import RECIPE
-from bertsmith.runs.history import FINISHED, History, read_run
+from bertsmith.runs.history import CHECKPOINTS, FINISHED, LAST, History, read_run
 from bertsmith.scores.intervals import over_seeds
 
 BEST = "best"
@@ -33,8 +33,12 @@ def sweep(
     seeds: int,
     device: str = "auto",
     quiet: bool = False,
+    lean: bool = False,
 ) -> dict[str, Any]:
-    """Every rate with every seed; scores by rate, and which run was kept in `best/`."""
+    """Every rate with every seed; scores by rate, and which run was kept in `best/`.
+
+    `lean`: of finished runs stay the history and, of the best one so far, the model.
+    """
     output = Path(output)
     task = build_task(tuning)
     if not task.has("dev"):
@@ -49,6 +53,8 @@ def sweep(
             print(f"{number} of {len(wanted)}: rate {rate:g}, seed {seed}", file=sys.stderr, flush=True)
         scores = _run(one, folder, ready, device=device, quiet=quiet)
         runs.append({"rate": rate, "seed": seed, "run": str(folder), "scores": scores})
+        if lean:
+            _shed(runs, ready.task.main)
     return _told(tuning, ready, runs, output)
 
 
@@ -79,12 +85,30 @@ def _told(tuning: Tuning, ready: Prepared, runs: list[dict[str, Any]], output: P
     for rate in dict.fromkeys(run["rate"] for run in runs):
         found = over_seeds([run["scores"][main] for run in runs if run["rate"] == rate])
         rows.append({"rate": rate, **asdict(found)})
-    kept = max(runs, key=lambda run: run["scores"][main])
-    _keep(Path(kept["run"]) / BEST, output / BEST)
+    kept = _best(runs, main)
+    copy_model(Path(kept["run"]) / BEST, output / BEST)
     return {"task": tuning.name, "main": main, "rates": rows, "runs": runs, "kept": kept, "model": str(output / BEST)}
 
 
-def _keep(source: Path, final: Path) -> None:
+def _best(runs: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
+    """The first one of those with the highest score."""
+    return max(runs, key=lambda run: run["scores"][main])
+
+
+def _shed(runs: Sequence[dict[str, Any]], main: str) -> None:
+    best = _best(runs, main)
+    for run in runs:
+        shed(Path(run["run"]), *([] if run is best else [BEST]))
+
+
+def shed(folder: Path, *models: str) -> None:
+    """Removes checkpoints, the last model and these ones of a finished run; what it learned, and how, stays to read."""
+    for name in (CHECKPOINTS, LAST, *models):
+        if (folder / name).exists():
+            Disk().remove_folder(folder / name)
+
+
+def copy_model(source: Path, final: Path) -> None:
     """Copies a model folder to its place, written aside first."""
     disk, aside = Disk(), partial(final)
     for old in (aside, final):

@@ -14,6 +14,7 @@ import torch
 from bertsmith import config
 from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
+from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import TaskFeeder
@@ -87,8 +88,13 @@ def finetune(
     picture: bool = False,
     trackers: Sequence[str] = (),
     prepared: Prepared | None = None,
+    stand_in: Encoder | None = None,
 ) -> dict[str, Any]:
-    """Trains for the epochs asked for and returns the last scores; goes on where an earlier call was stopped."""
+    """Trains for the epochs asked for and returns the last scores; goes on where an earlier call was stopped.
+
+    `stand_in`: takes the place of the folder's encoder while heads learn, such as one that repeats what that one said;
+    the models that are written have the folder's own.
+    """
     task = prepared.task if prepared else build_task(tuning)
     model, tokenizer, notes = open_with_head(tuning, task)
     ready = prepared or prepare(tuning, task, tokenizer, positions=model.encoder.positions)
@@ -107,7 +113,7 @@ def finetune(
             world=world,
         )
         trainer = Trainer(
-            model,
+            model if stand_in is None else model.over(stand_in),
             feeder,
             plan=tuning.plan(len(ready.train)),
             optimizer=tuning.optimizer,
@@ -116,7 +122,7 @@ def finetune(
             stopper=stopper,
             seed=tuning.seed,
         )
-        work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes)
+        work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes, model.encoder)
         try:
             run = work.run(feeder)
             told = {"flops": run.about["flops_per_token"], "peak": run.about["peak_flops"]}
@@ -143,6 +149,7 @@ class _Work:
     trainer: Trainer
     output: Path
     notes: list[str]
+    encoder: Encoder  # of the models that are written
 
     def run(self, feeder: TaskFeeder) -> Run:
         return Run(
@@ -154,6 +161,7 @@ class _Work:
             write_model=self.write_model,
             fingerprints={"tokenizer": self.tokenizer.fingerprint, "data": _digest(self.ready.train)},
             about=self.about(feeder),
+            waited=feeder.waited,
         )
 
     @property
@@ -173,7 +181,7 @@ class _Work:
         return Evaluation({"cost": -scores[task.main], **numbers}, -scores[task.main], f"dev {words}")
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        weights, model = self.trainer.whole(), self.model
+        weights, model = self.trainer.whole(), self.model.over(self.encoder)
         if not self.trainer.world.leads:
             return
         if self.trainer.sharded:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.nn.style import Style
+from bertsmith.objectives.between import Between, build_between, check_between
 from bertsmith.objectives.objective import Objective, exact
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
@@ -24,7 +25,13 @@ class Config:
     (0, 0), the text's first token, where there is no answer; NOT_ASKED twice where nothing is asked.
     """
 
+    between: Between = "none"  # what stands between encoder and head
+    between_layers: int = 2  # of the bilstm
+    between_width: int = 768  # of the bilstm, in each direction
     weight: float = 1.0  # of its mean loss in the total
+
+    def __post_init__(self) -> None:
+        check_between(self.between, layers=self.between_layers, width=self.between_width)
 
     def build(
         self,
@@ -48,6 +55,9 @@ class Span(Objective):
     def __init__(self, config: Config, *, width: int, style: Style) -> None:
         super().__init__(weight=config.weight)
         self.config = config
+        self.between = build_between(config.between, width, layers=config.between_layers, hidden=config.between_width)
+        if self.between is not None:
+            width = self.between.width
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
         style.initialise(self)
 
@@ -58,7 +68,11 @@ class Span(Objective):
     def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of begin and end at each place of each text [N, M, 2]; -inf beyond the text."""
         texts = Texts.of(batch)
-        logits_NM2: Tensor = self.head(encoding.top)[texts.places]
+        logits_NM2: Tensor
+        if self.between is None:
+            logits_NM2 = self.head(encoding.top)[texts.places]
+        else:
+            logits_NM2 = self.head(self.between(encoding.top[texts.places], texts.lengths()))
         return logits_NM2.masked_fill(~texts.inside[:, :, None], -torch.inf)
 
     def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:

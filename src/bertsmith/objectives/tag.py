@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor, nn
 
-from bertsmith.errors import ConfigError
-from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.nn.style import Style
+from bertsmith.objectives.between import Between, build_between, check_between
 from bertsmith.objectives.label_names import check_names, numbered
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.readout import LayerMix, Layers, check
@@ -28,7 +26,7 @@ class Config:
     labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
     dropout: float = 0.1  # on the vector of each word
     layers: Layers = "top"  # of the encoder, that are read
-    between: Literal["none", "bilstm"] = "none"  # what stands between encoder and classes
+    between: Between = "none"  # what stands between encoder and classes
     between_layers: int = 2  # of the bilstm
     between_width: int = 768  # of the bilstm, in each direction
     weight: float = 1.0  # of its mean loss in the total
@@ -37,12 +35,7 @@ class Config:
         check_names(self.labels)
         check_dropout(self.dropout)
         check("raw_first", self.layers)
-        if self.between not in ("none", "bilstm"):
-            raise ConfigError(f"between={self.between} must be one of none, bilstm")
-        if self.between_layers < 1 or self.between_width < 1:
-            raise ConfigError(
-                f"between_layers={self.between_layers} and between_width={self.between_width} must be at least 1"
-            )
+        check_between(self.between, layers=self.between_layers, width=self.between_width)
 
     def build(
         self,
@@ -66,10 +59,9 @@ class Tag(Objective):
         self.config = config
         self.layers = LayerMix(config.layers, width=width, count=layers)
         self.deep = self.layers.deep or config.between == "bilstm"  # which reads whole texts
-        self.between = None
         width = self.layers.width
-        if config.between == "bilstm":
-            self.between = BiLSTM(width, config.between_width, layers=config.between_layers)
+        self.between = build_between(config.between, width, layers=config.between_layers, hidden=config.between_width)
+        if self.between is not None:
             width = self.between.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))

@@ -5,11 +5,8 @@ Everything that comes from a run is escaped, and the page forbids itself any scr
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -18,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
+from bertsmith.pages.page import figures as large
+from bertsmith.pages.page import fill, table, write
 from bertsmith.pictures import thin
 from bertsmith.progress import clock
 from bertsmith.runs.comparison import differences, dotted, scores, shared, told_apart
@@ -35,43 +33,21 @@ def write_report(runs: Sequence[History | str | Path], path: str | Path) -> Path
     """Writes the page about `runs` (run folders, or what `read_run` made of them) and returns its path."""
     if not runs:
         raise BertsmithError("a report needs at least one run")
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise BertsmithError(f"no such folder: {path.parent}")
     read = told_apart([run if isinstance(run, History) else read_run(run) for run in runs])
-    Disk().write_file(path, [page(read).encode()])
-    return path
+    return write(Path(path), page(read))
 
 
 def page(runs: Sequence[History]) -> str:
     """The whole page as text."""
-    folder = files("bertsmith.runs") / "assets"
-    style, script, frame = ((folder / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html"))
     names = ", ".join(run.name for run in runs)
     parts = {
-        "policy": f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'",
-        "title": escape(names if len(names) < 80 else f"{len(runs)} runs"),
-        "style": style,
-        "script": script,
-        "data": _embedded(page_data(runs)),
         "heads": "".join(_head(run, brief=len(runs) > 1) for run in runs),
         "scores": _scores(runs) if len(runs) > 1 else "",
         "recipes": _recipe(runs[0]) if len(runs) == 1 else _recipe_differences(runs),
         "tables": "".join(_facts(run) + _numbers(run) for run in runs),
     }
-    return re.sub(r"<!--(\w+)-->", lambda place: parts[place[1]], frame)  # looks for places in the frame alone
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _embedded(data: Any) -> str:
-    """JSON that may stand inside a script element."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
+    heading = names if len(names) < 80 else f"{len(runs)} runs"
+    return fill(files("bertsmith.runs") / "assets", "report", title=heading, data=page_data(runs), parts=parts)
 
 
 # --- parts of the page -----------------------------------------------------------------------------------------------
@@ -79,16 +55,12 @@ def _embedded(data: Any) -> str:
 
 def _head(run: History, *, brief: bool) -> str:
     """What a run is and how far it came; brief where a table of scores follows."""
-    pairs = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in figures(run).items()
-        if not brief or name in BRIEF
-    )
+    facts = {name: value for name, value in figures(run).items() if not brief or name in BRIEF}
     notes = "".join(f"<li>{escape(note)}</li>" for note in run.notes)
     began = f" · begun {datetime.fromtimestamp(run.began, UTC):%Y-%m-%d %H:%M} UTC" if run.began is not None else ""
     return (
         f'<section class="run"><h2>{escape(run.name)} <span class="state {run.state}">{run.state}</span></h2>'
-        f'<p class="faint">{escape(run.recipe_name)}{began}</p><dl class="figures">{pairs}</dl>'
+        f'<p class="faint">{escape(run.recipe_name)}{began}</p>{large(facts)}'
         f"{f'<ul class=notes>{notes}</ul>' if notes else ''}{_data(run)}</section>"
     )
 
@@ -109,13 +81,13 @@ def _data(run: History) -> str:
 def _scores(runs: Sequence[History]) -> str:
     rows = scores(runs)
     heads = [{"seconds": "training time"}.get(name, name.replace("_", " ").replace("/", " of ")) for name in rows[0]]
-    return "<h2>Scores</h2>" + _table(heads, ([_cell(value, name) for name, value in row.items()] for row in rows))
+    return "<h2>Scores</h2>" + table(heads, ([_cell(value, name) for name, value in row.items()] for row in rows))
 
 
 def _recipe(run: History) -> str:
     rows = ([key, json.dumps(value, ensure_ascii=False)] for key, value in dotted(run.recipe).items())
     return (
-        f"<details><summary>Recipe</summary>{_table(['setting', 'value'], rows, wrap=True)}</details>"
+        f"<details><summary>Recipe</summary>{table(['setting', 'value'], rows, wrap=True)}</details>"
         if run.recipe
         else ""
     )
@@ -125,8 +97,8 @@ def _recipe_differences(runs: Sequence[History]) -> str:
     found, same = differences(runs), shared(runs)
     rows = ([key, *(json.dumps(value, ensure_ascii=False) for value in values)] for key, values in found.items())
     heads = ["setting", *(run.name for run in runs)]
-    apart = _table(heads, rows, wrap=True) if found else "<p>The recipes are the same.</p>"
-    rest = _table(
+    apart = table(heads, rows, wrap=True) if found else "<p>The recipes are the same.</p>"
+    rest = table(
         ["setting", "value"], ([key, json.dumps(value, ensure_ascii=False)] for key, value in same.items()), wrap=True
     )
     return (
@@ -138,7 +110,7 @@ def _recipe_differences(runs: Sequence[History]) -> str:
 def _facts(run: History) -> str:
     """What the run says of itself, all of it."""
     rows = ([key.replace("_", " "), _cell(value)] for key, value in dotted(run.facts).items())
-    found = _table(["fact", "value"], rows, wrap=True)
+    found = table(["fact", "value"], rows, wrap=True)
     return f"<details><summary>Facts of {escape(run.name)}</summary>{found}</details>" if run.facts else ""
 
 
@@ -154,18 +126,10 @@ def _numbers(run: History) -> str:
                 [f"{steps[at]:,}", *(_cell(float(curve.values[at]), name) for name, curve in curves.items())]
                 for at in places
             )
-            tables.append(f"<h4>{caption}</h4>{_table(heads, rows)}")
+            tables.append(f"<h4>{caption}</h4>{table(heads, rows)}")
     if not tables:
         return ""
     return f"<details><summary>Numbers of {escape(run.name)}</summary>{''.join(tables)}</details>"
-
-
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, wrap: bool = False) -> str:
-    """A table of plain text: everything is escaped here."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide{" wrap" if wrap else ""}" tabindex="0">{table}</div>'
 
 
 def _cell(value: Any, name: str = "") -> str:

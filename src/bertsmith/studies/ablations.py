@@ -1,0 +1,196 @@
+"""What each part of pre-training is worth (P-BERT §5): several folders, fine-tuned alike on several tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from bertsmith import config
+from bertsmith.durable import Disk, read_sealed, sealed
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning.sweep import sweep
+from bertsmith.finetuning.tuning import Tuning, make_tuning
+from bertsmith.finetuning.work import OBJECTIVES, build_task
+from bertsmith.runs.report import write_report
+from bertsmith.scores.intervals import over_seeds
+from bertsmith.studies.published import table_for
+from bertsmith.tasks.task import Task
+from bertsmith.weights.foreign_files import read_json
+from bertsmith.weights.huggingface import CONFIG
+
+BILSTM = "+bilstm"  # ends the name of a folder that is tuned with one on top
+CELL, TABLE, PAGE = "ablation.json", "ablations.json", "ablations.html"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pre-trained folder as it is put into the table."""
+
+    name: str
+    folder: Path
+
+    @property
+    def bilstm(self) -> bool:
+        return self.name.endswith(BILSTM)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a place sees only what stands before it."""
+        return read_json(self.folder, CONFIG).get("is_decoder") is True
+
+
+def candidates(words: Sequence[str]) -> list[Candidate]:
+    """`base=runs/a/best ltr=runs/b/best ltr+bilstm`: the last is ltr's folder with a BiLSTM on top of it."""
+    found: dict[str, Candidate] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals:
+            known = found.get(word.removesuffix(BILSTM)) if word.endswith(BILSTM) else None
+            name, path = (word, str(known.folder)) if known else (_called(Path(word)), word)
+        if not name or name in found:
+            raise ConfigError(f"{word}: every folder needs a name of its own: write name=FOLDER")
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise ConfigError(f"{name!r} becomes the name of a folder: letters, digits and . _ + - only")
+        if not Path(path).is_dir():
+            raise DataError(f"{path} is no folder: {name} needs a model folder, such as a run's best")
+        found[name] = Candidate(name, Path(path))
+    return list(found.values())
+
+
+def _called(folder: Path) -> str:
+    """`runs/a/best` is called a."""
+    return folder.parent.name if folder.name in ("best", "last") and folder.parent.name else folder.name
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a task is tried: where its data lie and which settings are its own."""
+
+    task: str
+    data: Path
+    changes: tuple[str, ...] = ()
+
+
+def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[Trial]:
+    """Data are a folder for all tasks or `task=DIR`, a family counting as its members; settings `[task:]name=value`."""
+    found = []
+    for task in dict.fromkeys(tasks):
+        places = {name: path for name, path in (_of_task(word, "=") for word in data) if _is_of(task, name)}
+        place = places.get(task) or places.get(task.partition("/")[0]) or places.get("")
+        if place is None:
+            raise ConfigError(f"{task}: where are its files? pass --data {task}=DIR")
+        named = [_of_task(change, ":") for change in changes]
+        own = tuple(change for name, change in named if _is_of(task, name))
+        found.append(Trial(task, Path(place), own))
+    return found
+
+
+def numbers(words: str) -> list[float]:
+    """`2e-5,3e-5` as numbers; none of nothing."""
+    try:
+        return [float(word) for word in words.split(",") if word]
+    except ValueError as error:
+        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
+
+
+def _of_task(word: str, mark: str) -> tuple[str, str]:
+    """The task that a word is for, nothing where it is for all, and the rest of it."""
+    name, found, rest = word.partition(mark)
+    is_task = found and name.partition("/")[0] in config.names("bertsmith.tasks")
+    return (name, rest) if is_task else ("", word)
+
+
+def _is_of(task: str, name: str) -> bool:
+    return name in ("", task, task.partition("/")[0])
+
+
+def ablate(
+    those: Sequence[Candidate],
+    tried: Sequence[Trial],
+    output: str | Path,
+    *,
+    rates: Sequence[float] = (),
+    seeds: int = 1,
+    device: str = "auto",
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Fine-tunes every folder on every task, and returns the table; what is finished is not done again.
+
+    `say` is told, in words, what is about to be done.
+    """
+    output, table = Path(output), table_for([one.name for one in those])
+    Disk().make_folder(output)
+    planned = {one.name: [Cell.planned(one, trial, output) for trial in tried] for one in those}  # mistakes show now
+    rows: list[dict[str, Any]] = []
+    for one in those:
+        cells: dict[str, Any] = {}
+        for cell in planned[one.name]:
+            say(f"{one.name} on {cell.task.name}" + (f": left out, {cell.left_out}" if cell.left_out else ""))
+            found = cell.run(table.measures, rates=rates, seeds=seeds, device=device, quiet=quiet)
+            cells[cell.trial] = found | {"published": table.scores.get(one.name, {}).get(cell.task.name)}
+        rows.append({"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": cells})
+    told = {"source": table.source, "tasks": [trial.task for trial in tried], "rows": rows}
+    Disk().write_file(output / TABLE, [sealed(told)])
+    kept = [cell["kept"] for row in rows for cell in row["cells"].values() if cell["kept"]]
+    page = str(write_report(kept, output / PAGE)) if kept else None
+    return told | {"page": page}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One folder on one task."""
+
+    trial: str  # the task as it was asked for
+    task: Task
+    tuning: Tuning
+    folder: Path  # of its runs
+    left_out: str  # why it cannot be tried, if it cannot
+
+    @classmethod
+    def planned(cls, one: Candidate, trial: Trial, output: Path) -> Self:
+        """A left-to-right model is read where it has seen the whole text: at the last token."""
+        tuning = make_tuning(trial.task, one.folder, {"data": trial.data}, trial.changes)
+        task = build_task(tuning)
+        known = {item.name for item in dataclasses.fields(config.find(OBJECTIVES, task.objective).Config)}
+        head = dict(tuning.head)
+        # differs from the paper: it does not say what its left-to-right model reads
+        if one.causal and "readout" in known:
+            head.setdefault("readout", "last")
+        if one.bilstm:
+            head["between"] = "bilstm"
+        left_out = f"{task.objective} takes no BiLSTM" if one.bilstm and "between" not in known else ""
+        folder = output / one.name / trial.task.replace("/", "-")
+        return cls(trial.task, task, replace(tuning, head=head), folder, left_out)
+
+    def run(
+        self, measures: Mapping[str, str], *, rates: Sequence[float], seeds: int, device: str, quiet: bool
+    ) -> dict[str, Any]:
+        """The scores of the best rate over the seeds, by the task's measure in the paper or its own."""
+        if self.left_out:
+            return {"score": None, "kept": None, "left_out": self.left_out}
+        chosen = list(rates) or [self.tuning.rate]
+        wanted = {"settings": config.to_dict(self.tuning), "rates": chosen, "seeds": seeds}
+        found = _known(self.folder / CELL, wanted)
+        if found is None:
+            found = sweep(self.tuning, self.folder, rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True)
+            Disk().write_file(self.folder / CELL, [sealed(wanted | {"found": found})])
+        best = max(found["rates"], key=lambda row: row["mean"])["rate"]  # by the score that decides in this task
+        measure = measures.get(self.task.name, self.task.main)
+        score = over_seeds([run["scores"][measure] for run in found["runs"] if run["rate"] == best])
+        kept, head = found["kept"]["run"], self.tuning.head
+        return {"measure": measure, "score": asdict(score), "rate": best, "kept": kept, "head": head}
+
+
+def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a sweep with just these settings found, if it was done."""
+    try:
+        note = read_sealed(path)
+    except DataError:  # not there, or damaged: the runs themselves tell
+        return None
+    found: dict[str, Any] = note["found"]
+    return found if {key: note.get(key) for key in wanted} == wanted else None

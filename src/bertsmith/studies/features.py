@@ -1,0 +1,219 @@
+"""Features of a frozen encoder under a BiLSTM tagger (P-BERT §5.3, Table 7): which layers say most?
+
+The encoder reads every row once, whatever the number of layers and seeds; taggers then learn from what it said.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from bertsmith import config
+from bertsmith.devices import choose_device
+from bertsmith.durable import Disk, read_sealed, sealed
+from bertsmith.encoders.encoder import Encoder
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning.answering import predict
+from bertsmith.finetuning.sweep import BEST, best_scores, copy_model, shed
+from bertsmith.finetuning.tuning import Tuning, make_tuning
+from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.objectives.readout import SLICES, LayerMix, Layers
+from bertsmith.runs.history import read_run
+from bertsmith.scores.intervals import over_seeds
+from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
+from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
+from bertsmith.studies.replay import Replay, digest_of, speaking
+from bertsmith.tasks.task import Example, Task
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.types import Row
+from bertsmith.weights.model_folder import open_model
+
+ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
+# The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
+SETTINGS = ("rate=1e-3", "epochs=10", "head.between=bilstm", "passes.compile=false")
+KEPT, SCORES, TABLE = "features", "scores.json", "features.json"
+
+
+def feature_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Sequence[str]) -> Tuning:
+    """The settings that all taggers share; the layers that they read are the study's to choose."""
+    if any(change.startswith("head.layers=") for change in changes):
+        raise ConfigError("head.layers is what a study of features varies: name the layers with --layers")
+    return make_tuning(task, model, files, [*SETTINGS, *changes])
+
+
+def features(
+    tuning: Tuning,
+    output: str | Path,
+    *,
+    layers: Sequence[str] = (),
+    seeds: int = 5,
+    precision: Precision = "float32",
+    device: str = "auto",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """A table of scores by layers, over the seeds; all that the encoder has where none are named.
+
+    What is finished is not done again. The best tagger on dev is kept in `best/`, with the encoder.
+    """
+    output = Path(output)
+    study = _Study.prepare(tuning, output, layers, precision=precision, device=device, quiet=quiet)
+    rows: list[dict[str, Any]] = []
+    best, total = _best_before(output, study.task.main), len(study.layers) * seeds
+    for name in study.layers:
+        runs: list[dict[str, Any]] = []
+        for seed in range(tuning.seed, tuning.seed + seeds):
+            if not quiet:
+                print(f"{len(rows) * seeds + len(runs) + 1} of {total}: {name}, seed {seed}", file=sys.stderr)
+            runs.append(study.run(name, seed, best=best))
+            best = max(best, runs[-1]["dev"][study.task.main])
+        rows.append(study.told(name, runs))
+    found = {
+        "task": study.task.name,
+        "main": study.task.main,
+        "model": str(output / BEST),
+        "source": FEATURES.source if study.task.name == CONLL else None,
+        "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
+        "rows": rows,
+    }
+    Disk().write_file(output / TABLE, [sealed(found)])
+    return found
+
+
+def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
+    """The layers asked for, checked; all rows of the paper's table that the encoder has where none are."""
+    found: list[Layers] = []
+    for name in dict.fromkeys(asked or ROWS):
+        if name not in SLICES:
+            raise ConfigError(f"--layers {name}: it must be among {', '.join(get_args(Layers))}")
+        try:
+            LayerMix(name, width=1, count=encoder.layers)
+        except ConfigError:
+            if asked:
+                raise
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def layer_numbers(name: Layers, encoder: Encoder) -> range:
+    """Which of an encoding's layers are read."""
+    return range(encoder.layers + 1)[SLICES[name]]
+
+
+@dataclass
+class _Study:
+    """What all runs share."""
+
+    tuning: Tuning
+    output: Path
+    layers: tuple[Layers, ...]
+    task: Task
+    encoder: Encoder
+    tokenizer: Tokenizer
+    ready: Prepared
+    test: list[Example]  # none where nobody knows their tags
+    features: Features
+    device: str
+    quiet: bool
+
+    @classmethod
+    def prepare(
+        cls,
+        tuning: Tuning,
+        output: Path,
+        layers: Sequence[str],
+        *,
+        precision: Precision,
+        device: str,
+        quiet: bool,
+    ) -> _Study:
+        task = build_task(tuning)
+        _check(tuning, task)
+        model, tokenizer, _ = open_with_head(tuning, task)
+        encoder = model.encoder
+        chosen = chosen_layers(encoder, layers)
+        ready = prepare(tuning, task, tokenizer, positions=encoder.positions)
+        test = task.examples("test") if task.has("test") else []
+        test = test if all(example.gold is not None for example in test) else []
+        numbers = sorted({number for name in chosen for number in layer_numbers(name, encoder)})
+        kind = Kind(digest_of(encoder), tuple(numbers), encoder.width, precision)
+        say = speaking(encoder, numbers, padding_id=tokenizer.padding_id, device=choose_device(device))
+        rows = list(_rows(task, ready, test, tokenizer))
+        kept = keep_features(output / KEPT, rows, kind, say, quiet=quiet)
+        return cls(tuning, output, chosen, task, encoder.cpu(), tokenizer, ready, test, kept, device, quiet)
+
+    def run(self, name: Layers, seed: int, *, best: float) -> dict[str, Any]:
+        """The scores of one tagger, which is trained if it is not finished, and kept if none before was better."""
+        tuning = replace(self.tuning, seed=seed, head={**self.tuning.head, "layers": name})
+        folder = self.output / name / f"seed-{seed}"
+        wanted = {"settings": config.to_dict(tuning), "features": asdict(self.features.kind) | {"layers": name}}
+        if (known := _known(folder / SCORES, wanted)) is not None:
+            shed(folder, BEST)
+            return known
+        replay = Replay(self.features, self.encoder, layer_numbers(name, self.encoder))
+        finetune(tuning, folder, device=self.device, quiet=self.quiet, prepared=self.ready, stand_in=replay)
+        found: dict[str, Any] = {"seed": seed, "dev": best_scores(read_run(folder), self.task.main), "test": {}}
+        if self.test:
+            found["test"] = self._score_test(folder / BEST, replay)
+        if found["dev"][self.task.main] > best:
+            copy_model(folder / BEST, self.output / BEST)
+        Disk().write_file(folder / SCORES, [sealed(wanted | {"found": found})])
+        shed(folder, BEST)
+        return found
+
+    def _score_test(self, folder: Path, replay: Replay) -> dict[str, float]:
+        model, _, _ = open_model(folder)
+        device, precision = choose_device(self.device), self.tuning.passes.precision
+        half = precision == "bf16" or (precision == "auto" and device == "cuda")  # as dev was scored
+        model = model.over(replay).to(device)
+        said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
+        return self.task.score(said.examples, said.predictions)
+
+    def told(self, name: Layers, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One row of the table."""
+        main = self.task.main
+        return {
+            "layers": name,
+            "dev": asdict(over_seeds([run["dev"][main] for run in runs])),
+            "test": asdict(over_seeds([run["test"][main] for run in runs])) if self.test else None,
+            "published": FEATURES.scores.get(name, {}).get(self.task.name),
+            "runs": list(runs),
+        }
+
+
+def _check(tuning: Tuning, task: Task) -> None:
+    if task.objective != "tag":
+        raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
+    if not task.has("dev"):
+        raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")
+    if tuning.passes.shard or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a study of features is the work of one process: leave out torchrun and passes.shard")
+
+
+def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
+    """Every row that is learned from or scored."""
+    asked = [*ready.train]
+    for examples in (ready.dev, test):
+        asked += task.rows(examples, tokenizer, length=ready.length)
+    for one in asked:
+        yield from one.rows
+
+
+def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was found with just these settings, if it was."""
+    try:
+        note = read_sealed(path)
+    except DataError:  # not there, or damaged: then it is found again
+        return None
+    found: dict[str, Any] = note["found"]
+    return found if {key: note.get(key) for key in wanted} == wanted else None
+
+
+def _best_before(output: Path, main: str) -> float:
+    """The best dev score of all taggers that were finished here, whatever layers they read."""
+    known = [_known(path, {}) for path in output.glob(f"*/seed-*/{SCORES}")]
+    return max((found["dev"][main] for found in known if found is not None), default=-1.0)

@@ -1,0 +1,113 @@
+"""An encoder that repeats what another one said: nothing in it learns, nothing is computed twice.
+
+T flat places, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith import config
+from bertsmith.batching import collate
+from bertsmith.encoders.encoder import Encoder, plan_reading
+from bertsmith.errors import BertsmithError
+from bertsmith.studies.feature_files import Features, Numbers, Say, row_key
+from bertsmith.types import Batch, Encoding, Row
+
+PLACES = 8192  # of one forward
+
+
+class Replay(Encoder):
+    """Looks like the encoder it repeats, but has no weights, no pooler, and only some of its layers."""
+
+    empty: Tensor
+
+    def __init__(self, features: Features, like: Encoder, layers: range) -> None:
+        super().__init__()
+        self.features, self.read = features, layers
+        self.width, self.layers = like.width, like.layers
+        self.positions, self.segments = like.positions, like.segments
+        self.causal, self.pools, self.style = like.causal, False, like.style
+        self.register_buffer("empty", torch.empty(0, like.width), persistent=False)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        places: Mapping[str, Tensor] | None = None,
+        pool: bool = True,
+        keep_layers: bool = False,
+        keep_attentions: bool = False,
+    ) -> Encoding:
+        """See `Encoder.forward`; layers that are not read are empty, and so is the top where it is not."""
+        if keep_attentions:
+            raise BertsmithError("attention is not kept among features: ask the encoder itself")
+        reading = plan_reading(batch, None if keep_layers else places, pool=False)
+        layers = self._layers(batch)
+        top = layers[-1] if reading.places is None else layers[-1][reading.places]
+        return Encoding(top=top, reads=reading.reads, layers=tuple(layers) if keep_layers else ())
+
+    def _layers(self, batch: Batch) -> list[Tensor]:
+        ids, segments = (values.flatten().cpu().numpy() for values in (batch.ids, batch.segments))
+        bounds = batch.bounds.cpu().numpy()
+        found = np.zeros((len(self.read), ids.size, self.width), np.float32)
+        for first in batch.firsts.tolist():
+            if first >= 0:
+                text = slice(first, int(bounds[np.searchsorted(bounds, first, "right")]))
+                found[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
+        said = torch.from_numpy(found).to(batch.ids.device)
+        return [said[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
+
+    def depths(self) -> list[nn.Module]:
+        """None: nothing learns."""
+        return []
+
+    @property
+    def table(self) -> Tensor:
+        """Of no tokens [0, D]: no word can be guessed from features."""
+        return self.empty
+
+
+def speaking(encoder: Encoder, layers: Sequence[int], *, padding_id: int, device: str) -> Say:
+    """What the encoder says of rows, without dropout and in float32, row by row [layers, L, D]."""
+
+    @torch.no_grad()
+    def say(rows: Sequence[Row]) -> Iterator[Numbers]:
+        encoder.to(device).eval()
+        for some in _groups(rows):
+            length = max(len(row) for row in some)
+            batch = collate(some, length=length, padding_id=padding_id).to(device)
+            encoding = encoder(batch, pool=False, keep_layers=True)
+            said = torch.stack([encoding.layers[number] for number in layers]).float().cpu().numpy()
+            for number, row in enumerate(some):
+                yield said[:, number * length : number * length + len(row)]
+
+    return say
+
+
+def _groups(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Neighbours that come to about so many places together."""
+    some: list[Row] = []
+    for row in rows:
+        if some and (len(some) + 1) * max(len(row), *map(len, some)) > PLACES:
+            yield some
+            some = []
+        some.append(row)
+    yield some
+
+
+def digest_of(encoder: Encoder) -> str:
+    """Sixteen hexadecimal digits of an encoder's settings and weights."""
+    settings = config.to_dict(getattr(encoder, "config"))  # noqa: B009 - every encoder with a folder has one
+    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, value in encoder.state_dict().items():
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

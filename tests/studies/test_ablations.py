@@ -1,0 +1,173 @@
+"""`ablate` end to end at the smallest size, and the paper's numbers it is put beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import call
+from studies.study_world import METALS, model_folder, mrpc, tokenizer_of
+
+from bertsmith import recipes
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning import work
+from bertsmith.finetuning.work import open_with_head
+from bertsmith.studies import ablations, published
+from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, numbers, trials
+from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, table_for
+
+SMALL = [f"conll:head.{setting}" for setting in ("between_width=8", "between_layers=1")]
+QUICK = ["epochs=6", "rows=16", "length=32", "evaluations=0", *SMALL]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("ablate")
+    tokenizer = tokenizer_of(base)
+    return {
+        "base": model_folder(base / "a" / "best", tokenizer, layers=2),
+        "ltr": model_folder(base / "b" / "best", tokenizer, layers=2, causal=True),
+    }
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def conll(folder: Path) -> Path:
+    """Files of CoNLL-2003's make."""
+    folder.mkdir(parents=True)
+    for name, count in (("train.txt", 32), ("valid.txt", 16)):
+        lines = []
+        for number in range(count):
+            metal = METALS[number % 4]
+            lines += ["the DT B-NP O", f"{metal} NN I-NP B-{'LOC' if number % 2 else 'PER'}", "is VB B-VP O", ""]
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_one_table_and_nothing_is_done_twice(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [f"{name}={path}" for name, path in folders.items()] + ["ltr+bilstm"]
+    places = ["--data", mrpc(tmp_path / "glue"), "--data", f"conll={conll(tmp_path / 'conll')}"]
+    asked = ["ablate", *given, "-t", "glue/mrpc", "-t", "conll/conll2003", *places, "-o", tmp_path / "s"]
+    asked += ["--device", "cpu", "--rates", "1e-2", "--seeds", "2"]
+    asked += [item for change in QUICK for item in ("--set", change)]
+    done = call(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["name"] for row in found["rows"]] == ["base", "ltr", "ltr+bilstm"]
+    base, ltr, bilstm = (row["cells"] for row in found["rows"])
+    assert (base["glue/mrpc"]["measure"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
+    assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
+    assert base["glue/mrpc"]["score"]["mean"] > 0.8
+    assert ltr["glue/mrpc"]["head"] == {"readout": "last"}
+    assert ltr["glue/mrpc"]["score"]["mean"] > 0.8  # the answer stands at the end: the first token could not know it
+    assert base["glue/mrpc"]["head"] == {}
+    assert bilstm["glue/mrpc"]["left_out"] == "classify takes no BiLSTM"
+    assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"between": "bilstm"}
+    assert bilstm["conll/conll2003"]["score"]["runs"] == 2
+    assert "base" in Path(found["page"]).read_text(encoding="utf-8")
+    kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/rate-*/best")]
+    assert len(kept) == 5  # the best run of each cell
+    assert not list((tmp_path / "s").glob("*/*/rate-*/checkpoints"))
+    monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
+    assert json.loads(call(*asked, "--json").stdout) == found
+    shown = call(*asked, "-q").stdout
+    assert "ltr+bilstm" in shown
+    assert "(86.7)" in shown
+    assert "P-BERT Table 5" in shown
+
+
+def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Path) -> None:
+    """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
+    those = [Candidate("base", folders["base"])]
+    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "rows=16", "length=32", "evaluations=0"))]
+    how = {"rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
+    first = ablations.ablate(those, tried, tmp_path / "s", **how)
+    assert first["rows"][0]["cells"]["glue/mrpc"]["rate"] == 1e-2
+    (tmp_path / "s" / "base" / "glue-mrpc" / "ablation.json").unlink()
+    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("events.jsonl")}
+    assert len(marks) == 2
+    assert ablations.ablate(those, tried, tmp_path / "s", **how) == first
+    assert {path: path.stat().st_mtime_ns for path in marks} == marks
+
+
+def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dict[str, Path], tmp_path: Path) -> None:
+    trial = Trial("glue/mrpc", mrpc(tmp_path, 16))
+    causal, bidirectional = (Candidate(name, folders[name]) for name in ("ltr", "base"))
+    assert (causal.causal, bidirectional.causal) == (True, False)
+    cell = Cell.planned(causal, trial, tmp_path)
+    model, _, _ = open_with_head(cell.tuning, cell.task)
+    assert model.encoder.causal
+    assert model.objectives["classify"].readout.readout == "last"
+    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.readout=mean",)), tmp_path)
+    assert named.tuning.head == {"readout": "mean"}
+    assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
+    assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
+
+
+def test_mistakes_show_before_anything_is_trained(folders: dict[str, Path], tmp_path: Path) -> None:
+    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue")), Trial("squad/1.1", tmp_path / "glue")]
+    with pytest.raises(DataError, match="no file of squad"):
+        ablations.ablate([Candidate("base", folders["base"])], tried, tmp_path / "s", device="cpu", quiet=True)
+    assert not list((tmp_path / "s").iterdir())
+
+
+def test_words_for_folders(folders: dict[str, Path], tmp_path: Path) -> None:
+    a, b = folders["base"], folders["ltr"]
+    assert candidates([str(a), f"x={b}", "x+bilstm"]) == [
+        Candidate("a", a),
+        Candidate("x", b),
+        Candidate("x+bilstm", b),
+    ]
+    assert candidates([f"x+bilstm={b}"])[0].bilstm
+    with pytest.raises(ConfigError, match="a name of its own"):
+        candidates([f"x={a}", f"x={b}"])
+    with pytest.raises(ConfigError, match="letters, digits"):
+        candidates([f"x/y={a}"])
+    with pytest.raises(DataError, match="nowhere is no folder"):
+        candidates(["base=nowhere"])
+
+
+def test_words_for_tasks() -> None:
+    found = trials(
+        ["glue/mrpc", "glue/rte", "squad/1.1"],
+        ["all", "glue=g", "glue/rte=r"],
+        ["epochs=2", "squad:rows=48", "glue/rte:epochs=10"],
+    )
+    assert [(one.task, str(one.data)) for one in found] == [("glue/mrpc", "g"), ("glue/rte", "r"), ("squad/1.1", "all")]
+    assert [one.changes for one in found] == [
+        ("epochs=2",),
+        ("epochs=2", "epochs=10"),
+        ("epochs=2", "rows=48"),
+    ]
+    assert numbers("2e-5,3e-5") == [2e-5, 3e-5]
+    assert numbers("") == []
+    with pytest.raises(ConfigError, match="such as 2e-5"):
+        numbers("fast")
+    with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
+        trials(["squad/1.1"], ["glue=g"], [])
+
+
+def test_the_papers_rows_are_our_recipes() -> None:
+    for table in (OBJECTIVES, SIZES, MASKS):
+        for name in table.scores:
+            assert recipes.find(f"bert/{name.removesuffix('+bilstm')}")
+        for row in table.scores.values():
+            assert set(row) <= set(published.MEASURES)
+            assert all(50 < score < 100 for score in row.values())
+    assert table_for(["base", "ltr"]) is OBJECTIVES
+    assert table_for(["base", "size_6_768_3"]) is SIZES
+    assert table_for(["base", "mask_0_0_100", "mask_80_0_20"]) is MASKS
+    assert table_for(["mine"]) is OBJECTIVES
+    assert max(FEATURES.scores, key=lambda name: FEATURES.scores[name][published.CONLL]) == "last_four_concat"

@@ -1,0 +1,181 @@
+"""`features` end to end at the smallest size: one reading of every row, a table, nothing done twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import call
+from studies.study_world import model_folder, tag_files, tokenizer_of
+
+from bertsmith.errors import ConfigError
+from bertsmith.finetuning import work
+from bertsmith.finetuning.sweep import best_scores
+from bertsmith.finetuning.work import build_task, finetune
+from bertsmith.runs.history import read_run
+from bertsmith.studies import features as study
+from bertsmith.studies.features import feature_tuning, features
+from bertsmith.studies.published import FEATURES
+from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.train.plan import Thaw
+from bertsmith.weights.model_folder import open_model
+
+QUICK = [
+    "epochs=8",
+    "rows=8",
+    "rate=3e-2",
+    "length=32",
+    "head.between_width=16",
+    "head.between_layers=1",
+    "evaluations=0",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("features")
+    return model_folder(base / "m", tokenizer_of(base))
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def words(model: Path, folder: Path, *more: object) -> list[object]:
+    files = [item for split, path in tag_files(folder).items() for item in (f"--{split}", path)]
+    return ["features", model, "-t", "tagging", *files, "-o", folder / "s", "--device", "cpu", *QUICK, *more]
+
+
+def test_a_table_that_is_done_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = words(model, tmp_path, "--seeds", "2", "--json")
+    done = call(*asked, "--layers", "embeddings,last_four_concat")
+    assert done.returncode == 0, done.stderr
+    first = json.loads(done.stdout)
+    assert [row["layers"] for row in first["rows"]] == ["embeddings", "last_four_concat"]
+    for row in first["rows"]:
+        assert row["dev"]["runs"] == row["test"]["runs"] == 2
+        assert row["dev"]["mean"] > 0.6
+        assert row["test"]["mean"] > 0.6
+        assert row["published"] == FEATURES.scores[row["layers"]].get("tagging") is None
+    assert not list(tmp_path.glob("s/*/seed-*/checkpoints"))
+    assert not list(tmp_path.glob("s/*/seed-*/best"))
+    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*") if path.name != "features.json"}
+    monkeypatch.setattr(study, "finetune", lambda *words, **how: pytest.fail("a finished run was done again"))
+    again = json.loads(call(*asked, "--layers", "embeddings,last_four_concat").stdout)
+    assert again == first
+    assert {path: path.stat().st_mtime_ns for path in marks if path.is_file()} == {
+        path: mark for path, mark in marks.items() if path.is_file()
+    }
+    shown = call(*[word for word in asked if word != "--json"], "--layers", "embeddings", "-q").stdout
+    assert "embeddings" in shown
+    assert " ± " in shown
+
+
+def test_the_best_tagger_is_kept_whole_and_answers_as_it_did(model: Path, tmp_path: Path) -> None:
+    found = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "top")).stdout)
+    kept, tokenizer, _ = open_model(found["model"])
+    original, _, _ = open_model(model)
+    assert torch.equal(kept.encoder.table, original.encoder.table)
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), QUICK)
+    task = build_task(tuning)
+    for split in ("dev", "test"):
+        said = study.predict(kept, task, task.examples(split), tokenizer, length=32)
+        score = task.score(said.examples, said.predictions)["f1"]
+        assert score == pytest.approx(found["rows"][0][split]["mean"], abs=1e-9)
+    more = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "embeddings,top")).stdout)
+    best = max(row["dev"]["best"] for row in more["rows"])
+    again, _, _ = open_model(more["model"])
+    said = study.predict(again, task, task.examples("dev"), tokenizer, length=32)
+    assert task.score(said.examples, said.predictions)["f1"] == pytest.approx(best, abs=1e-9)
+
+
+def losses(folder: Path) -> list[float]:
+    return [event["loss"] for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+
+
+def test_training_is_that_of_a_live_encoder_asleep(model: Path, tmp_path: Path) -> None:
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
+    found = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
+    asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, thaw=(Thaw(after=0, parts=1),))
+    finetune(asleep, tmp_path / "live", device="cpu", quiet=True)
+    cached = losses(tmp_path / "cached" / "all_sum" / "seed-0")
+    assert cached == pytest.approx(losses(tmp_path / "live"), abs=1e-6)
+    assert cached[-1] < 0.7 * cached[0]
+    assert found["rows"][0]["runs"][0]["dev"] == pytest.approx(best_scores(read_run(tmp_path / "live"), "f1"), abs=1e-6)
+
+
+def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    speaking = study.speaking
+
+    def counted(encoder: Any, layers: Any, **how: Any) -> Any:
+        say = speaking(encoder, layers, **how)
+
+        def one(rows: Any) -> Any:
+            read.extend(bytes(row.ids) for row in rows)
+            return say(rows)
+
+        return one
+
+    monkeypatch.setattr(study, "speaking", counted)
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=0.5"])
+    features(tuning, tmp_path / "s", layers=["top", "mix"], seeds=2, device="cpu", quiet=True)
+    assert len(read) == len(set(read)) > 30
+    features(tuning, tmp_path / "s", layers=["top", "mix"], seeds=2, device="cpu", quiet=True)
+    assert len(read) == len(set(read))
+
+
+def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2", "save_every=3"])
+    how: dict[str, Any] = {"layers": ["top"], "seeds": 2, "device": "cpu", "quiet": True}
+    whole = features(tuning, tmp_path / "whole", **how)
+    train, begun = study.finetune, []
+
+    def stopped(one: Any, folder: Path, **rest: Any) -> Any:
+        begun.append(folder.name)
+        return train(one, folder, **rest)
+
+    def interrupted(self: Any, step: int) -> Any:
+        if len(begun) == 2 and step == 7:
+            raise KeyboardInterrupt
+        return feeder(self, step)
+
+    feeder = work.TaskFeeder.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "finetune", stopped)
+        patch.setattr(work.TaskFeeder, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            features(tuning, tmp_path / "again", **how)
+    assert list((tmp_path / "again" / "top" / "seed-1" / "checkpoints").iterdir())
+    again = features(tuning, tmp_path / "again", **how)
+    assert begun == ["seed-0", "seed-1"]
+    assert again["rows"] == whole["rows"]
+    for seed in (0, 1):
+        assert losses(tmp_path / "again" / "top" / f"seed-{seed}") == losses(
+            tmp_path / "whole" / "top" / f"seed-{seed}"
+        )
+
+
+def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tag_files(tmp_path)
+    with pytest.raises(ConfigError, match="name the layers with --layers"):
+        feature_tuning("tagging", model, files, ["head.layers=top"])
+    with pytest.raises(ConfigError, match="pass --dev FILE"):
+        features(feature_tuning("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)
+    (tmp_path / "x.csv").write_text("text,label\na,yes\nb,no\n" * 4, encoding="utf-8")
+    other = {"train": tmp_path / "x.csv", "dev": tmp_path / "x.csv"}
+    with pytest.raises(ConfigError, match="classification: features are studied with tags"):
+        features(feature_tuning("classification", model, other, ["epochs=1"]), tmp_path / "s", quiet=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="the work of one process"):
+        features(feature_tuning("tagging", model, files, QUICK), tmp_path / "s", quiet=True)

@@ -1,0 +1,103 @@
+"""An encoder that repeats another: the same layers and logits as from the encoder itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_world import PADDING, apart, config, questions, random_rows, shaken
+
+from bertsmith.batching import collate
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import classify, tag
+from bertsmith.objectives.readout import Layers
+from bertsmith.studies.feature_files import Kind, Precision, keep_features
+from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
+from bertsmith.studies.replay import Replay, digest_of, speaking
+from bertsmith.types import Batch
+
+LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
+
+
+def batch_of(*, pack: bool = True) -> Batch:
+    rows = random_rows(LENGTHS)
+    labels, places = questions(rows)
+    tags = {"labels": {"tag": labels["tag"]}, "places": places}
+    return collate(rows, length=40, padding_id=PADDING, pack=pack, shape=(9, 10), **tags)
+
+
+def model_of(**head: object) -> Model:
+    settings = config(layers=4, dropout=0.0, attention_dropout=0.0)
+    return shaken(Model.build(settings, [tag.Config(between_width=8, **head)]))  # type: ignore[arg-type]
+
+
+def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = "float32") -> Replay:
+    numbers = layer_numbers(layers, model.encoder)
+    kind = Kind(digest_of(model.encoder), tuple(numbers), model.encoder.width, precision)
+    say = speaking(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
+    return Replay(keep_features(folder, random_rows(LENGTHS), kind, say, quiet=True), model.encoder, numbers)
+
+
+@pytest.mark.parametrize("between", ["none", "bilstm"])
+@pytest.mark.parametrize("layers", [*ROWS, "mix"])
+def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, between: str, tmp_path: Path) -> None:
+    live = model_of(layers=layers, between=between, dropout=0.0).eval()
+    cached, batch = live.over(replayed(live, tmp_path, layers)), batch_of()
+    assert apart(cached.answer(batch, "tag"), live.answer(batch, "tag")) < 1e-6
+    gradients = []
+    for model in (live, cached):
+        model.zero_grad()
+        model(batch).mean().backward()
+        gradients.append([weight.grad.clone() for weight in live.objectives.parameters() if weight.grad is not None])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_half_precision_is_near(tmp_path: Path) -> None:
+    live = model_of(layers="all_sum", between="bilstm").eval()
+    cached = live.over(replayed(live, tmp_path, "all_sum", "float16"))
+    assert 0 < apart(cached.answer(batch_of(), "tag"), live.answer(batch_of(), "tag")) < 1e-2
+
+
+def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
+    live = model_of(layers="top", between="bilstm")
+    cached = live.over(replayed(live, tmp_path, "top"))
+    assert not list(cached.encoder.parameters())
+    assert not cached.encoder.state_dict()
+    assert cached.depths() == [cached.objectives]
+    assert cached.objectives["tag"] is live.objectives["tag"]
+
+
+def test_what_it_cannot_do(tmp_path: Path) -> None:
+    live = model_of(layers="top", between="bilstm")
+    replay = replayed(live, tmp_path, "top")
+    with pytest.raises(BertsmithError, match="attention is not kept"):
+        replay(batch_of(), keep_attentions=True)
+    with pytest.raises(BertsmithError, match="no features were kept"):
+        replay(batch_of().replace(ids=batch_of().ids + 1), keep_layers=True)
+    with pytest.raises(ConfigError, match="it needs an encoder with a pooler"):
+        Model(replay, [classify.Config().build(width=32, vocabulary_size=97)])
+
+
+def test_other_weights_or_settings_are_another_encoder() -> None:
+    first = config(heads=4).build()
+    same = config(heads=4).build()
+    same.load_state_dict(first.state_dict())
+    other = config(heads=2).build()
+    other.load_state_dict(first.state_dict())
+    assert digest_of(first) == digest_of(same) != digest_of(other)
+    with torch.no_grad():
+        same.table[5, 3] += 1e-3
+    assert digest_of(first) != digest_of(same)
+
+
+def test_a_small_encoder_has_fewer_rows() -> None:
+    assert chosen_layers(config(layers=2).build(), ()) == ("embeddings", "second_to_last", "top", "all_sum")
+    assert chosen_layers(config(layers=4).build(), ()) == ROWS
+    assert chosen_layers(config(layers=2).build(), ["mix", "top", "mix"]) == ("mix", "top")
+    with pytest.raises(ConfigError, match="the encoder has only 2 layers"):
+        chosen_layers(config(layers=2).build(), ["last_four_sum"])
+    with pytest.raises(ConfigError, match="--layers last: it must be among"):
+        chosen_layers(config(layers=2).build(), ["last"])
