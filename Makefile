@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check faults bench docs clean help
 help:
-	@echo "make demo    tokenizer and shards from text that is on every machine, with a look at both"
+	@echo "make demo    text that is on every machine to a small BERT, a task and a report"
 	@echo "make test    the whole test suite"
 	@echo "make check   format, lint, types, the shape of the house"
 	@echo "make faults  the long form of the fault campaign"

@@ -22,6 +22,8 @@ from bertsmith.text.wordpiece import Config
 from bertsmith.train.checkpoints import Checkpoints
 from bertsmith.train.log import last_of_each_step, read_events
 
+pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
+
 TESTS = Path(__file__).resolve().parent
 SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "rows.full=16"]
 SMALL += ["micro_rows=8", "evaluate_every=0", "evaluate_rows=16", "plan.rate=3e-3", "plan.warmup=2"]

@@ -17,6 +17,8 @@ from bertsmith.train.optimizers import lamb
 from bertsmith.train.sharding import Whole
 from bertsmith.train.world import World
 
+pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are made once
+
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:

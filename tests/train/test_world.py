@@ -22,6 +22,8 @@ from bertsmith.train.checkpoints import Checkpoints
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.world import World, join
 
+pytestmark = pytest.mark.xdist_group("world")  # one process: its runs are made once
+
 TESTS = Path(__file__).resolve().parents[1]
 
 
