@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -288,3 +289,22 @@ def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -
     still = recipe("plan.rate=0", "plan.warmup=0", "evaluate_every=2", "patience=2")
     found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
     assert (found["steps"], found["best_step"]) == (6, 2)
+
+
+def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -> None:
+    """A tokenizer exchanged in the shards' folder, and shards exchanged under a run that goes on."""
+    base = shards.parent
+    shutil.copytree(shards, tmp_path / "mixed")
+    run.train_tokenizer(
+        [base / "text.txt"], tmp_path / "t", settings=Config(), vocabulary_size=80, workers=1, quiet=True
+    )
+    shutil.rmtree(tmp_path / "mixed" / "tokenizer")
+    shutil.copytree(tmp_path / "t", tmp_path / "mixed" / "tokenizer")
+    done = call("pretrain", "bert/tiny", "-d", tmp_path / "mixed", "-o", tmp_path / "r", "--device", "cpu")
+    assert (done.returncode, done.stderr.count("\n")) == (65, 1)
+    assert "is not the tokenizer that wrote" in done.stderr
+    few = recipe("plan.steps=4", "evaluate_every=0")
+    pretrain(few, shards, tmp_path / "run", device="cpu", quiet=True)
+    run.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
+    with pytest.raises(ConfigError, match="was trained with another data"):
+        pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)

@@ -38,7 +38,7 @@ def run_list(runs: Sequence[History], damaged: Sequence[str]) -> None:
             f"{run.steps:,}" + (f"/{run.planned:,}" if run.planned else ""),
             number(float(f"{run.tokens:.3g}")),
             f"{run.speed:,.0f}" if math.isfinite(run.speed) else "-",
-            _value("loss", run.loss),
+            _value("loss", run.result),
             f"{run.best[1]:.3f} @ {run.best[0]:,}" if run.best else "-",
             _age(run),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert run.speed == pytest.approx(2000.0)
     assert run.wall == 50.0  # 51 events, a second apart
     assert run.best == (30, pytest.approx(5.65))
-    assert run.loss == pytest.approx(6.2)
+    assert run.result == pytest.approx(6.2)
     assert run.curves["loss/guess_lm"].values[9] == step_facts(10)["loss/guess_lm"]
     assert run.held_out["loss/guess_lm"].steps.tolist() == [10, 20, 30, 40]
     assert [mark.step for mark in run.marks if mark.kind == "checkpoint"] == [10, 20, 30, 40]
@@ -179,3 +180,12 @@ def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "b", "group/c"]
     assert find_runs(tmp_path / "a") == [tmp_path / "a"]
     assert find_runs(tmp_path / "group" / "notes") == []
+
+
+def test_a_run_that_names_its_score_is_best_where_that_is_highest(tmp_path: Path) -> None:
+    scores = {5: 0.4, 10: 0.9, 15: 0.7}
+    events = [{"kind": "start", "time": 1.0, "step": 0}, {"kind": "facts", "time": 1.0, "step": 0, "main": "score/f1"}]
+    events += [{"kind": "evaluation", "time": 2.0, "step": s, "cost": -v, "score/f1": v} for s, v in scores.items()]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    run = read_run(tmp_path)
+    assert (run.main, run.best, run.result) == ("score/f1", (10, 0.9), 0.7)

@@ -198,6 +198,7 @@ class _Work:
         mean = sum(len(row) for one in ready.train for row in one.rows) / sum(len(one.rows) for one in ready.train)
         dtype = torch.bfloat16 if self.trainer.passes.half else torch.float32
         return {
+            "main": f"score/{ready.task.main}",
             "notes": self.notes,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],

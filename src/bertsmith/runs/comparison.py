@@ -84,7 +84,7 @@ def _row(run: History) -> dict[str, Any]:
             row[name] = value
         if value is not None and (found := perplexity(name, value)) is not None:
             row[f"perplexity/{name.partition('/')[2]}"] = found
-    return row | {"best_loss": facts["best_loss"], "best_step": facts["best_step"]}
+    return row | {"best": facts["best"], "best_step": facts["best_step"]}
 
 
 def summary(run: History) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def summary(run: History) -> dict[str, Any]:
         "tokens_per_second": _finite(run.speed),
         "training": {name: _finite(curve.last) for name, curve in run.curves.items()},
         "held_out": {name: _finite(curve.last) for name, curve in run.held_out.items()},
-        "best_loss": run.best[1] if run.best else None,
+        "best": run.best[1] if run.best else None,
         "best_step": run.best[0] if run.best else None,
         "checkpoint": run.checkpoint,
         "began": run.began,

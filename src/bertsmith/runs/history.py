@@ -54,7 +54,7 @@ class History:
     ended: float | None  # the last event so far
     curves: dict[str, Curve]  # by name as logged: loss, loss/PART, accuracy/PART, rate, gradient_norm, ...
     held_out: dict[str, Curve]  # the same names, on rows that were not trained on
-    best: tuple[int, float] | None  # step and held-out loss
+    best: tuple[int, float] | None  # step and value of `main`: the lowest loss, or the highest score
     checkpoint: int | None  # step of the newest one
     marks: tuple[Mark, ...]
     notes: tuple[str, ...]  # restarts and skipped steps in words
@@ -63,13 +63,21 @@ class History:
 
     @property
     def recipe_name(self) -> str:
-        """The recipe's own name."""
+        """The recipe's own name, or that of the task that is learned."""
+        task = self.recipe.get("task")
+        if isinstance(task, Mapping):
+            return "/".join(str(task[key]) for key in ("kind", "name") if task.get(key))
         return str(self.recipe.get("name", "-"))
 
     @property
-    def loss(self) -> float:
-        """The last held-out loss, else nan."""
-        return self.held_out[TOTAL].last if TOTAL in self.held_out else float("nan")
+    def main(self) -> str:
+        """What decides which model is the best one: the loss, or the score that the run names."""
+        return str(self.facts.get("main", TOTAL))
+
+    @property
+    def result(self) -> float:
+        """The last value of `main` on held-out rows, else nan."""
+        return self.held_out[self.main].last if self.main in self.held_out else float("nan")
 
 
 class RunReader:
@@ -131,7 +139,7 @@ def _history(folder: Path, reader: EventReader, *, held: bool) -> History:
     if fast is not None:
         curves["tokens_per_second"] = Curve(numbers, fast)
     moments = times(reader)
-    marks = _marks(starts, saved, steps, numbers)
+    marks, facts = _marks(starts, saved, steps, numbers), _facts(folder, others)
     return History(
         folder=folder,
         name=folder.resolve().name,
@@ -147,11 +155,11 @@ def _history(folder: Path, reader: EventReader, *, held: bool) -> History:
         ended=max(moment for moment, _ in moments) if moments else None,
         curves=curves,
         held_out=held_out,
-        best=_best(held_out),
+        best=_best(held_out, str(facts.get("main", TOTAL))),
         checkpoint=_newest_checkpoint(folder),
         marks=marks,
         notes=_notes(marks),
-        facts=_facts(folder, others),
+        facts=facts,
         finish=finish,
     )
 
@@ -199,11 +207,12 @@ def _whole(value: Any, otherwise: int) -> int:
     return int(value) if isinstance(value, int | float) and np.isfinite(value) else otherwise
 
 
-def _best(held_out: Mapping[str, Curve]) -> tuple[int, float] | None:
-    curve = held_out.get(TOTAL)
+def _best(held_out: Mapping[str, Curve], main: str) -> tuple[int, float] | None:
+    curve = held_out.get(main)
     if curve is None or not np.isfinite(curve.values).any():
         return None
-    place = int(np.nanargmin(np.where(np.isfinite(curve.values), curve.values, np.nan)))
+    costs = curve.values if main.startswith(TOTAL) else -curve.values
+    place = int(np.nanargmin(np.where(np.isfinite(costs), costs, np.nan)))
     return int(curve.steps[place]), float(curve.values[place])
 
 

@@ -17,7 +17,7 @@ MOST_POINTS = 2000  # of one curve
 PAGE_POINTS = 90_000  # of all curves together, so that a page stays under 2 MB
 AXIS_POINTS = 400  # that say how many tokens and minutes a step stands for
 MOST_MARKS = 200
-LEFT_OUT = ("count/", "rows", "tokens", "seconds")  # logged, but no curve of its own
+LEFT_OUT = ("count/", "rows", "tokens", "seconds", "cost")  # logged, but no curve of its own
 AFTER_LOSSES = ("rate", "gradient_norm", "tokens_per_second", "data_seconds")
 
 

@@ -10,7 +10,7 @@ from bertsmith.pictures import number
 from bertsmith.progress import clock
 from bertsmith.runs.history import TOTAL, History
 
-LOSS, ACCURACY = "loss/", "accuracy/"
+LOSS, ACCURACY, SCORE = "loss/", "accuracy/", "score/"
 GUESSES_WORDS = "_lm"  # ends the names of objectives whose loss is that of guessing one word: exp of it is a perplexity
 EVEN_ODDS = ("next_sentence", "sentence_order")  # questions with two answers, about equally often right
 TITLES = {
@@ -38,6 +38,8 @@ def title(name: str) -> tuple[str, str]:
     words = part.replace("_", " ")
     if name.startswith(LOSS):
         return f"Loss: {words}", "nats"
+    if name.startswith(SCORE):
+        return f"Score: {words}", ""
     if name.startswith(ACCURACY):
         return f"Accuracy: {words}", "%"
     return (f"{kind.replace('_', ' ')}: {words}" if part else kind.replace("_", " ").capitalize()), ""
@@ -97,8 +99,8 @@ def figures(run: History) -> dict[str, str]:
     share = peak_share(run)
     if share is not None:
         found["share of peak"] = f"{share:.1%}"
-    if math.isfinite(run.loss):
-        found["held-out loss"] = f"{run.loss:.3f}"
+    if math.isfinite(run.result):
+        found[f"held-out {run.main.removeprefix(SCORE).replace('_', ' ')}"] = f"{run.result:.3f}"
     if run.best:
         found["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
     for name, curve in run.held_out.items():
