@@ -303,7 +303,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     done = call("pretrain", "bert/tiny", "-d", tmp_path / "mixed", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
     assert "is not the tokenizer that wrote" in done.stderr
-    few = recipe("plan.steps=4", "evaluate_every=0")
+    few = recipe("plan.steps=4", "plan.warmup=1", "evaluate_every=0")
     pretrain(few, shards, tmp_path / "run", device="cpu", quiet=True)
     run.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     with pytest.raises(ConfigError, match="was trained with another data"):

@@ -25,6 +25,7 @@ EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
 RUNNING, FINISHED, STOPPED, UNFINISHED = "running", "finished", "stopped", "unfinished"
 TOTAL = "loss"
+COST = "cost"  # a score with its sign turned, for the loop alone
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def _history(folder: Path, reader: EventReader, *, held: bool) -> History:
     numbers = steps["step"].astype(np.int64) if steps else np.zeros(0, dtype=np.int64)
     curves = {name: Curve(numbers, values) for name, values in steps.items() if name not in NO_CURVE}
     held_out = held_out_curves(restarts.others(others, "evaluation"))
+    held_out.pop(COST, None)
     saved = [event["step"] for event in restarts.others(others, "checkpoint")]
     finish = _finish(others, starts)
     recipe = _recipe(folder / RECIPE)
