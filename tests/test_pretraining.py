@@ -289,6 +289,7 @@ def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -
     still = recipe("plan.rate=0", "plan.warmup=0", "evaluate_every=2", "patience=2")
     found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
     assert (found["steps"], found["best_step"]) == (6, 2)
+    assert pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)["steps"] == 6  # nor does it go on
 
 
 def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -> None:

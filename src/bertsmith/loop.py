@@ -103,6 +103,8 @@ def _agree(world: World, best: tuple[int, float]) -> tuple[int, float]:
 
 def _steps(run: Run, writer: Writer | None, show: Display) -> None:
     waiting: deque[Step] = deque()
+    if _given_up(run):  # before, and somebody has called again
+        return
     for step in run.trainer:
         waiting.append(step)
         if len(waiting) > BEHIND or run.trainer.world.device.type == "cpu":
