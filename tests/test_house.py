@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "effort"},
     "recipe_text": GROUND | {"recipe"},
     "checking": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "pretraining"},
-    "serve": GROUND | MODEL | {"text", "corpus", "weights", "devices"},
+    "serve": GROUND | MODEL | {"text", "corpus", "weights", "devices", "tasks", "finetuning"},
     "runs": GROUND | {"pages"},
     "terminal": GROUND | {"text", "corpus"},
     "terminal_studies": GROUND | {"terminal"},

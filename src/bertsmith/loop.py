@@ -6,15 +6,17 @@ Pre-training and fine-tuning bring what differs: how a model is scored and how i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith import config
 from bertsmith.durable import Disk
-from bertsmith.errors import ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, Stopped
 from bertsmith.train.checkpoint import Checkpoint
 from bertsmith.train.checkpoints import Checkpoints, Resumed
 from bertsmith.train.display import Display
@@ -55,7 +57,9 @@ class Run:
         None
     )  # what a new run starts from, and what to say of it
     fingerprints: dict[str, str]  # of data and tokenizer: going on with others is refused
-    about: dict[str, Any] = field(default_factory=dict)  # plain facts for the log
+    about: dict[str, Any] = field(
+        default_factory=dict
+    )  # plain facts for the log; flops_per_token and peak_flops are shown
     waited: Callable[[int], float] = lambda step: 0.0  # seconds that a step waited for its batches
     best: tuple[int, float] = (0, float("inf"))  # step and cost
     last: tuple[int, Evaluation | None] = (-1, None)
@@ -67,8 +71,6 @@ def drive(
     resume: str = "auto",
     quiet: bool = False,
     picture: bool = False,
-    flops: float = 0.0,
-    peak: float = 0.0,
     trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Steps until the plan is fulfilled; only the first rank writes. Returns the last scores.
@@ -80,7 +82,8 @@ def drive(
         writer = Writer(run, stack, resume=resume, trackers=trackers) if run.trainer.world.leads else None
         notes = [*(writer.notes if writer else ()), *run.trainer.load(writer.state if writer else None)]
         run.best = _agree(run.trainer.world, run.best)
-        show = Display(run.trainer, quiet=quiet or writer is None, picture=picture, flops=flops, peak=peak)
+        told = {"flops": run.about.get("flops_per_token", 0.0), "peak": run.about.get("peak_flops", 0.0)}
+        show = Display(run.trainer, quiet=quiet or writer is None, picture=picture, **told)
         if writer:
             writer.write("start", step=run.trainer.done, notes=notes)
             writer.write("facts", step=run.trainer.done, **run.about)
@@ -92,6 +95,17 @@ def drive(
             done = run.trainer.done
             raise Stopped(f"stopped after step {done:,}, which is saved: the same command goes on from there")
         return _finish(run, writer, show)
+
+
+@contextmanager
+def memory_advice(rows: int, what: str) -> Iterator[None]:
+    """Running out of memory with so many rows in one forward becomes one line: what to change, and by how much."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        half = max((size for size in range(1, rows // 2 + 1) if rows % size == 0), default=0)
+        advice = f"micro_rows={half}" if half else "passes.recompute=true, shorter rows or a smaller encoder"
+        raise BertsmithError(f"out of memory with {rows} {what} in one forward: go on with {advice}") from error
 
 
 def _agree(world: World, best: tuple[int, float]) -> tuple[int, float]:

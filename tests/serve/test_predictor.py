@@ -16,7 +16,8 @@ from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError
 from bertsmith.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
-from bertsmith.serve.predictor import Predictor, similar_lengths
+from bertsmith.serve.embedding import similar_lengths
+from bertsmith.serve.predictor import Predictor
 from bertsmith.text import wordpiece
 from bertsmith.text.counting import count_unit
 from bertsmith.weights.model_folder import save_model

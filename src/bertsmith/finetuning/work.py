@@ -15,17 +15,17 @@ from bertsmith import config
 from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.encoders.encoder import Encoder
-from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import TaskFeeder
 from bertsmith.finetuning.tuning import Tuning
-from bertsmith.loop import Evaluation, Run, drive
+from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
 from bertsmith.tasks.task import Asked, Example, Task
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World, join
+from bertsmith.train.world import join
 from bertsmith.weights.model_folder import open_for, save_model
 
 OBJECTIVES = "bertsmith.objectives"
@@ -123,20 +123,9 @@ def finetune(
             seed=tuning.seed,
         )
         work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes, model.encoder)
-        try:
-            run = work.run(feeder)
-            told = {"flops": run.about["flops_per_token"], "peak": run.about["peak_flops"]}
-            found = drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers, **told)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(tuning, world) from error
+        with memory_advice(tuning.micro_rows or tuning.rows // world.size, "examples"):
+            found = drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
         return {"task": tuning.name, "main": task.main, **found}
-
-
-def out_of_memory(tuning: Tuning, world: World) -> BertsmithError:
-    """What to change, and by how much."""
-    rows = tuning.micro_rows or tuning.rows // world.size
-    advice = f"micro_rows={max(rows // 2, 1)}" if rows > 1 else "passes.recompute=true, or a smaller length"
-    return BertsmithError(f"out of memory with {rows} examples in one forward: go on with {advice}")
 
 
 @dataclass

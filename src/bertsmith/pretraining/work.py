@@ -12,8 +12,7 @@ import torch
 
 from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
-from bertsmith.errors import BertsmithError
-from bertsmith.loop import Evaluation, Run, drive
+from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data, begin_with, build_model
@@ -50,13 +49,9 @@ def pretrain(
         stopper = stack.enter_context(Stopper())
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
         trainer = make_trainer(recipe, opened, feeder, world, stopper)
-        try:
+        with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
             work = _Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output))
-            run = work.run(feeder)
-            told = {"flops": run.about["flops_per_token"], "peak": run.about["peak_flops"]}
-            return drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers, **told)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(recipe, world) from error
+            return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
 
 def make_trainer(recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper) -> Trainer:
@@ -72,13 +67,6 @@ def make_trainer(recipe: Recipe, data: Data, feeder: Feeder, world: World, stopp
         stopper=stopper,
         seed=recipe.seed,
     )
-
-
-def out_of_memory(recipe: Recipe, world: World) -> BertsmithError:
-    """What to change, and by how much."""
-    rows = recipe.micro_rows or recipe.rows.full // world.size
-    advice = f"micro_rows={max(rows // 2, 1)}" if rows > 1 else "passes.recompute=true, or a smaller encoder"
-    return BertsmithError(f"out of memory with {rows} rows in one forward: go on with {advice}")
 
 
 @dataclass

@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +14,13 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from bertsmith.corpus.document import Corpus, Reading, no_documents
+from bertsmith.corpus.document import Reading
 from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
 from bertsmith.progress import Progress
-from bertsmith.serve.predictor import Combine, Pooling, Predictor
+from bertsmith.serve.embedding import Combine, Pooling
+from bertsmith.serve.predictor import Predictor
+from bertsmith.serve.sources import is_file, texts_in
 
 CHUNK = 256  # texts embedded at a time
 FORMATS = (".npy", ".jsonl", ".parquet")
@@ -59,13 +60,7 @@ def embed_source(
         raise BertsmithError(f"{output} has no known ending: {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} is already there: choose another -o, or remove it first")
-    if not Path(source).is_file():
-        texts, corpus = [source], None
-    else:
-        corpus = Corpus([source], reading)
-        texts = [document.text for document in islice(corpus, limit)]
-        if not texts:
-            raise no_documents(corpus)
+    texts = texts_in(source, reading, limit=limit) if is_file(source) else [source]
     predictor = Predictor.open(model, device=device)
     found = _Progressing(predictor, texts, wish, quiet=quiet)
     facts: dict[str, Any] = {"texts": len(texts)}

@@ -5,6 +5,7 @@ One live line on a terminal, or a picture of the curves above it where asked for
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sys
 import time
@@ -105,8 +106,7 @@ class Display:
         ]
         if self.flops and self.peak:
             parts.append(f"{speed * self.flops / self.peak:.0%} of peak")
-        if self.trainer.world.device.type == "cuda":
-            parts.append(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+        parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
         if self.pace.waiting > NOTABLE_WAIT:
             parts.append(f"waiting for data {self.pace.waiting:.0%}")
         return " · ".join([*parts, f"{clock(left)} left"])
@@ -145,3 +145,11 @@ class Display:
             self.stream.write(f"\r{up}\x1b[J")
             self.stream.flush()
         self._lines = 0
+
+
+def _memory(device: torch.device) -> int:
+    """The most bytes that were in use until now: on the GPU where there is one, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * 1024

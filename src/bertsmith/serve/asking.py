@@ -1,0 +1,47 @@
+"""What every answer needs of a predictor: a head that can give it, and logits for rows of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import BertsmithError
+from bertsmith.finetuning.answering import answers
+from bertsmith.model import Model
+from bertsmith.tasks.task import Asked
+from bertsmith.text.tokenizer import Tokenizer
+
+
+class Asker(Protocol):
+    """What answering needs of a predictor."""
+
+    model: Model
+    tokenizer: Tokenizer
+    length: int
+
+
+def expect_head(model: Model, *names: str) -> str:
+    """The first of these heads that the model has; an error where it has none of them."""
+    for name in names:
+        if name in model.objectives:
+            return name
+    has = ", ".join(model.objectives) or "none"
+    raise BertsmithError(
+        f"this model has no {' or '.join(names)} head (it has: {has}): open one that was trained for it"
+    )
+
+
+def logits_of(asker: Asker, asked: Sequence[Asked], objective: str) -> list[NDArray[np.float32]]:
+    """The logits of everything asked, texts of like length computed together."""
+    if not asked:
+        return []
+    return answers(asker.model, asked, objective, padding_id=asker.tokenizer.padding_id, length=asker.length)
+
+
+def check_top_k(top_k: int) -> None:
+    """Raises where nothing is asked for."""
+    if top_k < 1:
+        raise BertsmithError(f"top_k={top_k}: at least one answer must be asked for")
