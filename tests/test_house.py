@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": GROUND | {"pages"},
     "terminal": GROUND | {"text", "corpus"},
     "terminal_studies": GROUND | {"terminal"},
+    "terminal_answers": GROUND | {"terminal"},
     "terminal_runs": GROUND | {"runs", "terminal"},
     "terminal_evaluation": GROUND | {"evaluating", "terminal"},
     "doctor": GROUND | {"devices"},
@@ -78,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": GROUND
     | {"text", "corpus", "run", "runs", "terminal", "terminal_runs", "doctor", "demo", "serve", "weights"}
     | {"pretraining", "recipe", "recipes", "recipe_text", "checking", "comparing", "finetuning", "trackers"}
-    | {"evaluating", "terminal_evaluation", "studies", "terminal_studies"},
+    | {"evaluating", "terminal_evaluation", "studies", "terminal_studies", "terminal_answers"},
     "__main__": {"cli"},
 }
 WITHOUT_TORCH = {
@@ -99,6 +100,7 @@ WITHOUT_TORCH = {
     "terminal",
     "terminal_runs",
     "terminal_studies",
+    "terminal_answers",
     "terminal_evaluation",
     "evaluating",
     "cli",

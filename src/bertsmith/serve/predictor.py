@@ -93,11 +93,11 @@ class Predictor:
     # Whole texts and pairs.
 
     def predict(self, texts: Any, *, top_k: int = 1) -> Any:
-        """The label of each text, `{"label", "score"}`, or its number, `{"score"}`, where the model was made for numbers.
+        """The label of each text, `{"label", "score"}`, or its number, `{"score"}`, if the model was made for numbers.
 
-        A string or a tuple of two, a pair, gives one result; a list of them a list. With `top_k` over 1 each result is a
-        list of labels, the likeliest first. What is too long for a row is read in windows that overlap, and the answer
-        read from the mean of their logits; the result then has `windows`, their number.
+        A string or a tuple of two, a pair, gives one result; a list of them a list. With `top_k` over 1 each result is
+        a list of labels, the likeliest first. What is too long for a row is read in windows that overlap, and the
+        answer read from the mean of their logits; the result then has `windows`, their number.
         """
         return judging.predict(self, texts, top_k=top_k)
 
@@ -159,7 +159,7 @@ class Predictor:
     # Vectors.
 
     def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
-        """The cosine of two texts, or of each of several with each of others [first, second]; options as for `embed`."""
+        """The cosine of two texts, or of each of several with each of others [first, second]; options as in `embed`."""
         sides = [[side] if isinstance(side, str) else list(side) for side in (first, second)]
         ours, theirs = (self.embed(side, **options | {"normalize": True}).vectors for side in sides)
         found = ours @ theirs.T

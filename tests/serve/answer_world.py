@@ -1,0 +1,77 @@
+"""Small models for questions about texts: with random weights, and ones that know metals and colours by their letters."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import bertsmith
+from bertsmith.encoders import bert
+from bertsmith.model import Model
+from bertsmith.objectives import span, tag
+from bertsmith.serve.predictor import Predictor
+from bertsmith.text.wordpiece import SPECIALS, WordPiece
+from bertsmith.weights.model_folder import save_model
+
+COLOURS, METALS = ("red", "blue"), ("iron", "gold", "cafe", "쇠")
+WORDS = [*COLOURS, *METALS, *"the smith has a thing of which is it in ##s ##에서 . , -".split()]
+LENGTH = 32  # the positions of these models
+TAGS = ("O", "B-COLOUR", "I-COLOUR", "B-METAL", "I-METAL")
+
+
+def tokenizer() -> WordPiece:
+    """Strips accents, and so takes Hangul apart: texts composed or not come to the same tokens."""
+    return WordPiece.build([*SPECIALS.tokens(), *(unicodedata.normalize("NFD", word) for word in WORDS)])
+
+
+def random_model(*heads: Any) -> Model:
+    """All numbers drawn, so that every head says something of its own about every text."""
+    shape = bert.Config(layers=3, width=32, heads=4, vocabulary_size=tokenizer().vocabulary_size, positions=LENGTH)
+    model = Model.build(shape, heads)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_(0, 0.3, generator=draw)
+    return model.eval()
+
+
+def opened(folder: Path, *heads: Any) -> Predictor:
+    """A model with random weights, by way of its folder."""
+    save_model(random_model(*heads), tokenizer(), folder)
+    found: Predictor = bertsmith.load(folder, device="cpu")
+    return found
+
+
+def reader() -> Predictor:
+    """Tags every metal and colour and answers every question with a metal, wherever it stands."""
+    known = tokenizer()
+    shape = bert.Config(layers=1, width=128, heads=2, vocabulary_size=known.vocabulary_size, positions=LENGTH)
+    model = Model.build(shape, [tag.Config(labels=TAGS), span.Config()], seed=0)
+    draw = torch.Generator().manual_seed(0)
+    tables = model.encoder.embeddings
+    with torch.no_grad():
+        for block in (part for part in model.encoder.modules() if isinstance(part, nn.Linear)):
+            block.weight.zero_()  # a token is seen as itself alone
+            block.bias.zero_()
+        for table in (part for part in tables.modules() if isinstance(part, nn.Embedding)):
+            table.weight.zero_()
+        tables.tokens.weight.normal_(0, 1, generator=draw)
+        for name, words in (("B-COLOUR", COLOURS), ("B-METAL", METALS)):
+            seen = sum(tables.tokens.weight[known.id(unicodedata.normalize("NFD", word))] for word in words)
+            _head(model, "tag").weight[TAGS.index(name)] = seen
+            if name == "B-METAL":
+                _head(model, "span").weight[:] = seen
+        _head(model, "tag").bias[:] = torch.tensor([64.0, 0.0, 0.0, 0.0, 0.0])
+    return Predictor(model, known)
+
+
+def _head(model: Model, name: str) -> nn.Linear:
+    found = model.objectives[name].head
+    assert isinstance(found, nn.Linear)
+    found.weight.zero_()
+    found.bias.zero_()
+    return found
