@@ -40,7 +40,7 @@ def answers(passage: str, found: Sequence[Mapping[str, Any]]) -> None:
         where = Text("no answer", "italic")
         if one["answer"]:
             before, after = passage[max(begin - AROUND, 0) : begin], passage[end : end + AROUND]
-            parts = ((_flat(before), "dim"), (_flat(passage[begin:end]), "bold cyan"), (_flat(after), "dim"))
+            parts = ((_flat(before), "dim"), (f"«{_flat(passage[begin:end])}»", "bold cyan"), (_flat(after), "dim"))
             where = Text.assemble(*parts)
         rows.add_row(f"{one['score']:7.2%}", where, "(question cut to fit)" if one.get("cut") else "")
     console.print(rows)

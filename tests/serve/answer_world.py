@@ -1,4 +1,4 @@
-"""Small models for questions about texts: with random weights, and ones that know metals and colours by their letters."""
+"""Small models that are asked about texts: with random weights, and one that knows metals and colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import bertsmith
 from bertsmith.encoders import bert
@@ -18,8 +17,11 @@ from bertsmith.text.wordpiece import SPECIALS, WordPiece
 from bertsmith.weights.model_folder import save_model
 
 COLOURS, METALS = ("red", "blue"), ("iron", "gold", "cafe", "쇠")
-WORDS = [*COLOURS, *METALS, *"the smith has a thing of which is it in ##s ##에서 . , -".split()]
+WORDS = [*COLOURS, *METALS, *"the smith has a thing of which is it in".split(), "##s", "##에서", ".", ",", "-"]  # noqa: SIM905
 LENGTH = 32  # the positions of these models
+KINDS = ("no", "yes")
+TEXTS = ["the smith has red iron", "it is a thing", "쇠 is blue", ""]
+LONG = "the smith has a red thing of gold " * 12
 TAGS = ("O", "B-COLOUR", "I-COLOUR", "B-METAL", "I-METAL")
 
 
@@ -29,13 +31,14 @@ def tokenizer() -> WordPiece:
 
 
 def random_model(*heads: Any) -> Model:
-    """All numbers drawn, so that every head says something of its own about every text."""
+    """Weights drawn so large that every head says something of its own about every text."""
     shape = bert.Config(layers=3, width=32, heads=4, vocabulary_size=tokenizer().vocabulary_size, positions=LENGTH)
     model = Model.build(shape, heads)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for value in model.parameters():
-            value.normal_(0, 0.3, generator=draw)
+            if value.dim() > 1:
+                value.normal_(0, 0.3, generator=draw)
     return model.eval()
 
 
@@ -52,26 +55,16 @@ def reader() -> Predictor:
     shape = bert.Config(layers=1, width=128, heads=2, vocabulary_size=known.vocabulary_size, positions=LENGTH)
     model = Model.build(shape, [tag.Config(labels=TAGS), span.Config()], seed=0)
     draw = torch.Generator().manual_seed(0)
-    tables = model.encoder.embeddings
+    tables, tagger, finder = model.encoder.embeddings, model.objectives["tag"].head, model.objectives["span"].head
     with torch.no_grad():
-        for block in (part for part in model.encoder.modules() if isinstance(part, nn.Linear)):
-            block.weight.zero_()  # a token is seen as itself alone
-            block.bias.zero_()
-        for table in (part for part in tables.modules() if isinstance(part, nn.Embedding)):
-            table.weight.zero_()
+        for value in model.parameters():
+            if value.dim() > 1:
+                value.zero_()  # a token is seen as itself alone
         tables.tokens.weight.normal_(0, 1, generator=draw)
         for name, words in (("B-COLOUR", COLOURS), ("B-METAL", METALS)):
             seen = sum(tables.tokens.weight[known.id(unicodedata.normalize("NFD", word))] for word in words)
-            _head(model, "tag").weight[TAGS.index(name)] = seen
-            if name == "B-METAL":
-                _head(model, "span").weight[:] = seen
-        _head(model, "tag").bias[:] = torch.tensor([64.0, 0.0, 0.0, 0.0, 0.0])
+            tagger.weight[TAGS.index(name)] = seen
+        finder.weight[:] = seen
+        finder.weight[1] += 2 * tables.tokens.weight[known.id(unicodedata.normalize("NFD", "##에서"))]  # ends there
+        tagger.bias[:] = torch.tensor([64.0, 0.0, 0.0, 0.0, 0.0])
     return Predictor(model, known)
-
-
-def _head(model: Model, name: str) -> nn.Linear:
-    found = model.objectives[name].head
-    assert isinstance(found, nn.Linear)
-    found.weight.zero_()
-    found.bias.zero_()
-    return found

@@ -52,8 +52,8 @@ class Judged:
 
 def as_texts(given: Any) -> tuple[list[tuple[str, ...]], bool]:
     """What was given as texts or pairs, and whether it was only one: a string, or a tuple of two."""
-    alone = isinstance(given, str) or (isinstance(given, tuple) and len(given) == 2)
-    found = [(one,) if isinstance(one, str) else tuple(one) for one in ([given] if alone else given)]
+    alone = isinstance(given, str) or (isinstance(given, tuple) and [*map(type, given)] == [str, str])
+    found = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in ([given] if alone else given)]
     for number, texts in enumerate(found):
         if len(texts) > 2 or not texts or not all(isinstance(text, str) for text in texts):
             raise BertsmithError(f"text {number} is neither a string nor a pair of strings: {texts!r:.80}")

@@ -159,7 +159,10 @@ class Predictor:
     # Vectors.
 
     def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
-        """The cosine of two texts, or of each of several with each of others [first, second]; options as in `embed`."""
+        """The cosine of two texts, or of each of several with each of others [first, second]; options as in `embed`.
+
+        What is longer than the model takes is cut, as in `embed`, which says of which texts.
+        """
         sides = [[side] if isinstance(side, str) else list(side) for side in (first, second)]
         ours, theirs = (self.embed(side, **options | {"normalize": True}).vectors for side in sides)
         found = ours @ theirs.T
