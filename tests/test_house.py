@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "pretraining",
         "serve",
         "finetuning",
+        "scores",
     },
     "cli": GROUND
     | {"text", "corpus", "run", "runs", "terminal", "terminal_runs", "doctor", "demo", "serve", "weights"}

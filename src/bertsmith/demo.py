@@ -17,6 +17,7 @@ from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
 from bertsmith.runs.history import read_run
 from bertsmith.runs.report import write_report
+from bertsmith.scores.intervals import over_seeds
 from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
@@ -43,8 +44,8 @@ SETTINGS = (
     "evaluate_rows=512",
     "save_every=500",
 )
-TUNING = ("rate=1e-3", "epochs=6", "rows=16", "length=64")
-CLASSES, SENTENCES = 6, 150  # of the task, and of each class
+TUNING = ("rate=1e-3", "epochs=4", "rows=16", "length=64")
+SEEDS, CLASSES, SENTENCES = 3, 6, 150  # runs; of the task, and of each class
 GAPS = (
     "Return a list of the [MASK] in the file.",
     "This function raises a [MASK] if the value is not valid.",
@@ -128,18 +129,25 @@ def _finetune(output: Path) -> None:
     from bertsmith.finetuning.work import finetune
 
     files = _write_task(output / "task")
-    said = {}
-    for name, fresh in (("without pre-training", "true"), ("with pre-training", "false")):
-        tuning = make_tuning("classification", output / "run" / "best", files, [*TUNING, f"fresh={fresh}"])
-        folder = output / "task" / ("fresh" if fresh == "true" else "run")
-        found = finetune(tuning, folder, device="cpu", quiet=True)
-        said[name] = found["score/accuracy"]
+    said: dict[str, list[float]] = {"without pre-training": [], "with pre-training": []}
+    for seed in range(SEEDS):
+        for (name, scores), fresh in zip(said.items(), ("true", "false"), strict=True):
+            changes = [*TUNING, f"fresh={fresh}", f"seed={seed}"]
+            tuning = make_tuning("classification", output / "run" / "best", files, changes)
+            folder = output / "task" / (name.replace(" ", "-") + f"-{seed}" if fresh == "true" or seed else "run")
+            scores.append(finetune(tuning, folder, device="cpu", quiet=True)["score/accuracy"])
     labels = [json.loads(line)["label"] for line in files["dev"].read_text(encoding="utf-8").splitlines()]
     commonest = max(map(labels.count, set(labels))) / len(labels)
-    rows = {"always the commonest": commonest, **said}
-    terminal.console.print(f"accuracy on {len(labels)} sentences of {', '.join(sorted(set(labels)))}:")
-    for name, accuracy in rows.items():
-        terminal.console.print(f"  {name:<22} {accuracy:6.1%}  {'▇' * round(40 * accuracy)}")
+    terminal.console.print(f"accuracy on {len(labels)} sentences of {', '.join(sorted(set(labels)))}, {SEEDS} seeds:")
+    for name, scores in {"always the commonest": [commonest] * SEEDS, **said}.items():
+        found = over_seeds(scores)
+        bar = "▇" * round(40 * found.mean)
+        terminal.console.print(f"  {name:<22} {found.mean:6.1%} ± {found.deviation or 0.0:.1%}  {bar}")
+    without, trained = (over_seeds(scores).mean for scores in said.values())
+    if trained <= without:
+        terminal.console.print(
+            "Two minutes on a CPU are too few for pre-training to pay; what minutes on a GPU give: LOG.md."
+        )
 
 
 def _write_task(folder: Path) -> dict[str, Path]:
