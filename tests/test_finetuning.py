@@ -147,5 +147,10 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
         finetune(make_tuning("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
         finetune(config.override(tuning, ["micro_rows=5"]), tmp_path / "r", device="cpu", quiet=True)
+    one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
+    done = call(*one, "--rates", "fast")
+    assert (done.returncode, "numbers with commas" in done.stderr) == (78, True)
+    done = call(*one, "--seeds", "2", "--resume", "never")
+    assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from bertsmith import config
 from bertsmith.errors import ConfigError
 from bertsmith.pretraining import pretrain
 from bertsmith.pretraining.parts import Data
-from bertsmith.recipe import Recipe, read_recipe, with_overrides
-from bertsmith.runs.history import FINISHED, RECIPE, read_run
+from bertsmith.recipe import Recipe, with_overrides
+from bertsmith.runs.history import is_finished
 from bertsmith.runs.report import write_report
 
 PAGE = "compare.html"
@@ -27,7 +25,7 @@ def compare(
     *,
     device: str = "auto",
     quiet: bool = False,
-    say: Any = lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Pre-trains each recipe in a folder of its name and returns the folders; what is finished is not done again.
 
@@ -39,7 +37,7 @@ def compare(
         raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
     for number, (name, recipe) in enumerate(recipes.items(), start=1):
         folder = folders[name]
-        if _is_finished(folder, opened.complete(recipe)):
+        if is_finished(folder, opened.complete(recipe)):
             say(f"{number} of {len(recipes)}: {name} is finished")
             continue
         say(f"{number} of {len(recipes)}: {name}")
@@ -65,10 +63,3 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
 def folder_name(name: str) -> str:
     """`bert/mini,plan.rate=1e-3` -> `bert-mini-plan.rate=1e-3`."""
     return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
-
-
-def _is_finished(folder: Path, recipe: Recipe) -> bool:
-    """Whether the folder holds exactly this run, to its end; anything else is for `pretrain` to judge."""
-    if not (folder / RECIPE).exists() or read_run(folder).state != FINISHED:
-        return False
-    return config.to_dict(read_recipe(folder / RECIPE)) == config.to_dict(recipe)

@@ -14,9 +14,10 @@ from studies.study_world import METALS, model_folder, mrpc, tokenizer_of
 from bertsmith import recipes
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning import work
+from bertsmith.finetuning.sweep import numbers
 from bertsmith.finetuning.work import open_with_head
 from bertsmith.studies import ablations, published
-from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, numbers, trials
+from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, table_for
 
 SMALL = [f"conll:head.{setting}" for setting in ("between_width=8", "between_layers=1")]

@@ -96,8 +96,9 @@ def ablate(
 ) -> None:
     """Fine-tune several pre-trained models alike on several tasks: what was each part of pre-training worth?"""
     from bertsmith import terminal_studies
+    from bertsmith.finetuning.sweep import numbers
     from bertsmith.studies.ablations import ablate as study
-    from bertsmith.studies.ablations import candidates, numbers, trials
+    from bertsmith.studies.ablations import candidates, trials
 
     quiet = quiet or as_json
     found = study(

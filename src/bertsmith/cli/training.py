@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bertsmith.cli.options import Data, Device, Json, Overrides, Quiet, give
 from bertsmith.cli.recipes import show_checks
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
 Resume = Annotated[
@@ -136,7 +137,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
     from bertsmith import terminal
-    from bertsmith.finetuning.sweep import sweep
+    from bertsmith.finetuning.sweep import numbers, sweep
     from bertsmith.finetuning.tuning import make_tuning
     from bertsmith.finetuning.work import finetune as run_finetuning
     from bertsmith.trackers import check_trackers
@@ -145,13 +146,12 @@ def finetune(
     given = {"train": train, "dev": dev, "data": data}
     files = {name: path for name, path in given.items() if path}
     tuning = make_tuning(task, model, files, overrides or [])
-    chosen = [float(rate) for rate in rates.split(",") if rate] or [tuning.rate]
-    if len(chosen) == 1 and seeds == 1:
-        tuning = make_tuning(task, model, files, [*(overrides or []), f"rate={chosen[0]}"])
-        facts = run_finetuning(
-            tuning, output, device=device, resume=resume, quiet=quiet or as_json, trackers=tuple(track or ())
-        )
+    how: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
+    if not rates and seeds == 1:
+        facts = run_finetuning(tuning, output, resume=resume, **how)
         give(facts, as_json, lambda: terminal.table(facts))
         return
-    found = sweep(tuning, output, rates=chosen, seeds=seeds, device=device, quiet=quiet or as_json)
+    if resume != "auto":
+        raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
+    found = sweep(tuning, output, rates=numbers(rates) or [tuning.rate], seeds=seeds, **how)
     give(found, as_json, lambda: terminal.sweep(found))

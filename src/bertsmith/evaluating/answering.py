@@ -13,7 +13,7 @@ from bertsmith.evaluating.asking import Asked
 from bertsmith.finetuning.answering import answers
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Asked as Question
-from bertsmith.tasks.task import Example, Prediction, Task
+from bertsmith.tasks.task import Example, Prediction, Task, cut_examples
 
 AT_ONCE = 1024  # examples: bounds the memory, and how long nothing is heard
 
@@ -80,7 +80,7 @@ def _part(asked: Asked, examples: Sequence[Example]) -> Part:
     sizes = _sizes(questions, len(examples))
     if task.objective == "tag":  # a row may hold several sentences, and a sentence several rows
         sizes = [len(prediction.value) for prediction in predictions]
-    cut = {question.example for question in questions for row in question.rows if any(row.cut)}
+    cut = cut_examples(questions)
     texts = sum(len(question.rows) for question in questions)
     return Part(list(examples), predictions, sizes, [number in cut for number in range(len(examples))], texts)
 

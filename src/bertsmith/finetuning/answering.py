@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertsmith.finetuning.batches import batches_in_order
 from bertsmith.model import Model
-from bertsmith.tasks.task import Asked, Example, Prediction, Task
+from bertsmith.tasks.task import Asked, Example, Prediction, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
 
 PLACES = {"cuda": 65_536}  # of one forward; elsewhere FEW_PLACES
@@ -34,8 +34,7 @@ def predict(
     """A prediction for each example, by a model on its own device; `half`: in bfloat16."""
     asked = task.rows(examples, tokenizer, length=length)
     found = answers(model, asked, task.objective, padding_id=tokenizer.padding_id, length=length, half=half)
-    cut = {one.example for one in asked for row in one.rows if any(row.cut)}
-    return Answered(list(examples), task.read(examples, asked, found), len(cut))
+    return Answered(list(examples), task.read(examples, asked, found), len(cut_examples(asked)))
 
 
 @torch.no_grad()

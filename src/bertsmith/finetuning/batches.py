@@ -127,13 +127,11 @@ class TaskFeeder(Ahead):
     def _shape(self, steps: int) -> tuple[int, int, int]:
         """Lines, texts and read places that are enough for every micro-batch of the run: one compiled graph serves."""
         lines = texts = slots = 1
-        for step in range(steps):
-            share = self.rows // self.world.size
-            for first in range(step * self.rows, (step + 1) * self.rows, self.micro if share else 1):
-                some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
-                sizes = [len(row) for one in some for row in one.rows]
-                lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
-                slots = max(slots, sum(0 if one.places is None else len(one.places) for one in some))
+        for first in range(0, steps * self.rows, self.micro):  # of all ranks: they must agree
+            some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
+            sizes = [len(row) for one in some for row in one.rows]
+            lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
+            slots = max(slots, sum(0 if one.places is None else len(one.places) for one in some))
         return lines, texts, slots
 
 

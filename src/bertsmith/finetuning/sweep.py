@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
-from bertsmith import config
 from bertsmith.durable import Disk, partial
 from bertsmith.errors import ConfigError
 from bertsmith.finetuning.tuning import Tuning
 from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
-from bertsmith.loop import RECIPE
-from bertsmith.runs.history import CHECKPOINTS, FINISHED, LAST, History, read_run
+from bertsmith.runs.history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.scores.intervals import over_seeds
 
 BEST = "best"
@@ -34,6 +32,7 @@ def sweep(
     device: str = "auto",
     quiet: bool = False,
     lean: bool = False,
+    trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Every rate with every seed; scores by rate, and which run was kept in `best/`.
 
@@ -51,25 +50,27 @@ def sweep(
         one, folder = replace(tuning, rate=rate, seed=seed), output / f"rate-{rate:g}-seed-{seed}"
         if not quiet:
             print(f"{number} of {len(wanted)}: rate {rate:g}, seed {seed}", file=sys.stderr, flush=True)
-        scores = _run(one, folder, ready, device=device, quiet=quiet)
+        scores = _run(one, folder, ready, device=device, quiet=quiet, trackers=trackers)
         runs.append({"rate": rate, "seed": seed, "run": str(folder), "scores": scores})
         if lean:
             _shed(runs, ready.task.main)
     return _told(tuning, ready, runs, output)
 
 
-def _run(tuning: Tuning, folder: Path, ready: Prepared, *, device: str, quiet: bool) -> dict[str, float]:
+def numbers(words: str) -> list[float]:
+    """`2e-5,3e-5` as numbers; none of nothing."""
+    try:
+        return [float(word) for word in words.split(",") if word]
+    except ValueError as error:
+        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
+
+
+def _run(tuning: Tuning, folder: Path, ready: Prepared, **how: Any) -> dict[str, float]:
     """The best dev scores of one run, which is trained if it is not finished."""
-    if not _is_finished(folder, tuning):
+    if not is_finished(folder, tuning):
         torch.compiler.reset()  # graphs of the model before would only be in the way
-        finetune(tuning, folder, device=device, quiet=quiet, prepared=ready)
+        finetune(tuning, folder, prepared=ready, **how)
     return best_scores(read_run(folder), ready.task.main)
-
-
-def _is_finished(folder: Path, tuning: Tuning) -> bool:
-    if not (folder / RECIPE).exists() or read_run(folder).state != FINISHED:
-        return False
-    return config.to_dict(config.read(Tuning, folder / RECIPE)) == config.to_dict(tuning)
 
 
 def best_scores(run: History, main: str) -> dict[str, float]:

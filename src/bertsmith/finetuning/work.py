@@ -21,7 +21,7 @@ from bertsmith.finetuning.batches import TaskFeeder
 from bertsmith.finetuning.tuning import Tuning
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
-from bertsmith.tasks.task import Asked, Example, Task
+from bertsmith.tasks.task import Asked, Example, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
@@ -52,9 +52,8 @@ def prepare(tuning: Tuning, task: Task, tokenizer: Tokenizer, *, positions: int)
     asked = task.rows(examples, tokenizer, length=length, training=True)
     if not asked:
         raise DataError(f"{tuning.name}: none of its {len(examples):,} training examples can be learned from")
-    cut = {one.example for one in asked for row in one.rows if any(row.cut)}
     dev = task.examples("dev") if task.has("dev") else []
-    return Prepared(task, length, asked, len(examples), dev, len(cut))
+    return Prepared(task, length, asked, len(examples), dev, len(cut_examples(asked)))
 
 
 def build_task(tuning: Tuning, labels: Sequence[str] = ()) -> Task:

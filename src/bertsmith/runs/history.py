@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith import config
 from bertsmith.durable import read_sealed
 from bertsmith.errors import BertsmithError, DataError, StorageError
 from bertsmith.runs.events import Column, EventReader
@@ -79,6 +80,14 @@ class History:
     def result(self) -> float:
         """The last value of `main` on held-out rows, else nan."""
         return self.held_out[self.main].last if self.main in self.held_out else float("nan")
+
+
+def is_finished(folder: Path, recipe: Any) -> bool:
+    """Whether the folder holds a run of exactly these settings, to its end; anything else is for its verb to judge."""
+    if not (folder / RECIPE).exists():
+        return False
+    run = read_run(folder)
+    return run.state == FINISHED and run.recipe == config.to_dict(recipe)
 
 
 class RunReader:

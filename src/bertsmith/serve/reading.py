@@ -13,8 +13,7 @@ from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.tagged.manner import Manner as TaggingManner
 from bertsmith.tasks.tagged.sentences import Unit
 from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.task import Example, Prediction, Task
-from bertsmith.tasks.whole_texts import cut_examples
+from bertsmith.tasks.task import Example, Prediction, Task, cut_examples
 
 UNITS = ("word", "part", "character")
 
@@ -26,7 +25,7 @@ def _no_files(path: Any, split: str) -> list[Any]:
 def _read(asker: Asker, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
     """A prediction for each example, and of how many not everything could be read."""
     asked = task.rows(examples, asker.tokenizer, length=length)
-    return task.read(examples, asked, logits_of(asker, asked, task.objective)), cut_examples(asked)
+    return task.read(examples, asked, logits_of(asker, asked, task.objective)), len(cut_examples(asked))
 
 
 def entities(asker: Asker, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:

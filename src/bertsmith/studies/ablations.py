@@ -89,14 +89,6 @@ def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) ->
     return found
 
 
-def numbers(words: str) -> list[float]:
-    """`2e-5,3e-5` as numbers; none of nothing."""
-    try:
-        return [float(word) for word in words.split(",") if word]
-    except ValueError as error:
-        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
-
-
 def _of_task(word: str, mark: str) -> tuple[str, str]:
     """The task that a word is for, nothing where it is for all, and the rest of it."""
     name, found, rest = word.partition(mark)

@@ -5,7 +5,7 @@ The same rows serve training, scoring and use. A file of this folder is a family
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -108,6 +108,11 @@ class Settings(Protocol):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> Task:
         """The task. `files`: by split, or under `data` the benchmark's folder. `labels`: those of a trained model."""
+
+
+def cut_examples(asked: Iterable[Asked]) -> set[int]:
+    """The numbers of the examples that lost tokens because a row was too short for them."""
+    return {one.example for one in asked if any(any(row.cut) for row in one.rows)}
 
 
 def missing_split(name: str, split: str, files: Mapping[str, Path]) -> DataError:

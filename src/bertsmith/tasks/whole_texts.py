@@ -112,11 +112,6 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, Encoded]:
     return found
 
 
-def cut_examples(asked: Iterable[Asked]) -> int:
-    """How many examples lost tokens because a row was too short for them."""
-    return len({question.example for question in asked if any(any(row.cut) for row in question.rows)})
-
-
 def golds(examples: Sequence[Example]) -> list[Any]:
     """The right answers; a DataError where there is none to score by."""
     for example in examples:
@@ -126,7 +121,7 @@ def golds(examples: Sequence[Example]) -> list[Any]:
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of logits [C]."""
-    shifted = np.exp(logits - logits.max())
-    found: NDArray[np.float64] = shifted / shifted.sum()
+    """Probabilities of logits [..., C]."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    found: NDArray[np.float64] = shifted / shifted.sum(axis=-1, keepdims=True)
     return found

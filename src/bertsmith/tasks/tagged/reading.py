@@ -12,6 +12,7 @@ from bertsmith.scores import tags
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.tagged.windows import AskedWords
 from bertsmith.tasks.task import Asked, Example, Prediction
+from bertsmith.tasks.whole_texts import softmax
 
 OUTSIDE = "O"
 
@@ -31,7 +32,7 @@ def predictions(
     for question, answer in zip(asked, answers, strict=True):
         assert isinstance(question, AskedWords), "rows of another task"
         assert np.shape(answer) == (len(question.places if question.places is not None else ()), len(labels))
-        likely = _softmax(np.asarray(answer, np.float64))
+        likely = softmax(np.asarray(answer, np.float64))
         best = likely.argmax(axis=1)
         before = -1
         for word, read in zip((begins[question.example] + question.words).tolist(), question.reads, strict=True):
@@ -77,10 +78,3 @@ def _bridged(said: Sequence[str | None]) -> list[str]:
 def _goes_on(tag: str) -> str:
     """The tag with which an entity goes on behind this one."""
     return f"I{tag[1:]}" if tag[0] == "B" else tag
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of logits [R, C]."""
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return found
