@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evaluating.evaluating_world import made_evaluation, mixed
+from pages_world import CHROMIUM, started, visiting
 
 from bertsmith.evaluating.writing import PAGE, write_evaluation
 from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
     pytest.mark.xdist_group("browser"),
@@ -24,10 +23,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with started() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -44,25 +41,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Opens a page; afterwards nothing was requested but the page, and nothing was complained of."""
-    told: list[str] = []
-    opened: list[Any] = []
-
-    def go(name: str, **how: Any) -> Any:
-        page = browser.new_page(**how)
-        opened.append(page)
-        own = pages[name].resolve().as_uri()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: (told.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: None if request.url == own else told.append(request.url))
-        page.goto(own)
-        return page
-
-    yield go
-    for page in opened:
-        page.close()
-    assert told == []
+    with visiting(browser, pages) as go:
+        yield go
 
 
 def cells(page: Any, column: int) -> list[str]:

@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 from evaluating.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
+from pages_world import Reader, embedded
 
 from bertsmith.evaluating.page import MOST_LABELS, page
 from bertsmith.evaluating.writing import write_evaluation
-
-
-class Reader(HTMLParser):
-    """Elements with their attributes, and the text of scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.inside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag in ("script", "style"):
-            self.inside.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag in ("script", "style"):
-            self.inside[-1] += data
-
-
-def embedded(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
-    return data
 
 
 def test_cells_lead_to_their_examples(tmp_path: Path) -> None:

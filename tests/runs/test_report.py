@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pages_world import Reader, embedded
 from runs.run_world import RECIPE, MadeUp, finished_run, long_log
 
 from bertsmith.errors import BertsmithError
 from bertsmith.runs.report import write_report
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
-
-
-class Reader(HTMLParser):
-    """Elements with their attributes, and the text of each script and style."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.inside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag in ("script", "style"):
-            self.inside.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag in ("script", "style"):
-            self.inside[-1] += data
-
-
-def embedded(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
-    return data
 
 
 def test_a_page_tells_the_run(tmp_path: Path) -> None:

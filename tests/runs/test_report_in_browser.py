@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages_world import CHROMIUM, started, visiting
 from runs.run_world import RECIPE, MadeUp, finished_run
 
 from bertsmith.runs.report import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
     pytest.mark.xdist_group("browser"),
@@ -22,10 +21,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with started() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +47,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Opens a page; afterwards nothing was requested but the page, and nothing was complained of."""
-    said: list[str] = []
-    opened: list[Any] = []
-
-    def go(name: str, **how: Any) -> Any:
-        page = browser.new_page(**how)
-        opened.append(page)
-        own = pages[name].resolve().as_uri()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: (said.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: None if request.url == own else said.append(request.url))
-        page.goto(own)
-        return page
-
-    yield go
-    for page in opened:
-        page.close()
-    assert said == []
+    with visiting(browser, pages) as go:
+        yield go
 
 
 def path_of(page: Any) -> str:

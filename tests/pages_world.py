@@ -1,0 +1,75 @@
+"""For tests of HTML pages: a reader of their text, and a real browser that tells what a page asks for and says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Reader(HTMLParser):
+    """Elements with their attributes, and the text of each script and style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.inside.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag in ("script", "style"):
+            self.inside[-1] += data
+
+
+def embedded(text: str) -> dict[str, Any]:
+    """The data that a page carries."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A browser; only where `CHROMIUM` and playwright are there."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as machine:
+        browser = machine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visiting(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any]]:
+    """Opens pages by name; afterwards nothing was requested but the page, and nothing was complained of."""
+    told: list[str] = []
+    opened: list[Any] = []
+
+    def go(name: str, **how: Any) -> Any:
+        page = browser.new_page(**how)
+        opened.append(page)
+        own = pages[name].resolve().as_uri()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: (told.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: None if request.url == own else told.append(request.url))
+        page.goto(own)
+        return page
+
+    yield go
+    for page in opened:
+        page.close()
+    assert told == []
