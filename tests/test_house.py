@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": GROUND | {"recipe", "train", "encoders", "objectives", "corpus"},
     "finetuning": GROUND | MODEL | {"text", "scores", "tasks", "weights", "devices", "train", "loop", "effort", "runs"},
     "evaluating": GROUND | {"text", "scores", "tasks", "model", "weights", "devices", "finetuning", "runs", "pages"},
-    "studies": GROUND | MODEL | {"text", "scores", "tasks", "weights", "devices", "finetuning", "runs"},
+    "studies": GROUND | MODEL | {"text", "scores", "tasks", "weights", "devices", "finetuning", "evaluating", "runs"},
     "comparing": GROUND | {"pretraining", "recipe", "runs"},
     "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "effort"},
     "recipe_text": GROUND | {"recipe"},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,8 +68,10 @@ def test_one_table_and_nothing_is_done_twice(
     done = call(*asked, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [row["name"] for row in found["rows"]] == ["base", "ltr", "ltr+bilstm"]
-    base, ltr, bilstm = (row["cells"] for row in found["rows"])
+    assert [row["name"] for row in found["rows"]] == ["no model", "base", "ltr", "ltr+bilstm"]
+    nothing, base, ltr, bilstm = (row["cells"] for row in found["rows"])
+    assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["says"]) == (0.625, "always 0")
+    assert nothing["conll/conll2003"]["score"]["mean"] == 0
     assert (base["glue/mrpc"]["measure"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
     assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
@@ -95,12 +99,46 @@ def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Pa
     tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "rows=16", "length=32", "evaluations=0"))]
     how = {"rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
-    assert first["rows"][0]["cells"]["glue/mrpc"]["rate"] == 1e-2
+    assert first["rows"][1]["cells"]["glue/mrpc"]["rate"] == 1e-2
     (tmp_path / "s" / "base" / "glue-mrpc" / "ablation.json").unlink()
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("events.jsonl")}
     assert len(marks) == 2
     assert ablations.ablate(those, tried, tmp_path / "s", **how) == first
     assert {path: path.stat().st_mtime_ns for path in marks} == marks
+
+
+def test_work_travels_to_other_processes(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers: list[int] = []
+
+    def sent(function: Any, units: Iterable[Any], **how: Any) -> Iterator[Any]:
+        workers.append(how["workers"])
+        return (pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(unit))) for unit in units)
+
+    monkeypatch.setattr(ablations, "ordered_map", sent)
+    said: list[str] = []
+    those = candidates([f"base={folders['base']}", "base+fresh"])
+    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
+    found = ablations.ablate(those, tried, tmp_path / "s", device="cpu", jobs=3, say=said.append)
+    assert workers == [3]
+    assert said == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
+    assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
+    base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)
+    models = [open_with_head(cell.tuning, cell.task)[0] for cell in (base, fresh)]
+    assert not torch.equal(*(model.encoder.table for model in models))
+
+
+@pytest.mark.slow
+def test_two_at_a_time_give_what_one_at_a_time_gives(folders: dict[str, Path], tmp_path: Path) -> None:
+    those = candidates([f"base={folders['base']}", "base+fresh"])
+    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
+    how = {"rates": [1e-3], "device": "cpu", "quiet": True}
+    both = ablations.ablate(those, tried, tmp_path / "two", jobs=2, **how)
+    alone = ablations.ablate(those, tried, tmp_path / "one", **how)
+    assert [row["cells"]["glue/mrpc"]["score"] for row in both["rows"]] == [
+        row["cells"]["glue/mrpc"]["score"] for row in alone["rows"]
+    ]
 
 
 def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -132,6 +170,12 @@ def test_words_for_folders(folders: dict[str, Path], tmp_path: Path) -> None:
         Candidate("x+bilstm", b),
     ]
     assert candidates([f"x+bilstm={b}"])[0].bilstm
+    fresh = candidates([f"x={b}", "x+fresh", "x+bilstm+fresh"])
+    assert [(one.folder, one.bilstm, one.fresh) for one in fresh] == [
+        (b, False, False),
+        (b, False, True),
+        (b, True, True),
+    ]
     with pytest.raises(ConfigError, match="a name of its own"):
         candidates([f"x={a}", f"x={b}"])
     with pytest.raises(ConfigError, match="letters, digits"):

@@ -72,7 +72,8 @@ def ablate(
         list[str],
         typer.Argument(
             metavar="[NAME=]FOLDER...",
-            help="Pre-trained model folders; ltr+bilstm is ltr's once more, with a BiLSTM on top.",
+            help="Pre-trained model folders; ltr+bilstm is ltr's once more, with a BiLSTM on top, base+fresh base's "
+            "without what it learned.",
         ),
     ],
     task: Annotated[
@@ -90,6 +91,7 @@ def ablate(
         str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev counts.", show_default=False)
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Fine-tunings at a time: a large GPU has room for several.")] = 1,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
@@ -107,6 +109,7 @@ def ablate(
         output,
         rates=numbers(rates),
         seeds=seeds,
+        jobs=jobs,
         device=device,
         quiet=quiet,
         say=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),

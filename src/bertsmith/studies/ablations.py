@@ -12,6 +12,7 @@ from typing import Any, Self
 from bertsmith import config
 from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.evaluating.tables import baselines
 from bertsmith.finetuning.sweep import sweep
 from bertsmith.finetuning.tuning import Tuning, make_tuning
 from bertsmith.finetuning.work import OBJECTIVES, build_task
@@ -21,8 +22,11 @@ from bertsmith.studies.published import table_for
 from bertsmith.tasks.task import Task
 from bertsmith.weights.foreign_files import read_json
 from bertsmith.weights.huggingface import CONFIG
+from bertsmith.workers import ordered_map
 
-BILSTM = "+bilstm"  # ends the name of a folder that is tuned with one on top
+BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
+NOTHING = "no model"  # the row of what needs none
+PATIENCE = 7 * 24 * 3600.0  # seconds for one folder on one task
 CELL, TABLE, PAGE = "ablation.json", "ablations.json", "ablations.html"
 
 
@@ -35,7 +39,11 @@ class Candidate:
 
     @property
     def bilstm(self) -> bool:
-        return self.name.endswith(BILSTM)
+        return BILSTM in self.name
+
+    @property
+    def fresh(self) -> bool:
+        return FRESH in self.name
 
     @property
     def causal(self) -> bool:
@@ -44,14 +52,18 @@ class Candidate:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """`base=runs/a/best ltr=runs/b/best ltr+bilstm`: the last is ltr's folder with a BiLSTM on top of it."""
+    """`base=runs/a/best base+fresh ltr=runs/b/best ltr+bilstm`: a name that was given before, with a mark.
+
+    `+bilstm` has a BiLSTM on top; `+fresh` begins with random weights, in the shape of the folder's.
+    """
     found: dict[str, Candidate] = {}
     for word in words:
         name, equals, path = word.partition("=")
         if not equals:
-            known = found.get(word.removesuffix(BILSTM)) if word.endswith(BILSTM) else None
+            plain = word.replace(BILSTM, "").replace(FRESH, "")
+            known = found.get(plain) if plain != word else None
             name, path = (word, str(known.folder)) if known else (_called(Path(word)), word)
-        if not name or name in found:
+        if not name or name in found or name == NOTHING:
             raise ConfigError(f"{word}: every folder needs a name of its own: write name=FOLDER")
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(f"{name!r} becomes the name of a folder: letters, digits and . _ + - only")
@@ -107,30 +119,71 @@ def ablate(
     *,
     rates: Sequence[float] = (),
     seeds: int = 1,
+    jobs: int = 1,
     device: str = "auto",
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Fine-tunes every folder on every task, and returns the table; what is finished is not done again.
 
-    `say` is told, in words, what is about to be done.
+    `jobs` of them at a time, each in a process of its own, which then tell nothing of their progress. `say` is told,
+    in words, what is about to be done, or with several jobs what was.
     """
     output, table = Path(output), table_for([one.name for one in those])
     Disk().make_folder(output)
-    planned = {one.name: [Cell.planned(one, trial, output) for trial in tried] for one in those}  # mistakes show now
-    rows: list[dict[str, Any]] = []
-    for one in those:
-        cells: dict[str, Any] = {}
-        for cell in planned[one.name]:
-            say(f"{one.name} on {cell.task.name}" + (f": left out, {cell.left_out}" if cell.left_out else ""))
-            found = cell.run(table.measures, rates=rates, seeds=seeds, device=device, quiet=quiet)
-            cells[cell.trial] = found | {"published": table.scores.get(one.name, {}).get(cell.task.name)}
-        rows.append({"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": cells})
-    told = {"source": table.source, "tasks": [trial.task for trial in tried], "rows": rows}
+    planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
+    how = {"rates": rates, "seeds": seeds, "device": device, "quiet": quiet or jobs > 1}
+    work = [Work(one, trial, output, dict(table.measures), how) for one in those for trial in tried]
+    done = ordered_map(_worked, work, workers=jobs, patience=PATIENCE)
+    rows: dict[str, dict[str, Any]] = {}
+    for cell, unit in zip(planned, work, strict=True):
+        one, name = unit.one, cell.task.name
+        left_out = f": left out, {cell.left_out}" if cell.left_out else ""
+        if jobs == 1:
+            say(f"{one.name} on {name}{left_out}")
+        found = next(done)
+        if jobs > 1:
+            say(f"{one.name} on {name}{left_out or ': done'}")
+        row = rows.setdefault(
+            one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
+        )
+        row["cells"][cell.trial] = found | {"published": table.scores.get(one.name, {}).get(name)}
+    tasks = {cell.trial: cell.task for cell in planned}
+    return _written([_without_model(tasks, table.measures), *rows.values()], table.source, output)
+
+
+def _without_model(tasks: Mapping[str, Task], measures: Mapping[str, str]) -> dict[str, Any]:
+    """The row of what is said without looking at a text."""
+    cells: dict[str, Any] = {}
+    for trial, task in tasks.items():
+        (found,) = baselines(task, task.examples("dev"))
+        measure = measures.get(task.name, task.main)
+        score = asdict(over_seeds([found.scores[measure]]))
+        cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
+    return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
+
+
+def _written(rows: list[dict[str, Any]], source: str, output: Path) -> dict[str, Any]:
+    told = {"source": source, "tasks": list(rows[0]["cells"]), "rows": rows}
     Disk().write_file(output / TABLE, [sealed(told)])
     kept = [cell["kept"] for row in rows for cell in row["cells"].values() if cell["kept"]]
     page = str(write_report(kept, output / PAGE)) if kept else None
     return told | {"page": page}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One folder on one task, in a form that travels to another process."""
+
+    one: Candidate
+    trial: Trial
+    output: Path
+    measures: dict[str, str]
+    how: dict[str, Any]
+
+
+def _worked(work: Work) -> dict[str, Any]:
+    return Cell.planned(work.one, work.trial, work.output).run(work.measures, **work.how)
 
 
 @dataclass(frozen=True)
@@ -157,7 +210,8 @@ class Cell:
             head["between"] = "bilstm"
         left_out = f"{task.objective} takes no BiLSTM" if one.bilstm and "between" not in known else ""
         folder = output / one.name / trial.task.replace("/", "-")
-        return cls(trial.task, task, replace(tuning, head=head), folder, left_out)
+        tuning = replace(tuning, head=head, fresh=tuning.fresh or one.fresh)
+        return cls(trial.task, task, tuning, folder, left_out)
 
     def run(
         self, measures: Mapping[str, str], *, rates: Sequence[float], seeds: int, device: str, quiet: bool
