@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith import counters
 from bertsmith.errors import ConfigError
+from bertsmith.train import float8
 from bertsmith.train.sharding import Holding, Split, Whole
 from bertsmith.train.world import World
 from bertsmith.types import Batch, Loss
@@ -40,7 +41,7 @@ class Trainable(Protocol):
 class Settings:
     """How steps are computed; what they learn is the plan's and the optimiser's affair."""
 
-    precision: Literal["auto", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
+    precision: Literal["auto", "fp8", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
     graphs: bool = (
@@ -54,6 +55,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.clip < 0 or self.most_skips < 1:
             raise ConfigError(f"clip={self.clip} must not be under 0, most_skips={self.most_skips} at least 1")
+        if self.precision == "fp8" and self.shard:
+            raise ConfigError("precision=fp8 and shard=true do not go together: take bf16")
 
 
 class Passes:
@@ -62,13 +65,17 @@ class Passes:
     def __init__(self, model: Trainable, *, settings: Settings, world: World, seed: int) -> None:
         self.model, self.world, self.seed = model, world, seed
         device = world.device.type
-        self.half = settings.precision == "bf16" or (settings.precision == "auto" and device == "cuda")
+        self.half = settings.precision in ("fp8", "bf16") or (settings.precision == "auto" and device == "cuda")
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.half)
         self.compiles = compiles = device == "cuda" if settings.compile is None else settings.compile
         if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
         if settings.deterministic:
             _forbid_chance()
+        if settings.precision == "fp8":
+            float8.check(world.device)
+            for part in model.depths()[1:-1]:
+                float8.convert(part)
         if settings.recompute:
             for part in model.depths()[1:-1]:
                 _recompute(part)

@@ -1,0 +1,105 @@
+"""Products in eight bits: near the plain layer's there and back, in one graph, and a model learns by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model_world import pretraining
+from torch import Tensor, nn
+from train.test_trainer import bert_feed
+
+from bertsmith.train.float8 import INPUT, WEIGHT, Float8Linear, convert
+from bertsmith.train.optimizers import adamw
+from bertsmith.train.passes import Settings
+from bertsmith.train.plan import Plan
+from bertsmith.train.trainer import Trainer
+
+T, K, N = 256, 64, 48
+
+
+def layers() -> tuple[nn.Linear, Float8Linear]:
+    torch.manual_seed(0)
+    plain = nn.Linear(K, N)
+    nn.init.normal_(plain.weight, std=0.05)
+    other = nn.Linear(K, N)
+    other.load_state_dict(plain.state_dict())
+    return plain, Float8Linear(other)
+
+
+def off(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours.detach().float() - theirs).norm() / theirs.norm())
+
+
+def test_near_the_plain_layer_there_and_back() -> None:
+    plain, small = layers()
+    x = torch.randn(T, K, requires_grad=True)
+    again = x.detach().clone().requires_grad_()
+    gradient = torch.randn(T, N) / T
+    expected, found = plain(x), small(again)
+    assert found.dtype == torch.bfloat16
+    expected.backward(gradient)
+    found.backward(gradient.bfloat16())
+    # three bits of fraction: each factor is off by up to 1/16, at random; two for gradients
+    assert 0.005 < off(found.detach(), expected.detach()) < 0.05
+    assert 0.005 < off(again.grad, x.grad) < 0.08
+    assert off(small.weight.grad, plain.weight.grad) < 0.005  # in bfloat16
+    assert off(small.bias.grad, plain.bias.grad) < 0.005
+    assert small.weight.grad.dtype == torch.float32
+
+
+def test_what_is_too_large_is_held_at_the_end_of_the_scale() -> None:
+    _, small = layers()
+    with torch.no_grad():
+        small.weight.fill_(1e9)
+        small.bias.zero_()
+    found = small(torch.full((16, K), -1e9))
+    assert found.isfinite().all()
+    assert off(found, torch.full_like(found, -K * (448 / INPUT) * (448 / WEIGHT)).float()) < 0.01
+
+
+def test_a_layer_that_does_not_learn_is_as_any_other() -> None:
+    plain, small = layers()
+    x = torch.randn(T, K)
+    assert torch.equal(small.eval()(x), plain(x))
+    with torch.no_grad():
+        assert torch.equal(small.train()(x), plain(x))
+
+
+def test_compiles_in_one_graph() -> None:
+    _, small = layers()
+    x = torch.randn(T, K, requires_grad=True)
+    small(x).sum().backward()
+    expected, x.grad = x.grad, None
+    compiled = torch.compile(small, backend="aot_eager", fullgraph=True)
+    compiled(x).sum().backward()
+    assert torch.equal(x.grad, expected)
+
+
+def test_only_what_can_be_is_converted_and_names_stay() -> None:
+    part = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 24), nn.Linear(32, 32, bias=False))
+    names = list(part.state_dict())
+    assert convert(part) == 1
+    assert [type(layer) for layer in part] == [Float8Linear, nn.Linear, nn.Linear]
+    assert list(part.state_dict()) == names
+    assert convert(part) == 0
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_model_learns_as_in_bfloat16() -> None:
+    curves = {}
+    for precision in ("bf16", "fp8"):
+        torch.manual_seed(0)
+        model = pretraining(layers=2, dropout=0.0, attention_dropout=0.0, width=32, heads=2)
+        trainer = Trainer(
+            model,
+            bert_feed(32),
+            plan=Plan(steps=12, rate=5e-3),
+            optimizer=adamw.Config(),
+            settings=Settings(precision=precision),
+        )
+        curves[precision] = torch.tensor([step.loss for step in trainer])
+        assert isinstance(model.encoder.blocks[0].attention.qkv, Float8Linear) == (precision == "fp8")
+    change = curves["bf16"][0] - curves["bf16"][-1]
+    assert change > 0.5
+    assert not torch.equal(curves["bf16"], curves["fp8"])
+    assert (curves["bf16"] - curves["fp8"]).abs().max() < 0.1 * change
