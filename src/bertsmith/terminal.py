@@ -239,8 +239,10 @@ def checked(finding: Mapping[str, Any]) -> None:
 
 
 def doctor_card(facts: Mapping[str, Any]) -> None:
-    plain = {name: value for name, value in facts.items() if name not in ("ok", "problems", "numeric")}
+    plain = {name: value for name, value in facts.items() if name not in ("ok", "problems", "numeric", "ceilings")}
     table(plain)
+    if "ceilings" in facts:
+        ceilings(facts["ceilings"])
     for check in facts["numeric"]:
         mark = "[green]ok[/green]" if check["ok"] else "[red]WRONG[/red]"
         console.print(
@@ -248,6 +250,18 @@ def doctor_card(facts: Mapping[str, Any]) -> None:
             markup=True,
         )
     console.print("[green]fit[/green]" if facts["ok"] else f"[red]{'; '.join(facts['problems'])}[/red]", markup=True)
+
+
+def ceilings(found: Sequence[Mapping[str, Any]]) -> None:
+    """What the device can do at most."""
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("at most", "precision", "measured"):
+        grid.add_column(heading, justify="right" if heading == "measured" else "left")
+    for one in found:
+        grid.add_row(
+            one["what"], one["precision"], f"{one['value']:,.{2 if one['unit'] == 'ms' else 0}f} {one['unit']}"
+        )
+    console.print(grid)
 
 
 # --- fine-tuning ---------------------------------------------------------------------------------------------------

@@ -14,12 +14,27 @@ app = typer.Typer()
 
 
 @app.command()
-def doctor(device: Device = "auto", as_json: Json = False) -> None:
+def doctor(
+    device: Device = "auto",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Also measure what the GPU can do at most: products, copies, attention.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Versions, device, memory, disk, and a numeric check of the device against the CPU."""
     from bertsmith import terminal
+    from bertsmith.devices import choose_device
     from bertsmith.doctor import examine
 
-    facts = examine(device)
+    if gpu:
+        choose_device("cuda")  # an error in one line where there is none
+    facts = examine("cuda" if gpu else device)
+    if gpu:
+        import torch
+
+        from bertsmith.ceilings import measure
+
+        facts["ceilings"] = measure(torch.device("cuda"))
     give(facts, as_json, lambda: terminal.doctor_card(facts))
     if not facts["ok"]:
         raise BertsmithError("; ".join(facts["problems"]))
