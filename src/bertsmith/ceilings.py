@@ -66,7 +66,7 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
             yield Ceiling(what, _name(precision), work / seconds / 1e12, "TFLOP/s")
         if device.type == "cuda" and torch.cuda.get_device_capability(device) >= EIGHT_BITS:
             one, kind = torch.ones((), device=device), torch.float8_e4m3fn
-            how = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+            how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
             seconds = _seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)
             yield Ceiling(what, _name(kind), work / seconds / 1e12, "TFLOP/s")
 
@@ -101,8 +101,8 @@ def _attentions(device: torch.device, tokens: int) -> Iterator[Ceiling]:
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
-    by_rows = (part.view(rows, -1, HEADS, HEAD_WIDTH).transpose(1, 2) for part in (q, k, v))
-    return F.scaled_dot_product_attention(*by_rows).transpose(1, 2).flatten(0, 1)
+    q, k, v = (part.view(rows, -1, HEADS, HEAD_WIDTH).transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
 
 
 def _there_and_back(attend: Callable[..., Any], *, parts: Tensor, back: Tensor) -> None:
@@ -133,13 +133,13 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 def _clocked(run: Callable[[], Any], device: torch.device, *, times: int) -> float:
     if device.type == "cuda":
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         for _ in range(times):
             run()
         end.record()
         torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
     began = time.perf_counter()
     for _ in range(times):
         run()
