@@ -13,6 +13,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.objectives.next_sentence import NextSentence
+from bertsmith.objectives.objective import Embed
 from bertsmith.types import Batch, Encoding, Loss
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
@@ -55,8 +56,8 @@ def test_reading_less_gives_the_same_gradients() -> None:
 class Doubling(NextSentence):
     """An objective that guesses: every id becomes the next one before the encoder sees it."""
 
-    def refill(self, batch: Batch) -> Batch:
-        return batch.replace(ids=(batch.ids + 1) % 97)
+    def refill(self, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
+        return batch.replace(ids=(batch.ids + 1) % 97), None
 
 
 def test_guesses_are_filled_in_before_the_encoding() -> None:

@@ -40,6 +40,15 @@ def below(drawn: Tensor, limit: int) -> Tensor:
     return (drawn * limit) >> BITS
 
 
+def gumbel(drawn: Tensor) -> Tensor:
+    """Drawn numbers as standard Gumbel noise in float32: the same on every device but for the rounding of logarithms.
+
+    -log(-log(1 - u)): large noise, which decides, comes from small u, of which float32 has all digits.
+    """
+    uniform = (drawn.float() + 0.5) / WHOLE  # over 0; where it rounds to 1 the noise is -inf, and never the largest
+    return -torch.log(-torch.log1p(-uniform))
+
+
 def share(probability: float) -> int:
     """A probability as the number that `draw` stays below with just that probability."""
     return round(probability * WHOLE)

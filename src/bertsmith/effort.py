@@ -12,6 +12,7 @@ from torch import nn
 
 from bertsmith.model import Model
 from bertsmith.nn.attention import Attention
+from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.words import Words
 
 THERE_AND_BACK = 6  # for each weight of a matrix: 2 forward, 4 backward
@@ -19,19 +20,27 @@ THERE_AND_BACK = 6  # for each weight of a matrix: 2 forward, 4 backward
 
 def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) -> float:
     """FLOP for a token in rows of `length` places; `asked`: by objective, things asked for each token."""
-    attentions = sum(isinstance(part, Attention) for part in model.encoder.modules())
-    found: float = THERE_AND_BACK * (_matrices(model.encoder) + 2 * attentions * model.encoder.width * length)
-    for name, objective in model.objectives.items():
+    pooler = getattr(model.encoder, "pooler", None)  # which only first tokens meet
+    found: float = sum(_every_token(part, length) for part in model.encoder.path() if part is not pooler)
+    for objective in (part for part in model.objectives.modules() if isinstance(part, Objective)):
+        everywhere = objective.everywhere()
+        inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
+        within = [*everywhere, *inner]
+        own = _matrices(objective) - sum(map(_matrices, within))
         table = model.encoder.table.numel() if isinstance(objective, Words) else 0
-        found += THERE_AND_BACK * (_matrices(objective) + table) * asked.get(name, 0.0)
-    return found
+        found += sum(_every_token(part, length) for part in everywhere) + (own + table) * asked.get(objective.name, 0.0)
+    return THERE_AND_BACK * found
+
+
+def _every_token(part: nn.Module, length: int) -> int:
+    """Weights that a token is multiplied with in a part that all go through, attention's products among them."""
+    widths = [module.output.in_features for module in part.modules() if isinstance(module, Attention)]
+    return _matrices(part) + 2 * length * sum(widths)
 
 
 def _matrices(part: nn.Module) -> int:
-    """Weights that every token is multiplied with; look-up tables and the pooler, which only first tokens meet, not."""
+    """Weights that every token is multiplied with; look-up tables not."""
     left_out = {
         id(weight) for module in part.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()
     }
-    if isinstance(pooler := getattr(part, "pooler", None), nn.Module):
-        left_out |= {id(weight) for weight in pooler.parameters()}
     return sum(weight.numel() for weight in part.parameters() if weight.dim() == 2 and id(weight) not in left_out)

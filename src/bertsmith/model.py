@@ -33,6 +33,10 @@ class Model(nn.Module):
                 raise ConfigError(f"{objective.name} reads one vector for each text: it needs an encoder with a pooler")
             if objective.causal and not encoder.causal:
                 raise ConfigError(f"{objective.name} could see its own answers in this encoder: set causal=true")
+        owners: dict[str, str] = {}
+        for part, name in ((part, objective.name) for objective in self._each() for part in objective.parts):
+            if owners.setdefault(part, name) != name:
+                raise ConfigError(f"{owners[part]} and {name} both have a loss {part}: leave one of them out")
 
     @classmethod
     def build(
@@ -45,8 +49,9 @@ class Model(nn.Module):
     ) -> Self:
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
-        known: dict[str, Any] = {"width": made.width, "vocabulary_size": len(made.table), "style": made.style}
-        known["layers"] = made.layers
+        rows, table_width = made.table.shape
+        known: dict[str, Any] = {"width": made.width, "layers": made.layers, "style": made.style}
+        known |= {"vocabulary_size": rows, "table_width": table_width}
         return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
 
     def hide(self, batch: Batch) -> Batch:
@@ -61,10 +66,13 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         """The loss of a hidden batch; the encoder computes its last layer only where an objective reads it."""
+        table = self.encoder.table
+        losses: list[Loss] = []
         for objective in self._each():
-            batch = objective.refill(batch)
+            batch, guessing = objective.refill(batch, self.encoder.embed, table)
+            losses += [] if guessing is None else [guessing]
         encoding = self._encode(batch, self._each())
-        return reduce(add, [objective.score(encoding, batch, self.encoder.table) for objective in self._each()])
+        return reduce(add, [*losses, *(objective.score(encoding, batch, table) for objective in self._each())])
 
     def answer(self, batch: Batch, name: str) -> Tensor:
         """The logits of one objective for a batch as it is: at its places in the batch, or at all where it has none."""

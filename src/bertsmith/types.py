@@ -81,7 +81,8 @@ class Vocabulary:
 class Batch:
     """Rows of constant shape. A row holds one text, or several that do not see each other, and padding.
 
-    A text is what one `Row` is: its places stand together and share one number in `document` and in `samples`.
+    A text is what one `Row` is: its places stand together and share one number in `samples`; in `document` too, unless
+    it holds several documents that are kept apart.
     """
 
     ids: Tensor  # [B, L] int64
@@ -95,6 +96,8 @@ class Batch:
     firsts: Tensor  # [N] int64 flat place of each text's first token; -1 where there is no text
     longest: int  # no text is longer; a constant of the run
     full: bool = False  # every row is one text without padding; a constant of the run
+    # Of one row without padding: (texts, length) of each run of texts of equal length, which need no mask.
+    runs: tuple[tuple[int, int], ...] = ()
     labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; NOT_ASKED, or NaN, where nothing is
     places: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat places [R] that it reads
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import SIZE, apart, random_batch, shaken
+from model_world import SIZE, apart, random_batch, random_rows, shaken
 
 from bertsmith import config
+from bertsmith.batching import in_one_line
 from bertsmith.encoders import encoder as encoders
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.types import Batch
@@ -44,6 +45,11 @@ def build(kind: str, change: dict[str, Any]) -> Encoder:
     ).eval()
 
 
+def some_texts(kind: str, lengths: list[int], **how: Any) -> Batch:
+    """Random texts, some of them pairs where the encoder tells two texts of a row apart."""
+    return random_batch(lengths, pairs=config.find(encoders.FOLDER, kind).Config().segments > 1, **how)
+
+
 def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
     """The top layer of each text."""
     top = encoder(batch).top
@@ -54,12 +60,12 @@ def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("kind", "change"), CASES)
 class TestEveryEncoder:
     def test_shapes(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
         found = encoder(batch, keep_layers=True, keep_attentions=True)
         assert {layer.shape for layer in found.layers} == {(8 * 40, encoder.width)}
         assert len(found.layers) == SMALL["layers"] + 1
         assert found.top is found.layers[-1]
-        assert encoder.table.shape == (SIZE, encoder.width)
+        assert encoder.table.shape == (SIZE, encoder.embed(batch).shape[1])
         assert (found.pooled is not None) == encoder.pools
         assert found.pooled is None or found.pooled.shape == (8, encoder.width)
         assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in found.attentions)
@@ -69,20 +75,26 @@ class TestEveryEncoder:
 
     def test_padding_and_row_mates_change_nothing(self, kind: str, change: dict[str, Any]) -> None:
         encoder = build(kind, change)
-        alone = [tops(encoder, random_batch(LENGTHS, length=40).replace())[number] for number in range(len(LENGTHS))]
-        packed = random_batch(LENGTHS, length=40, pack=True)
+        alone = [
+            tops(encoder, some_texts(kind, LENGTHS, length=40).replace())[number] for number in range(len(LENGTHS))
+        ]
+        packed = some_texts(kind, LENGTHS, length=40, pack=True)
         assert len(packed.ids) < len(LENGTHS)
         for mine, other in zip(tops(encoder, packed), alone, strict=True):
             assert apart(mine, other) < 1e-5
         noise = torch.where(packed.document == 0, 55, packed.ids)
         for mine, other in zip(tops(encoder, packed.replace(ids=noise)), alone, strict=True):
             assert apart(mine, other) < 1e-5
-        longer = random_batch(LENGTHS, length=60, shape=(11, 12)).replace(longest=40)
+        pairs = config.find(encoders.FOLDER, kind).Config().segments > 1
+        line = in_one_line(random_rows(LENGTHS, pairs=pairs))
+        for mine, other in zip(tops(encoder, line), alone, strict=True):
+            assert apart(mine, other) < 1e-5
+        longer = some_texts(kind, LENGTHS, length=60, shape=(11, 12)).replace(longest=40)
         for number, other in enumerate(alone):
             assert apart(encoder(longer).top[60 * number : 60 * number + LENGTHS[number]], other) < 1e-5
 
     def test_another_text_in_the_row_is_not_seen_but_the_own_one_is(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch([12, 9, 19], length=40, pack=True)
+        encoder, batch = build(kind, change), some_texts(kind, [12, 9, 19], length=40, pack=True)
         ids = batch.ids.clone()
         ids[0, 14] = 33 if ids[0, 14] != 33 else 34  # in the second of three texts
         before, after = tops(encoder, batch), tops(encoder, batch.replace(ids=ids))
@@ -93,7 +105,7 @@ class TestEveryEncoder:
         assert backwards < 1e-6 if encoder.causal else backwards > 1e-4
 
     def test_the_last_layer_only_where_it_is_read(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40, pack=True, shape=(5, 9))
+        encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40, pack=True, shape=(5, 9))
         every = encoder(batch)
         places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
         some = encoder(batch, places=places)
@@ -108,7 +120,7 @@ class TestEveryEncoder:
         assert apart(kept.at("one"), some.at("one")) < 1e-5
 
     def test_every_parameter_is_at_exactly_one_depth_and_learns(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
         found = [parameter for part in encoder.depths() for parameter in part.parameters()]
         assert len(found) == len(list(encoder.parameters()))
         assert set(map(id, found)) == set(map(id, encoder.parameters()))
@@ -118,14 +130,15 @@ class TestEveryEncoder:
         assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
     def test_weights_make_the_same_encoder_again(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40)
+        encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
         other = shaken(build(kind, change), seed=9)
         assert apart(other(batch).top, encoder(batch).top) > 1e-2
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(other(batch).top, encoder(batch).top)
 
     def test_compiles_whole(self, kind: str, change: dict[str, Any]) -> None:
-        encoder, batch = build(kind, change), random_batch(LENGTHS, length=40, pack=True)
+        encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40, pack=True)
+        torch.compiler.reset()  # encoders share code, and torch compiles the same code only so often
         compiled = torch.compile(encoder, fullgraph=True, backend="eager")
         places = {"one": torch.tensor([3, 0, 0, 90])}
         assert apart(compiled(batch, places=places).at("one"), encoder(batch, places=places).at("one")) < 1e-6

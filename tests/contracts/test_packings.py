@@ -35,13 +35,18 @@ LENGTH = 48
 DOCUMENTS = [*some_documents(11, documents=120), [1], [300], [1, 200, 1], [2] * 300]
 # What a run is fed must never change: a packing whose hash moves is another packing, and no run could be resumed.
 GOLDEN = {
-    "full_sentences": "626806aace1046a1",
+    "full_sentences": "04b4b20dde9953d9",
     "full_sentences across_documents": "66d93eb52d1f655f",
-    "full_sentences whole_sentences": "e5a88cfbed0d5ed5",
-    "full_sentences across_documents whole_sentences": "69d1d8d15a75302d",
+    "full_sentences see_across": "626806aace1046a1",
+    "full_sentences whole_sentences": "05df7ed26241bb4b",
+    "full_sentences across_documents see_across whole_sentences": "69d1d8d15a75302d",
+    "ordered_pairs": "51d5ae884a75ca1f",
+    "ordered_pairs swapped": "ba7016b4cd1ba000",
+    "ordered_pairs shorter": "79eeb91e2c441c0b",
     "pairs": "c256dd7c62991e49",
     "pairs random_next": "bd71c4d62bd27425",
     "pairs shorter": "15bed1f324e9e7a6",
+    "pairs single_sentences": "32fac84d543fe446",
     "stream": "614de5b3e10493e8",
 }
 
@@ -140,10 +145,13 @@ class TestEveryPacking:
         batch = packing.take(packing.rows_per_epoch - 20, 40)
         texts = texts_of(batch)
         assert {text.row for text in texts} == set(range(40))
-        assert {text.document for text in texts} <= set(range(1, packing.texts_per_row + 1))
+        assert {text.turn for text in texts} <= set(range(1, packing.texts_per_row + 1))
         for text in texts:
             assert text.positions == list(range(len(text.ids)))
             assert text.special == [token < FIRST for token in text.ids]
+            assert 0 not in text.documents
+        apart = [{(text.row, number) for number in text.documents} for text in texts]
+        assert sum(map(len, apart)) == len(set().union(*apart)), "no text sees another"
         padding = batch.document == 0
         assert (batch.ids[padding] == PADDING).all()
         assert batch.special[padding].all()
@@ -154,8 +162,8 @@ class TestEveryPacking:
         assert batch.tokens == int((~padding).sum()) == sum(len(text.ids) for text in texts)
         assert batch.bounds.tolist() == bounds(batch.document, sequences=len(batch.bounds) - 1).tolist()
         firsts = batch.firsts.reshape(40, packing.texts_per_row)
-        found = [firsts[text.row, text.document - 1] - LENGTH * text.row for text in texts]
-        begins = [np.flatnonzero(batch.document[text.row] == text.document)[0] for text in texts]
+        found = [firsts[text.row, text.turn - 1] - LENGTH * text.row for text in texts]
+        begins = [np.flatnonzero(batch.samples[text.row] == text.sample)[0] for text in texts]
         assert found == begins
         assert (firsts >= 0).sum() == len(texts)
         for labels in batch.labels.values():
@@ -165,7 +173,7 @@ class TestEveryPacking:
         packing = build(kind, {**change, **straight(kind)}, shards)
         batch = packing.take(0, packing.rows_per_epoch)
         tokens = np.sort(batch.ids[~batch.special]) - FIRST
-        if packing.full:  # what does not fill a row waits for the next epoch
+        if packing.padding == 0:  # what does not fill a row waits for the next epoch
             assert np.array_equal(tokens, np.arange(len(tokens)))
             assert shards.tokens - LENGTH < len(tokens) <= shards.tokens
         else:
@@ -219,8 +227,11 @@ def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
 def test_little_padding(kind: str, length: int, prose: Shards) -> None:
     packing = build(kind, {"length": length}, prose)
     batch = packing.take(0, packing.rows_per_epoch)
-    assert 1 - batch.tokens / batch.ids.size < 0.02
-    assert packing.padding < 0.02
+    most = (
+        0.1 if (kind, length) == ("ordered_pairs", 128) else 0.02
+    )  # it cuts no sentence: the cut would tell the order
+    assert 1 - batch.tokens / batch.ids.size < most
+    assert packing.padding < most
 
 
 def test_moving_whole_sentences_would_cost_more_padding(prose: Shards) -> None:
@@ -264,12 +275,18 @@ class TestRefused:
 
 
 def test_these_are_among_them() -> None:
-    assert {"pairs", "full_sentences", "stream"} <= set(KINDS)
+    assert {"pairs", "ordered_pairs", "full_sentences", "stream"} <= set(KINDS)
 
 
 def test_settings_go_through_the_registry(shards: Shards) -> None:
     settings = config.find(FOLDER, "pairs").Config(length=64, shorter=0.2)
-    assert config.to_dict(settings) == {"kind": "pairs", "length": 64, "random_next": 0.5, "shorter": 0.2}
+    assert config.to_dict(settings) == {
+        "kind": "pairs",
+        "length": 64,
+        "random_next": 0.5,
+        "shorter": 0.2,
+        "single_sentences": False,
+    }
     assert config.from_dict(type(settings), config.to_dict(settings)) == settings
 
 

@@ -65,7 +65,7 @@ def test_the_names_that_model_folders_are_mapped_from() -> None:
     assert set(pretraining(layers=1).state_dict()) == set(names), "nothing else is stored"
 
 
-@pytest.mark.parametrize("name", bert.SIZES)
+@pytest.mark.parametrize("name", bert.Config.sizes)
 def test_sizes_have_heads_of_64(name: str) -> None:
     made = bert.Config.size(name, vocabulary_size=50)
     assert (made.width // made.heads, made.inner) == (64, 4 * made.width)

@@ -196,6 +196,17 @@ def test_compiles_whole(units: str) -> None:
     assert torch.equal(compiled.ids, objective.hide(batch).ids)
 
 
+@pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
+def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
+    batch = random_batch([40] * 6, length=40)
+    cuts = torch.arange(0, 240, 40)
+    bounds = torch.cat((torch.stack((cuts, cuts + 17), 1).flatten(), torch.tensor([240]))).int()
+    apart = batch.replace(document=torch.where(batch.positions >= 17, 2, 1).int(), bounds=bounds, full=False)
+    together, other = (build(units=units).hide(each) for each in (batch, apart))
+    assert torch.equal(together.ids, other.ids)
+    assert torch.equal(hidden_places(batch, together), hidden_places(apart, other))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -31,8 +31,12 @@ CASES: dict[str, tuple[str, Any]] = {
 
 
 def asked() -> Batch:
-    """Three texts with labels for all; the first two tokens of each are words."""
-    found = some_texts()
+    """Three texts with labels for all."""
+    return with_labels(some_texts())
+
+
+def with_labels(found: Batch) -> Batch:
+    """Three texts with labels for every head; the first two tokens of each are words."""
     firsts = found.firsts
     labels = {
         "classify": torch.tensor([2, 0, 1]),
@@ -67,8 +71,9 @@ def said_by(theirs: Any, kind: str, batch: Batch) -> tuple[torch.Tensor, float]:
     return (found.logits.flatten(0, 1) if kind == "tag" else found.logits), float(found.loss)
 
 
-def compare(ours: Model, theirs: Any, kind: str) -> None:
-    batch = asked()
+def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> None:
+    """Logits and loss of a head for a batch of three texts with labels."""
+    batch = batch or asked()
     logits, loss = said_by(theirs, kind, batch)
     with torch.no_grad():
         mine = ours.answer(batch if kind != "tag" else batch.replace(places={}), kind)

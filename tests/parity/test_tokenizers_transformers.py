@@ -183,3 +183,36 @@ def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
     again = load(tmp_path / "theirs")
     assert again.fingerprint == ours.fingerprint
     assert again.files() == ours.files()
+
+
+EDGES = ["", " ", "  ", " a", "a ", "  two  spaces ", "\n\nlines\r\n\tend ", "서울 서울 \u1100\u1161", "👩\u200d🔧 🇰🇷❤️"]
+EDGES += ["it's we'll I'M", "<mask>", "a <mask> b", "a  <mask>b", "<s> </s><pad>", "\u3000\xa0\u200b", "1234567 3.5"]
+
+
+def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
+    """From the whole folder, and from vocab.json and merges.txt alone: then transformers 5 has a mask like any mark."""
+    config = byte_bpe.Config()
+    text = ENGLISH + KOREAN + "".join(EDGES)
+    ours = config.learn(counting.count([text] * 3, config.splitter()), vocabulary_size=600)
+    ours.save(tmp_path / "whole")
+    (tmp_path / "two").mkdir()
+    for name, data in ours.vocabulary_files().items():
+        (tmp_path / "two" / name).write_bytes(data)
+    for folder in ("whole", "two"):
+        theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path / folder)
+        edges = [text for text in EDGES if folder == "whole" or "<mask>" not in text]
+        for first in edges:
+            row = ours.frame(ours.encode(first, specials_in_text=True), length=4096)
+            found = theirs(first, return_offsets_mapping=True)
+            assert row.ids.tolist() == found["input_ids"], first
+            assert [tuple(place) for place in row.offsets.tolist()] == found["offset_mapping"], first
+            for second in filter(None, edges):  # transformers takes an empty second text for none
+                texts = (ours.encode(one, specials_in_text=True) for one in (first, second))
+                row = ours.frame(*texts, length=4096)
+                assert row.ids.tolist() == theirs(first, second)["input_ids"]
+                assert not row.segments.any()
+        assert ours.token(ours.start_id) == theirs.cls_token == theirs.bos_token == "<s>"
+    ids = ours.encode("iron strikes, 서울은", specials_in_text=True).ids
+    begins = [ours.decode([number]) for number in ids if not ours.continues()[number]]
+    assert all(token.startswith(" ") for token in begins)
+    assert len(begins) == 2

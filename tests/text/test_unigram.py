@@ -184,3 +184,12 @@ def test_added_tokens_of_others_are_kept(tmp_path: Path) -> None:
     assert again.vocabulary_size == tokenizer.vocabulary_size + 1
     assert again.token(again.encode("the <smith> rang").ids.tolist()[1]) == "<smith>"
     assert again.encode_ids(["the <smith> rang"])[0].tolist() == again.encode("the <smith> rang").ids.tolist()
+
+
+def test_which_pieces_go_on_with_a_word() -> None:
+    pieces = [(piece, -1.0) for piece in ("▁the", "smith", "ing", "▁", ",", "-", "00", "울", "▁서", "’s", "…")]
+    tokenizer = Unigram.build([*((token, 0.0) for token in SPECIALS.tokens()), *pieces])
+    continues = tokenizer.continues()
+    going_on = {tokenizer.token(number) for number in range(tokenizer.vocabulary_size) if continues[number]}
+    assert going_on == {"smith", "ing", "00", "울", "’s"}
+    assert len(continues) == tokenizer.vocabulary_size

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from encoders.test_albert import config as albert_config
 from model_world import VOCABULARY, config, shaken
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -62,17 +63,22 @@ def toy(world: World, shard: bool, *, seed: int = 0, **how: Any) -> Trainer:
     return trainer(feed=shared_feed(world), world=world, settings=passes, **given)
 
 
-def real(world: World, shard: bool, **how: Any) -> Trainer:
-    """BERT whose pooler nobody reads."""
-    changes = {"layers": 2, "dropout": 0.0, "attention_dropout": 0.0}
-    model = shaken(Model.build(config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
+def real(world: World, shard: bool, *, encoder: Any = None, **how: Any) -> Trainer:
+    """BERT, or another encoder, whose pooler nobody reads."""
+    encoder = encoder or config(layers=2, dropout=0.0, attention_dropout=0.0)
+    model = shaken(Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY))
     whole = bert_feed(2, rows=8)
 
     def share(step: int) -> Any:
         return whole(step)[world.rank :: world.size]
 
-    plan = Plan(steps=4, rate=1e-3, warmup=1)
-    return Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world, settings=settings(shard, **how))
+    plan, optimizer = Plan(steps=4, rate=1e-3, warmup=1), adamw.Config(epsilon=how.pop("epsilon", 1e-8))
+    return Trainer(model, share, plan=plan, optimizer=optimizer, world=world, settings=settings(shard, **how))
+
+
+def shared(world: World, shard: bool) -> Trainer:
+    """ALBERT with blocks that are walked twice; with an epsilon that does not blow up gradients of almost nothing."""
+    return real(world, shard, encoder=albert_config(sharing="attention", groups=2), epsilon=1e-3)
 
 
 def save(made: Trainer, run: Path) -> None:
@@ -156,6 +162,7 @@ def main(folder: Path) -> None:
             "toy": [told(toy(world, shard)) for shard in (False, True)],
             "thaw": [told(toy(world, shard, plan=THAW)) for shard in (False, True)],
             "real": [told(real(world, shard)) for shard in (False, True)],
+            "shared": [told(shared(world, shard)) for shard in (False, True)],
             "recompute": told(real(world, True, recompute=True)),
             "other_seeds": told(toy(world, True, seed=world.rank)),
             "interrupted": interrupted(world, folder),

@@ -25,19 +25,20 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return on_two_ranks(TESTS / "train" / "sharded_ranks.py", tmp_path_factory)
 
 
-@pytest.mark.parametrize("case", ["toy", "thaw", "real"])
+@pytest.mark.parametrize("case", ["toy", "thaw", "real", "shared"])
 def test_split_is_whole_is_one(both: Any, case: str) -> None:
-    """With clipping, accumulation, an odd number of rows, one row, parts that sleep, parts without a gradient."""
+    """With clipping, accumulation, odd numbers of rows, parts that sleep, have no gradient, or are walked twice."""
     _, first, second = both
     alone = {
         "toy": lambda: sharded_ranks.toy(World(), False),
         "thaw": lambda: sharded_ranks.toy(World(), False, plan=sharded_ranks.THAW),
         "real": lambda: sharded_ranks.real(World(), False),
+        "shared": lambda: sharded_ranks.shared(World(), False),
     }[case]()
     one = sharded_ranks.told(alone)
     whole, split = first[case]
     assert split["steps"] == second[case][1]["steps"]
-    assert split["steps"] != whole["steps"], "the norm is added in another order: else nothing was split"
+    assert split != whole, "the norm is added in another order: else nothing was split"
     for other in (whole, one):
         equal(split, other, tolerance=3e-6)
     if case == "toy":

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from weights.folder_world import model, tokenizer
 
+from bertsmith.weights.families.bert import FAMILY
 from bertsmith.weights.model_card import model_card
 from bertsmith.weights.model_folder import save_model
 
@@ -19,7 +20,9 @@ ANYTHING = some.one_of(some.text(), some.integers(), some.floats(), some.none(),
 @example("a", {"backslash": "\\|"})
 @given(some.text(), some.dictionaries(some.text(), ANYTHING, max_size=4))
 def test_any_facts(name: str, facts: dict[str, Any]) -> None:
-    card = model_card(name, architecture="BertModel", objectives=(), shape={"width": 8}, facts=facts).decode("utf-8")
+    card = model_card(
+        name, family=FAMILY, architecture="BertModel", objectives=(), shape={"width": 8}, facts=facts
+    ).decode("utf-8")
     lines = card.split("\n")
     assert lines[:4] == ["---", 'library_name: "transformers"', 'tags: ["bert", "bertsmith"]', "---"]
     assert len([line for line in lines if line.startswith("# ")]) == 1

@@ -31,7 +31,7 @@ from bertsmith.durable import Disk
 from bertsmith.durable_faults import FailingDisk
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.objectives import masked_lm
-from bertsmith.weights.bert_names import their_names
+from bertsmith.weights.families.bert import FAMILY
 from bertsmith.weights.model_folder import open_model, save_model, verify_folder
 
 HEADS = [(), ("masked_lm",), ("next_sentence",), ("masked_lm", "next_sentence"), ("causal_lm",)]
@@ -315,5 +315,5 @@ def test_edited_card_is_only_noted(tmp_path: Path) -> None:
 
 def test_every_name_of_ours_has_one_of_theirs() -> None:
     ours = model("masked_lm", "next_sentence").state_dict()
-    theirs = [name for mine in ours for name in their_names(mine)]
+    theirs = [name for mine in ours for name in FAMILY.their_names(mine)]
     assert len(theirs) == len(set(theirs)) == 5 + 2 * 16 + 2 + 5 + 2

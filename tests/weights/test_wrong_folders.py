@@ -68,12 +68,19 @@ def test_wrong_weights(case: str, tmp_path: Path) -> None:
 
 
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "roberta": (
-        {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]},
-        "'roberta' model ('RobertaForMaskedLM')",
+    "another family": (
+        {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]},
+        "'xlm-roberta' model ('XLMRobertaForMaskedLM')",
     ),
-    "gpt2": ({"model_type": "gpt2"}, "bertsmith reads bert: BertModel, BertForPreTraining"),
-    "architecture of others": ({"architectures": ["RobertaModel"]}, "'RobertaModel'"),
+    "gpt2": ({"model_type": "gpt2"}, "bertsmith reads "),
+    "architecture of others": (
+        {"architectures": ["RobertaModel"]},
+        "('RobertaModel'); bertsmith reads BertModel, BertForPreTraining",
+    ),
+    "our words about another": (
+        {"model_type": "bertsmith", "bertsmith": {"encoder": ["bert"]}},
+        "is of a ['bert'] model",
+    ),
     "width": ({"hidden_size": 10**9}, "hidden_size=1000000000, but the weights have 32"),
     "layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
     "too few layers": ({"num_hidden_layers": 1}, "num_hidden_layers=1, but the weights have 2"),

@@ -14,6 +14,8 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.pretraining.parts import Data
 from bertsmith.types import NOT_ASKED
 
+# What the data must bring labels for: the packing that does, and what it calls those with label 1.
+BROUGHT = {"next_sentence": ("pairs", "random"), "sentence_order": ("ordered_pairs", "swapped")}
 SAMPLES, SAMPLE_ROWS = 8, 32  # batches all over the first epoch on which shares are measured
 
 
@@ -72,9 +74,11 @@ def rows(case: Case) -> Finding:
         facts["epochs"] = case.whole_rows / packing.rows_per_epoch
         text += f", {facts['epochs']:,.1f} epochs"
     text += f"; {padding:.1%} padding in {sum(len(batch.ids) for batch in batches)} of them"
-    if "next_sentence" in case.recipe.objectives:
-        facts |= _pairs(case, batches)
-        text += f"; {facts['asked']:.0%} of texts are pairs, {facts['random']:.0%} of these random"
+    for name, (_, odd) in BROUGHT.items():
+        if name not in case.recipe.objectives:
+            continue
+        facts |= _pairs(case, batches, name)
+        text += f"; {facts['asked']:.0%} of texts are pairs, {facts[odd]:.0%} of these {odd}"
     return Finding(text, facts)
 
 
@@ -83,20 +87,18 @@ def _sample(packing: Packing) -> list[PackedBatch]:
     return [packing.take(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
 
 
-def _pairs(case: Case, batches: list[PackedBatch]) -> dict[str, float]:
-    """The share of texts of which next_sentence is asked, and of those the random ones."""
-    kind = config.to_dict(case.recipe.packing)["kind"]
-    if any("next_sentence" not in batch.labels for batch in batches):
+def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float]:
+    """The share of texts of which that objective asks, and of those the share with label 1."""
+    kind, (wanted, odd) = config.to_dict(case.recipe.packing)["kind"], BROUGHT[name]
+    if any(name not in batch.labels for batch in batches):
         raise ConfigError(
-            f"objectives.next_sentence needs pairs, which packing.kind={kind} does not make: set it to pairs"
+            f"objectives.{name} needs {wanted}, which packing.kind={kind} does not make: set it to {wanted}"
         )
-    texts = np.concatenate([batch.labels["next_sentence"][batch.firsts >= 0] for batch in batches])
+    texts = np.concatenate([batch.labels[name][batch.firsts >= 0] for batch in batches])
     asked = texts[texts != NOT_ASKED]
     if not len(asked):
-        raise DataError(
-            f"no text of {case.folder} has two sentences, so next_sentence has nothing to ask: leave it out"
-        )
-    return {"asked": len(asked) / len(texts), "random": float(asked.mean())}
+        raise DataError(f"no text of {case.folder} has two sentences, so {name} has nothing to ask: leave it out")
+    return {"asked": len(asked) / len(texts), odd: float(asked.mean())}
 
 
 def held_out(case: Case) -> Finding:

@@ -13,7 +13,8 @@ from bertsmith.checking.case import Case, Finding, megabytes, problem
 from bertsmith.checking.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model import Model
-from bertsmith.objectives.next_sentence import NextSentence
+from bertsmith.objectives.pair_head import PairHead
+from bertsmith.objectives.replaced_token import ReplacedToken
 from bertsmith.objectives.words import Words
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import begin_with
@@ -117,11 +118,11 @@ def step(case: Case) -> Finding:
 def blind_losses(model: Model) -> dict[str, float]:
     """What guessing all answers alike costs, by objective, where the number of answers is known."""
     choices = {}
-    for name, objective in model.objectives.items():
-        if isinstance(objective, Words):
-            choices[name] = len(model.encoder.table)
-        elif isinstance(objective, NextSentence):
-            choices[name] = 2
+    for objective in model.objectives.modules():
+        if isinstance(objective, Words) and getattr(objective, "copies", None) is None:
+            choices[objective.name] = len(model.encoder.table)
+        elif isinstance(objective, PairHead | ReplacedToken):
+            choices[objective.name] = 2
     return {name: math.log(count) for name, count in choices.items()}
 
 

@@ -17,7 +17,7 @@ FOLDER = "bertsmith.encoders"
 
 
 class Encoder(nn.Module):
-    """A batch becomes an encoding. D width, V rows of the table, R places that are read."""
+    """A batch becomes an encoding. D width, V rows of the table, E its width, R places that are read."""
 
     width: int
     layers: int  # of an encoding that keeps them, embeddings not counted
@@ -44,13 +44,21 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    def embed(self, batch: Batch) -> Tensor:
+        """The vectors [T, E] of all places below the first block, as wide as the token table."""
+        raise NotImplementedError
+
     def depths(self) -> list[nn.Module]:
         """Its parts from bottom to top; every parameter is in exactly one."""
         raise NotImplementedError
 
+    def path(self) -> list[nn.Module]:
+        """Its parts in the order in which a token goes through them: those that layers share as often as they do."""
+        return self.depths()
+
     @property
     def table(self) -> Tensor:
-        """The token table [V, D], which objectives that guess words multiply with."""
+        """The token table [V, E], which objectives that guess words multiply with; E may be less than the width."""
         raise NotImplementedError
 
     def check(self, batch: Batch) -> None:
@@ -92,7 +100,7 @@ def plan_reading(batch: Batch, places: Mapping[str, Tensor] | None, *, pool: boo
     reads: dict[str, slice | Tensor] = {}
     end = 0
     for name, asked in places.items():
-        reads[name] = slice(end, end + len(asked))
-        end += len(asked)
+        reads[name] = slice(end, end + asked.shape[0])
+        end += asked.shape[0]
     parts = [*places.values(), *([firsts] if pool else [])]
-    return Reading(torch.cat(parts), reads, slice(end, end + len(firsts)) if pool else None)
+    return Reading(torch.cat(parts), reads, slice(end, end + firsts.shape[0]) if pool else None)

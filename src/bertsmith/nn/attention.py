@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 
-Kernel = Literal["variable", "dense", "masked", "explicit"]
+Kernel = Literal["variable", "dense", "runs", "masked", "explicit"]
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -31,10 +31,18 @@ class Sight:
     bounds: Tensor  # [S+1] int32
     longest: int
     mask: Tensor | None  # [B, 1, L, L] bool, where the kernel needs one
+    runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
 
 
 def choose_kernel(
-    *, device: str, dtype: torch.dtype, full: bool, head_width: int, dropout: float, explicit: bool
+    *,
+    device: str,
+    dtype: torch.dtype,
+    full: bool,
+    head_width: int,
+    dropout: float,
+    explicit: bool,
+    runs: bool = False,
 ) -> Kernel:
     """The fastest kernel that gives the right answer."""
     if explicit:
@@ -44,16 +52,51 @@ def choose_kernel(
     # The variable-length kernel knows no dropout on probabilities: the paper's 0.1 costs the masked kernel in training.
     if device == "cuda" and dtype in HALF and dropout == 0 and head_width % 8 == 0 and head_width <= 256:
         return "variable"
-    return "masked"
+    return "runs" if runs else "masked"
 
 
-def see(document: Tensor, bounds: Tensor, *, kernel: Kernel, longest: int, causal: bool) -> Sight:
+def see(
+    document: Tensor,
+    bounds: Tensor,
+    *,
+    kernel: Kernel,
+    longest: int,
+    causal: bool,
+    runs: tuple[tuple[int, int], ...] = (),
+) -> Sight:
     """The sight of rows whose `document` numbers [B, L] say which places belong together."""
     mask = None
     if kernel in ("masked", "explicit"):
         same_BLL = document[:, :, None] == document[:, None, :]
         mask = (same_BLL.tril() if causal else same_BLL).unsqueeze(1)
-    return Sight(kernel, len(document), causal, bounds, longest, mask)
+    return Sight(kernel, document.shape[0], causal, bounds, longest, mask, runs)
+
+
+def look(
+    document: Tensor,
+    bounds: Tensor,
+    *,
+    longest: int,
+    full: bool,
+    causal: bool,
+    dtype: torch.dtype,
+    head_width: int,
+    dropout: float,
+    explicit: bool = False,
+    runs: tuple[tuple[int, int], ...] = (),
+) -> Sight:
+    """The sight of rows, by the fastest kernel for weights of that type; see `choose_kernel` and `see`."""
+    device = document.device.type
+    kernel = choose_kernel(
+        device=device,
+        dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype,
+        full=full,
+        head_width=head_width,
+        dropout=dropout,
+        explicit=explicit,
+        runs=bool(runs),
+    )
+    return see(document, bounds, kernel=kernel, longest=longest, causal=causal, runs=runs)
 
 
 class Attention(nn.Module):
@@ -68,10 +111,12 @@ class Attention(nn.Module):
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
-        q_THK, k_THK, v_THK = self.qkv(x_TD).view(len(x_TD), 3, self.heads, -1).unbind(1)
+        q_THK, k_THK, v_THK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1).unbind(1)
         probabilities_BHLL = None
         if sight.kernel == "variable":
             seen_THK = _variable(q_THK, k_THK, v_THK, sight)
+        elif sight.kernel == "runs":
+            seen_THK = _by_runs(q_THK, k_THK, v_THK, sight, self.dropout if self.training else 0.0)
         else:
             q_BHLK, k_BHLK, v_BHLK = (_by_rows(part_THK, sight.rows) for part_THK in (q_THK, k_THK, v_THK))
             dropout = self.dropout if self.training else 0.0
@@ -97,6 +142,19 @@ def _variable(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight) -> Tens
     seen_THK = varlen_attn(q_THK, k_THK, v_THK, bounds, bounds, longest, longest, window_size=window)
     assert isinstance(seen_THK, Tensor)  # a pair only where the sums of exponentials are asked for too
     return seen_THK
+
+
+def _by_runs(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight, dropout: float) -> Tensor:
+    """Texts of equal length together: nothing is spent on padding, and nothing on a mask."""
+    sizes = [texts * length for texts, length in sight.runs]
+    seen = []
+    for (texts, _), *parts_THK in zip(
+        sight.runs, *(torch.split(part, sizes) for part in (q_THK, k_THK, v_THK)), strict=True
+    ):
+        q_BHLK, k_BHLK, v_BHLK = (_by_rows(part_THK, texts) for part_THK in parts_THK)
+        seen_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
+        seen.append(seen_BHLK.transpose(1, 2).flatten(0, 1))
+    return seen[0] if len(seen) == 1 else torch.cat(seen)
 
 
 def _explicit(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> tuple[Tensor, Tensor]:

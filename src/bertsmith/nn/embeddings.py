@@ -1,4 +1,4 @@
-"""Tokens, positions and segments as vectors. T flat places, D width."""
+"""Tokens, positions and segments as vectors. T flat places, E width of the tables, D width."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from torch import Tensor, nn
 
 
 class Embeddings(nn.Module):
-    """The sum of three learned tables, normalised (P-BERT §3, figure 2)."""
+    """The sum of three learned tables, normalised (P-BERT §3, figure 2).
+
+    `project`: from the tables' width to the model's where they are narrower (P-ALBERT §3.1), for the encoder to call.
+    """
 
     def __init__(
         self,
@@ -16,6 +19,8 @@ class Embeddings(nn.Module):
         *,
         norm: nn.LayerNorm,
         dropout: float,
+        first_position: int = 0,
+        project: nn.Linear | None = None,
     ) -> None:
         super().__init__()
         self.tokens = tokens
@@ -23,9 +28,12 @@ class Embeddings(nn.Module):
         self.segments = segments
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
+        self.first_position = first_position
+        self.project: nn.Module = project or nn.Identity()
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
-        """The vectors [T, D] of flat places."""
-        sum_TD = self.tokens(ids_T) + self.positions(positions_T) + self.segments(segments_T)
-        embedded_TD: Tensor = self.dropout(self.norm(sum_TD))
-        return embedded_TD
+        """The vectors [T, E] of flat places, below `project`."""
+        positions_T = positions_T + self.first_position if self.first_position else positions_T
+        sum_TE = self.tokens(ids_T) + self.positions(positions_T) + self.segments(segments_T)
+        embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
+        return embedded_TE

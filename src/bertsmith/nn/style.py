@@ -1,4 +1,4 @@
-"""What the parts of one model have in common: activation, norm, and how weights begin."""
+"""What the parts of one model have in common: activation, norm, dropout, and how weights begin."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ class Style:
     epsilon: float = 1e-12  # of every LayerNorm
     deviation: float = 0.02  # of the normal distribution that matrices and tables begin with
     truncate: bool = True
+    dropout: float = 0.0  # of blocks: on what each half of one adds
+    attention_dropout: float = 0.0  # of blocks: on probabilities
+    of_words: str = ""  # activation of the head for words, where it is another one
 
     def __post_init__(self) -> None:
         activation(self.activation)
+        activation(self.of_words or self.activation)
         if self.epsilon <= 0 or self.deviation < 0:
             raise ConfigError(f"epsilon={self.epsilon} must be over 0 and initial_range={self.deviation} not under 0")
 

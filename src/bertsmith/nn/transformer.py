@@ -29,21 +29,37 @@ class Block(nn.Module):
 
     x ─┬─ attention ─ dropout ─ + ─ norm ─┬─ feed_forward ─ dropout ─ + ─ norm →
        └────────────────────────┘         └───────────────────────────┘
+    Either half may be absent, for models that share the other one among layers.
     """
 
     def __init__(
-        self, *, attention: Attention, feed_forward: FeedForward, width: int, style: Style, dropout: float
+        self, *, attention: Attention | None, feed_forward: FeedForward | None, width: int, style: Style, dropout: float
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.attention_norm = style.norm(width)
+        self.attention_norm = nn.Identity() if attention is None else style.norm(width)
         self.feed_forward = feed_forward
-        self.feed_forward_norm = style.norm(width)
+        self.feed_forward_norm = nn.Identity() if feed_forward is None else style.norm(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """[T, D] -> [T, D]; with `places` only what comes out there [R, D]: the same numbers for less work."""
-        seen_RD, probabilities_BHLL = self.attention(x_TD, sight, places)
+        probabilities_BHLL = None
         x_RD = x_TD if places is None else x_TD.index_select(0, places)
-        x_RD = self.attention_norm(x_RD + self.dropout(seen_RD))
-        return self.feed_forward_norm(x_RD + self.dropout(self.feed_forward(x_RD))), probabilities_BHLL
+        if self.attention is not None:
+            seen_RD, probabilities_BHLL = self.attention(x_TD, sight, places)
+            x_RD = self.attention_norm(x_RD + self.dropout(seen_RD))
+        if self.feed_forward is not None:
+            x_RD = self.feed_forward_norm(x_RD + self.dropout(self.feed_forward(x_RD)))
+        return x_RD, probabilities_BHLL
+
+
+def make_block(*, width: int, heads: int, inner: int, style: Style) -> Block:
+    """A block of that shape in that style."""
+    return Block(
+        attention=Attention(width=width, heads=heads, dropout=style.attention_dropout),
+        feed_forward=FeedForward(width=width, inner=inner, style=style),
+        width=width,
+        style=style,
+        dropout=style.dropout,
+    )

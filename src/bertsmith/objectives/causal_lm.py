@@ -23,13 +23,16 @@ class Config:
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
         seed: int = 0,
     ) -> CausalLM:
         """See `objective.Settings`; nothing is hidden, so vocabulary and seed do not matter."""
-        return CausalLM(width=width, vocabulary_size=vocabulary_size, style=style, weight=self.weight)
+        return CausalLM(
+            width=width, vocabulary_size=vocabulary_size, table_width=table_width, style=style, weight=self.weight
+        )
 
 
 class CausalLM(Words):

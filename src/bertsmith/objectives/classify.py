@@ -31,6 +31,7 @@ class Config:
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,

@@ -52,6 +52,7 @@ class Config:
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -63,7 +64,15 @@ class Config:
         if vocabulary is not None and vocabulary.size > vocabulary_size:
             raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {vocabulary_size} rows")
         known = vocabulary or Vocabulary(size=vocabulary_size)
-        return MaskedLM(self, width=width, vocabulary_size=vocabulary_size, vocabulary=known, style=style, seed=seed)
+        return MaskedLM(
+            self,
+            width=width,
+            vocabulary_size=vocabulary_size,
+            table_width=table_width,
+            vocabulary=known,
+            style=style,
+            seed=seed,
+        )
 
 
 class MaskedLM(Words):
@@ -73,9 +82,19 @@ class MaskedLM(Words):
     continues: Tensor  # [V] bool
 
     def __init__(
-        self, config: Config, *, width: int, vocabulary_size: int, vocabulary: Vocabulary, style: Style, seed: int
+        self,
+        config: Config,
+        *,
+        width: int,
+        vocabulary_size: int,
+        table_width: int | None,
+        vocabulary: Vocabulary,
+        style: Style,
+        seed: int,
     ) -> None:
-        super().__init__(width=width, vocabulary_size=vocabulary_size, style=style, weight=config.weight)
+        super().__init__(
+            width=width, vocabulary_size=vocabulary_size, table_width=table_width, style=style, weight=config.weight
+        )
         self.config = config
         self.mask_id = vocabulary.mask_id
         purposes = ("count", "choice", "run", "fate", "word")

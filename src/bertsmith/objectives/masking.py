@@ -1,8 +1,8 @@
 """Which places of a batch are hidden: tokens, whole words or runs of words, chosen by array operations alone.
 
 A unit is what is hidden as a whole; it is named by its first place. Everything is a function of drawn numbers that
-belong to (text, place), so a text's mask does not depend on what stands beside it. No shape depends on a value.
-T flat places, S sequences (texts and runs of padding, by their bounds).
+belong to (text, place), so a text's mask does not depend on what stands beside it, nor on who sees whom in it. No shape
+depends on a value. T flat places, S sequences (texts and runs of padding).
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ class Sequences:
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """The sequences of a batch."""
-        bounds, place = batch.bounds.long(), torch.arange(batch.ids.numel(), device=batch.ids.device)
-        # over the batch's own tensor, not a slice of it: inductor of torch 2.11 cannot search in a view
-        number = torch.searchsorted(batch.bounds, place.to(batch.bounds.dtype), right=True) - 1
-        return cls(bounds[:-1], bounds[1:], number, place)
+        """The texts of a batch, each with a number in `samples` and places from 0 on; runs of padding between them."""
+        sample_T, size, count = batch.samples.flatten(), batch.ids.numel(), batch.bounds.shape[0] - 1
+        place_T = torch.arange(size, device=sample_T.device)
+        begins_T = (batch.positions.flatten() == 0) & (batch.document.flatten() != 0)
+        begins_T |= (place_T % batch.ids.shape[1] == 0) | (sample_T != sample_T.roll(1))
+        number_T = begins_T.cumsum(0) - 1
+        begins = torch.full((count + 1,), size, device=sample_T.device)
+        begins = begins.scatter(0, torch.where(begins_T, number_T, count), torch.where(begins_T, place_T, size))
+        return cls(begins[:-1], begins[1:], number_T, place_T)
 
     def first(self) -> Tensor:
         """Whether a place is the first of its sequence [T] bool."""

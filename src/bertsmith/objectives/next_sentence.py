@@ -1,14 +1,12 @@
-"""Does the second text follow the first? (P-BERT §3.1, task 2). N texts, D width."""
+"""Does the second text follow the first? (P-BERT §3.1, task 2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
 from bertsmith.nn.style import Style
-from bertsmith.objectives.objective import Objective
-from bertsmith.types import Batch, Encoding, Vocabulary
+from bertsmith.objectives.pair_head import PairHead
+from bertsmith.types import Vocabulary
 
 FOLLOWS, RANDOM = 0, 1  # the labels, as in bert: create_pretraining_data.py
 
@@ -24,6 +22,7 @@ class Config:
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -33,18 +32,5 @@ class Config:
         return NextSentence(width=width, style=style, weight=self.weight)
 
 
-class NextSentence(Objective):
-    """Two classes from the pooled vector of each text."""
-
-    pools = True
-
-    def __init__(self, *, width: int, style: Style, weight: float) -> None:
-        super().__init__(weight=weight)
-        self.classify = nn.Linear(width, 2)
-        style.initialise(self)
-
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
-        """The logits of FOLLOWS and RANDOM for each text [N, 2]."""
-        assert encoding.pooled is not None, "the model asks the encoder to pool where an objective reads it"
-        logits_N2: Tensor = self.classify(encoding.pooled)
-        return logits_N2
+class NextSentence(PairHead):
+    """The logits of FOLLOWS and RANDOM."""

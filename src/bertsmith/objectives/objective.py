@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from bertsmith.nn.style import Style
 from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
 
 FOLDER = "bertsmith.objectives"
+Embed = Callable[[Batch], Tensor]  # of an encoder: the vectors [T, E] of a batch below its blocks
 
 
 class Objective(nn.Module):
@@ -36,9 +38,25 @@ class Objective(nn.Module):
         """The batch with this objective's question in it: ids exchanged, `places` and `labels` set."""
         return batch
 
-    def refill(self, batch: Batch) -> Batch:
-        """The hidden batch with guesses of the objective's own in it; nearly all objectives guess nothing."""
-        return batch
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the parts of its loss."""
+        return (self.name,)
+
+    def refill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
+        """The hidden batch with guesses of the objective's own in it, and the loss of guessing.
+
+        Nearly all objectives guess nothing. `embed` and `table` [V, E] are the encoder's.
+        """
+        return batch, None
+
+    def everywhere(self) -> list[nn.Module]:
+        """Its modules that every token goes through, whether something is asked there or not."""
+        return []
+
+    def chance(self, asked: Mapping[str, float]) -> float | None:
+        """The share that one is right in by always saying the same, where that follows from how much is asked."""
+        return None
 
     def places(self, batch: Batch) -> Tensor | None:
         """The flat places [R] at which it reads the top layer; None where the batch does not say."""
@@ -46,7 +64,11 @@ class Objective(nn.Module):
 
     def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """How wrong the answers are, as sums and counts; `table` [V, D] is the encoder's."""
-        logits, labels = self.answer(encoding, batch, table), self.labels(batch)
+        return self.compare(self.answer(encoding, batch, table), batch)
+
+    def compare(self, logits: Tensor, batch: Batch) -> Loss:
+        """How wrong these answers [Q, choices] are."""
+        labels = self.labels(batch)
         total = F.cross_entropy(exact(logits), labels, ignore_index=NOT_ASKED, reduction="sum")
         return self.loss(batch, total, self.asked(batch) & (logits.argmax(-1) == labels))
 
@@ -54,7 +76,7 @@ class Objective(nn.Module):
         """The loss whose sum is `total` []; `right` is bool, None where there is no right and wrong."""
         return Loss(
             sums={self.name: total},
-            counts=self.counts(batch),
+            counts={self.name: self.counts(batch)[self.name]},
             correct={} if right is None else {self.name: right.sum()},
             weights={self.name: self.weight},
         )
@@ -92,6 +114,7 @@ class Settings(Protocol):
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -99,5 +122,6 @@ class Settings(Protocol):
     ) -> Objective:
         """The objective with new weights, for an encoder of that width, table, style and number of layers.
 
+        `table_width`: of the token table, where it is not the encoder's.
         `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.
         """

@@ -42,6 +42,7 @@ class Config:
         *,
         width: int,
         vocabulary_size: int,
+        table_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -73,7 +74,7 @@ class Tag(Objective):
         if self.between is not None:
             texts = Texts.of(batch)
             between_NMW = self.between(x_TW[texts.places], texts.lengths())
-            x_TW = texts.flat(between_NMW, len(x_TW))
+            x_TW = texts.flat(between_NMW, x_TW.shape[0])
         x_RW = x_TW[encoding.reads[self.name]]
         logits_RK: Tensor = self.head(self.dropout(x_RW))
         return logits_RK

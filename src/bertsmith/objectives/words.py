@@ -1,4 +1,7 @@
-"""Objectives that guess words, with one head over the encoder's own token table. R places, D width, V vocabulary."""
+"""Objectives that guess words, with one head over the encoder's own token table.
+
+R places, D width, E width of the table, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from bertsmith.types import Batch, Encoding
 class Words(Objective):
     """transform, activation, norm, then the token table transposed and a bias (bert: run_pretraining.py)."""
 
-    def __init__(self, *, width: int, vocabulary_size: int, style: Style, weight: float) -> None:
+    def __init__(
+        self, *, width: int, vocabulary_size: int, table_width: int | None, style: Style, weight: float
+    ) -> None:
         super().__init__(weight=weight)
-        self.transform = nn.Linear(width, width)
-        self.activation = activation(style.activation)
-        self.norm = style.norm(width)
+        self.transform = nn.Linear(width, table_width or width)
+        self.activation = activation(style.of_words or style.activation)
+        self.norm = style.norm(table_width or width)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
         style.initialise(self)
 
     def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [R, V]."""
-        h_RD = self.norm(self.activation(self.transform(encoding.at(self.name))))
-        return F.linear(h_RD, table, self.bias)
+        h_RE = self.norm(self.activation(self.transform(encoding.at(self.name))))
+        return F.linear(h_RE, table, self.bias)

@@ -17,6 +17,7 @@ from bertsmith.recipe import Recipe
 from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.train.world import World
 from bertsmith.types import Batch
+from bertsmith.weights.companions import companions
 from bertsmith.weights.folder_tokenizer import vocabulary_of
 from bertsmith.weights.model_folder import open_model
 
@@ -49,9 +50,10 @@ class Data:
         return {"data": self.shards.index["seal"], "tokenizer": self.tokenizer.fingerprint}
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The recipe with a token table for this vocabulary."""
+        """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
         size = -(-self.tokenizer.vocabulary_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
-        return replace(recipe, encoder=replace(recipe.encoder, vocabulary_size=size))
+        table = {"vocabulary_size": size, "padding_id": self.tokenizer.padding_id}
+        return replace(recipe, encoder=replace(recipe.encoder, **table))
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
         """The rows that the recipe asks for, of the training text or of the shards given."""
@@ -98,7 +100,8 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
 def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights of a model folder into a model; returns what a user should hear about it.
 
-    The folder's encoder and its tokens must be the model's; heads that it lacks stay new.
+    The folder's encoder and its tokens must be the model's; heads that it lacks stay new. A generator that lies beside
+    the folder, as a run leaves it, is taken too.
     """
     other, theirs, _ = open_model(folder)
     if theirs.vocabulary() != tokenizer.vocabulary():
@@ -115,9 +118,14 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
             shapes = f"{list(source.shape)} there and {list(value.shape)} in the recipe"
             raise ConfigError(f"{folder}: {name} is {shapes}: the run must go on with the same encoder")
         value[:rows].copy_(source[:rows])  # the table may have been filled up to another size
-    new = sorted({name.split(".")[1] for name in mine.keys() - found.keys()})
-    left = sorted({name.split(".")[1] for name in found.keys() - mine.keys()})
+    heads = set(model.objectives) & set(other.objectives)
+    new = sorted({name.split(".")[1] for name in mine.keys() - found.keys()} - heads)
+    left = sorted({name.split(".")[1] for name in found.keys() - mine.keys()} - heads)
     notes += [f"began with the weights of {folder}"]
     notes += [f"the head {name} is new: it knows nothing yet" for name in new]
     notes += [f"the head {name} of {folder} is not asked for" for name in left]
+    for kind, part in companions(model).items():
+        beside = Path(folder).parent / kind / Path(folder).name
+        there = beside.is_dir()
+        notes += begin_with(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
     return notes

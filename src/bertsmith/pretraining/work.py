@@ -14,6 +14,7 @@ from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
+from bertsmith.objectives.objective import Objective
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data, begin_with, build_model
 from bertsmith.recipe import Recipe
@@ -23,6 +24,7 @@ from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
 from bertsmith.train.world import World, join
 from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.weights.companions import companions
 from bertsmith.weights.model_folder import save_model
 
 
@@ -125,6 +127,8 @@ class _Work:
         scores = {key: value for key, value in numbers.items() if "/" in key}
         facts |= {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in scores.items()}
         save_model(model, self.data.tokenizer, self.output / name, facts=facts, replace=True)
+        for kind, other in companions(model).items():
+            save_model(other, self.data.tokenizer, self.output / kind / name, facts=facts, replace=True)
 
     def _given(self) -> set[str]:
         """Objectives whose labels come with the rows."""
@@ -137,7 +141,10 @@ class _Work:
         asked = {name: float(count / tokens) for name, count in counts.items()}
         dtype = torch.bfloat16 if self.trainer.passes.half else torch.float32
         unigram = self.data.unigram_loss() if world.leads else None
-        words = [name for name in recipe.objectives if name.endswith("_lm")]
+        objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
+        words = [part for objective in objectives for part in objective.parts if part.endswith("_lm")]
+        chances = {objective.name: objective.chance(asked) for objective in objectives}
+        chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],
@@ -145,7 +152,7 @@ class _Work:
             "threads": torch.get_num_threads(),
             "padding": 1 - float(tokens) / hidden.ids.numel(),
             "rows_per_epoch": feeder.packing.rows_per_epoch,
-            "chance": {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()},
+            "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
             "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
             "peak_flops": measure_peak(world.device, dtype) * world.size,

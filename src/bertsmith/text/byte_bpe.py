@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
@@ -26,6 +28,7 @@ from bertsmith.text.units import Units
 SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> comes last
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+WHITE_SPACE = ("Ġ", "ĉ", "Ċ", "ċ", "Č", "č")  # space, tab and the line ends, as visible bytes
 
 PLAIN = re.compile(" ?[!-~]+")
 # GPT-2's pattern for words of ASCII and Hangul syllables; what stands between white space and holds any other character
@@ -129,6 +132,15 @@ class ByteBPE(Tokenizer):
             end, start, trim_offsets=True, add_prefix_space=add_prefix_space
         )
         return cls(backend, specials=specials, length=length)
+
+    def continues(self) -> NDArray[np.bool_]:
+        """Tokens without white space before them: words are what stands between white space (fairseq: whole words)."""
+        return np.array(
+            [
+                number not in self.special_ids and not token.startswith(WHITE_SPACE)
+                for number, token in enumerate(self.vocabulary())
+            ]
+        )
 
     @classmethod
     def from_folder(cls, contents: Folder) -> ByteBPE:

@@ -65,6 +65,10 @@ class Tokenizer:
         """The kind's own files, such as vocab.txt."""
         return {}
 
+    def continues(self) -> NDArray[np.bool_] | None:
+        """By id, whether a token goes on with the word before it; None where tokens do not tell."""
+        return None
+
     @classmethod
     def from_folder(cls, contents: Folder) -> Self:
         """A folder of this kind."""

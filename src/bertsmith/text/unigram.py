@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import ConfigError, DataError
@@ -143,6 +145,19 @@ class Unigram(Tokenizer):
             special_tokens=[(token, number) for token, number in ids.items() if token in (start, separator)],
         )
         return cls(backend, specials=specials, length=length)
+
+    def continues(self) -> NDArray[np.bool_]:
+        """A piece without a space before it, unless it has neither letter nor digit: signs are words of their own.
+
+        albert: create_pretraining_data.py takes every piece with other letters than a to z for a word of its own.
+        """
+        # differs from the paper: pieces of all scripts, and digits, go on with their word
+        return np.array(
+            [
+                number not in self.special_ids and not piece.startswith(SPACE) and any(map(str.isalnum, piece))
+                for number, piece in enumerate(self.vocabulary())
+            ]
+        )
 
     @classmethod
     def from_folder(cls, contents: Folder) -> Unigram:

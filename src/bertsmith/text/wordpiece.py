@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
@@ -137,6 +139,10 @@ class WordPiece(Tokenizer):
         if missing:
             raise DataError(f"{path}: its {len(tokens)} tokens lack {', '.join(missing)}: is it a BERT vocabulary?")
         return cls.build(tokens, lowercase=lowercase, strip_accents=strip_accents, chinese_spacing=chinese_spacing)
+
+    def continues(self) -> NDArray[np.bool_]:
+        """Pieces with `##` before them."""
+        return np.array([token.startswith(CONTINUATION) for token in self.vocabulary()])
 
     @classmethod
     def from_folder(cls, contents: Folder) -> WordPiece:

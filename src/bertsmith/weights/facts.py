@@ -65,7 +65,7 @@ def memory_bytes(model: Model, settings: dict[str, Any], *, tokens: int) -> dict
     return {
         "weights_bytes": weights,
         "use_bytes": weights + FLOAT * tokens * (4 * width + inner),
-        "training_bytes": 4 * weights + HALF * tokens * settings["layers"] * block,
+        "training_bytes": 4 * weights + HALF * tokens * model.encoder.layers * block,
     }
 
 

@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.text import tokenizer as tokenizers
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.wordpiece import CONTINUATION
 from bertsmith.types import Vocabulary
 from bertsmith.weights.foreign_files import MEBIBYTE, ForeignFile, exists, parse_object, shown
 
@@ -65,13 +62,10 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What objectives need to know of a tokenizer."""
-    tokens, mask = tokenizer.vocabulary(), tokenizer.specials.mask
-    continues = None
-    if tokenizer.kind == "wordpiece":
-        continues = np.array([token.startswith(CONTINUATION) for token in tokens])
+    mask = tokenizer.specials.mask
     return Vocabulary(
-        size=len(tokens),
+        size=tokenizer.vocabulary_size,
         mask_id=None if mask is None else tokenizer.id(mask),
         special_ids=tuple(sorted(tokenizer.special_ids)),
-        continues=continues,
+        continues=tokenizer.continues(),
     )

@@ -135,8 +135,11 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _blobs(root: Path) -> Path | None:
-    """Where huggingface_hub's cache keeps the files of a snapshot: x/snapshots/y holds links into x/blobs."""
-    return root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
+    """Where huggingface_hub's cache keeps the files of a snapshot: x/snapshots/y, and y/z, hold links into x/blobs."""
+    for above in (root.parent, root.parent.parent):
+        if above.name == "snapshots":
+            return above.parent / "blobs"
+    return None
 
 
 def _open(real: Path, path: Path) -> int:

@@ -1,7 +1,7 @@
-"""The heads of a BERT folder in config.json, in and out: which there are, the names of their classes, their dropout.
+"""The heads of a model folder in config.json, in and out: which there are, the names of their classes, their dropout.
 
-A head that transformers has no class for (it reads other layers, or the mean of a text) is written in our own words,
-and the folder's model type is ours: transformers then refuses the folder instead of answering something else.
+A model that transformers has no class for (a head reads other layers, or the mean of a text) is written in our own
+words, and the folder's model type is ours: transformers then refuses the folder instead of answering something else.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith import config as registry
+from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import Model
 from bertsmith.objectives import choose, classify, regress, tag
 from bertsmith.objectives.label_names import numbered
 from bertsmith.objectives.objective import FOLDER, Settings
+from bertsmith.weights.families.family import Family, Shapes
 from bertsmith.weights.foreign_files import shown
-from bertsmith.weights.huggingface import ARCHITECTURES, OWN, share_of
+from bertsmith.weights.huggingface import OWN
+from bertsmith.weights.said import Said
 
-CLASSIFIER = "classifier.weight"
 OBJECTIVES = "objectives"  # under our key in config.json
 USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
 
@@ -29,20 +31,27 @@ def name_of(settings: Settings) -> str:
     return type(settings).__module__.rpartition(".")[2]
 
 
-def is_own(model: Model) -> bool:
-    """Whether transformers has no class for the heads of this model."""
+def config_of(model: Model) -> TransformerSettings:
+    """The settings of its encoder, which every encoder with a folder has."""
+    return cast(TransformerSettings, getattr(model.encoder, "config", None))
+
+
+def is_own(family: Family, model: Model) -> bool:
+    """Whether transformers has no class for this model: for its encoder, or for its heads."""
+    if not family.has_class(config_of(model), tuple(model.objectives)):
+        return True
     found = [getattr(objective, "config", None) for objective in model.objectives.values()]
     return any(getattr(settings, key, usual) != usual for settings in found for key, usual in USUAL.items())
 
 
-def head_contents(model: Model) -> dict[str, Any]:
+def head_contents(family: Family, model: Model) -> dict[str, Any]:
     """What config.json says of the heads; empty for those of pre-training."""
     found: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for name, objective in model.objectives.items():
         settings = getattr(objective, "config", None)
         if isinstance(settings, classify.Config | regress.Config | tag.Config | choose.Config):
-            found["classifier_dropout"] = settings.dropout
+            found[family.dropout_key(name)] = settings.dropout
         if isinstance(settings, classify.Config | tag.Config):
             found |= _label_table(settings.labels)
         if isinstance(settings, regress.Config):
@@ -50,7 +59,8 @@ def head_contents(model: Model) -> dict[str, Any]:
         if isinstance(settings, classify.Config):
             found["problem_type"] = "single_label_classification"
         own[name] = registry.to_dict(settings) if settings is not None else {}
-    return found | ({"model_type": OWN, OWN: {"encoder": "bert", OBJECTIVES: own}} if is_own(model) else {})
+    ours = {"model_type": OWN, OWN: {"encoder": family.name, OBJECTIVES: own}}
+    return found | (ours if is_own(family, model) else {})
 
 
 def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
@@ -61,53 +71,54 @@ def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def heads_of(config: Mapping[str, Any], path: Path, *, architectures: Iterable[str]) -> set[str]:
+def heads_of(family: Family, said: Said, *, architectures: Iterable[str]) -> set[str]:
     """The objectives whose heads a config.json promises."""
-    if config.get("model_type") == OWN:
-        return set(_own_objectives(config, path))
-    promised = {head for name in architectures for head in ARCHITECTURES.get(name, ())}
-    if "classify" in promised and _problem(config, path) == "regression":
+    if said.get("model_type") == OWN:
+        return set(_own_objectives(said))
+    promised = {head for name in architectures for head in family.architectures.get(name, ())}
+    if "classify" in promised and _problem(said) == "regression":
         promised = promised - {"classify"} | {"regress"}
     return promised
 
 
-def _problem(config: Mapping[str, Any], path: Path) -> str:
+def _problem(said: Said) -> str:
     """What transformers' head for texts was trained for, as transformers finds it out."""
     known = ("regression", "single_label_classification")
-    said = config.get("problem_type")
-    if said is None:
-        labels = config.get("id2label")
-        count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
-        said = known[0] if count == 1 else known[1]
-    if said not in known:
+    problem = said.get("problem_type")
+    if problem is None:
+        labels = said.get("id2label")
+        count = len(labels) if isinstance(labels, dict) else said.get("num_labels", 2)
+        problem = known[0] if count == 1 else known[1]
+    if problem not in known:
         raise ConfigError(
-            f"{path}: problem_type={shown(said)}; bertsmith reads {' and '.join(known)}; objectives=() opens the rest"
+            f"{said.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(known)}; "
+            "objectives=() opens the rest"
         )
-    return cast(str, said)
+    return cast(str, problem)
 
 
-def read_head(name: str, config: Mapping[str, Any], path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Settings:
+def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Settings:
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
-    if config.get("model_type") == OWN:
-        return _read_own(name, config, path, shapes=shapes)
+    if said.get("model_type") == OWN:
+        return _read_own(name, said, shapes=shapes)
     module = registry.find(FOLDER, name)
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = family.read_head(name, said)
     if name in ("classify", "regress", "tag", "choose"):
-        usual = share_of(config, path, "hidden_dropout_prob", 0.1)
-        said = config.get("classifier_dropout")
-        known["dropout"] = usual if said is None else share_of(config, path, "classifier_dropout", usual)
+        usual, key = said.share("hidden_dropout_prob", 0.1), family.dropout_key(name)
+        known["dropout"] = usual if said.get(key) is None else said.share(key, usual)
     if name in ("classify", "tag"):
-        known["labels"] = _labels(config, path, count=(shapes.get(CLASSIFIER) or (0,))[0])
-    return _built(module.Config, known, path)
+        (head,) = family.their_names(f"objectives.{name}.head.weight", heads=[name])
+        known["labels"] = _labels(said, count=(shapes.get(head) or (0,))[0])
+    return _built(module.Config, known, said.path)
 
 
-def _labels(config: Mapping[str, Any], path: Path, *, count: int) -> tuple[str, ...]:
+def _labels(said: Said, *, count: int) -> tuple[str, ...]:
     """The names of as many classes as the weights have."""
-    table = config.get("id2label")
+    table, path = said.get("id2label"), said.path
     if table is None:
-        said = config.get("num_labels", count)
-        if said != count:
-            raise ConfigError(f"{path}: num_labels={shown(said)}, but the weights have {count} classes")
+        claimed = said.get("num_labels", count)
+        if claimed != count:
+            raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
         return numbered(count)
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise ConfigError(f"{path}: id2label must give a name to every number of a class")
@@ -119,10 +130,10 @@ def _labels(config: Mapping[str, Any], path: Path, *, count: int) -> tuple[str, 
     return tuple(table[str(number)] for number in range(count))
 
 
-def _own_objectives(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    ours = config.get(OWN)
+def _own_objectives(said: Said) -> dict[str, Any]:
+    ours, path = said.get(OWN), said.path
     found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
-    if not isinstance(found, dict) or not found or not all(isinstance(item, dict) for item in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
         raise ConfigError(f"{path}: model_type={OWN!r}, but {OWN}.{OBJECTIVES} does not say which heads there are")
     unknown = [name for name in found if name not in registry.names(FOLDER)]
     if unknown:
@@ -130,8 +141,8 @@ def _own_objectives(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return found
 
 
-def _read_own(name: str, config: Mapping[str, Any], path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Settings:
-    found = _own_objectives(config, path)
+def _read_own(name: str, said: Said, *, shapes: Shapes) -> Settings:
+    found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
     settings = _built(registry.find(FOLDER, name).Config, found[name], path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,29 +15,20 @@ import torch
 from torch import nn
 
 from bertsmith import config as registry
-from bertsmith.encoders import bert
 from bertsmith.encoders.encoder import Encoder
+from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
 from bertsmith.objectives.objective import FOLDER, Objective, Settings
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
-from bertsmith.weights.bert_names import (
-    BUFFERS,
-    COPIES,
-    HEADS,
-    OWN_PREFIX,
-    POOLER,
-    PREFIX,
-    TABLE,
-    modern_names,
-    their_names,
-)
+from bertsmith.weights.families.family import OURS, OWN_PREFIX, POOLER, Family, Shapes
 from bertsmith.weights.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.weights.foreign_files import memory_size, shown
 from bertsmith.weights.head_settings import heads_of, name_of, read_head
-from bertsmith.weights.huggingface import ARCHITECTURES, OWN, check_family, encoder_config
+from bertsmith.weights.huggingface import OWN, check_family
 from bertsmith.weights.safetensors_file import Entry
+from bertsmith.weights.said import Said
 
 SHOWN = 4  # names in an error
 OF_WORDS = ("masked_lm", "causal_lm")  # heads with tables of the tokenizer's in them, as wide as the checked encoder
@@ -67,14 +58,15 @@ class Loading:
     weights: Weights
     settings: Mapping[str, Any]  # config.json
     path: Path  # of config.json
+    family: Family = field(init=False)
     names: dict[str, str] = field(init=False)  # today's names -> those in the files
     architectures: tuple[str, ...] = field(init=False)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.architectures = check_family(self.settings, self.path)
-        self.names = modern_names(self.weights.entries, self.path.parent)
-        for name in BUFFERS & set(self.names):
+        self.family, self.architectures = check_family(self.settings, self.path)
+        self.names = self.family.modern_names(self.weights.entries, self.path.parent)
+        for name in self.family.buffers & set(self.names):
             del self.names[name]
         need = sum(entry.end - entry.begin for entry in self.weights.entries.values())
         if need > memory_size():
@@ -95,47 +87,93 @@ class Loading:
 
         `spare_pooler`: a pooler that no head reads stays in the encoder.
         """
-        config = encoder_config(self.settings, self.path, shapes=self._shapes(), pooler=True)
+        config = self.family.read_encoder(self.said, self._shapes())
         kept = self._kept(self.heads() if objectives is None else objectives)
-        new = _settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
+        new = self._settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
         heads = kept | new
         self._drop_copies(heads)
         vocabulary = self._vocabulary(tokenizer, config.vocabulary_size)
-        made = _made_heads(config, heads, new=new, vocabulary=vocabulary, seed=seed)
+        made = self._made_heads(config, heads, new=new, vocabulary=vocabulary, seed=seed)
         readers = {head.name for head in made if head.pools}
-        pooler = any(name.startswith(POOLER) for name in self.names)
-        config = replace(config, pooler=bool(readers) or (pooler and spare_pooler))
+        there = set(self._their_names(f"{POOLER}.weight", heads)) <= set(self.names)
+        config = self.family.with_pooler(config, readers=readers, there=there and spare_pooler)
         anew = [f"objectives.{name}." for name in new]
-        anew += ["encoder.pooler."] if readers and not pooler and readers <= set(new) else []
+        anew += [f"{POOLER}."] if readers and not there and readers <= set(new) else []
         model = Model(_without_memory(config), made)
         self._load(model, new=tuple(anew), complete=objectives is None, dtype=dtype)
         return model.to(dtype).eval()
+
+    @property
+    def said(self) -> Said:
+        return Said(self.settings, self.path)
+
+    def _their_names(self, ours: str, heads: Collection[str]) -> tuple[str, ...]:
+        return self.family.their_names(ours, heads=heads, own=self.settings.get("model_type") == OWN)
 
     def _kept(self, objectives: Iterable[str | Settings]) -> dict[str, Settings]:
         """The heads that are taken from the weights: those only named with the settings that the folder has."""
         found: dict[str, Settings] = {}
         for objective in objectives:
             if isinstance(objective, str):
-                _expect_head(objective)
-                objective = read_head(objective, self.settings, self.path, shapes=self._shapes())
-            found |= _settings([objective])
+                self._expect_head(objective)
+                objective = read_head(self.family, objective, self.said, shapes=self._shapes())
+            found |= self._settings([objective])
+        return found
+
+    def _settings(self, objectives: Iterable[str | Settings]) -> dict[str, Settings]:
+        """Objectives by name, those that are only named with their defaults."""
+        found: dict[str, Settings] = {}
+        for objective in objectives:
+            made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
+            self._expect_head(name_of(made))
+            found[name_of(made)] = made
+        return found
+
+    def _expect_head(self, name: str) -> None:
+        registry.find(FOLDER, name)
+        known = self.family.heads
+        if name not in known:
+            title = self.family.title
+            raise ConfigError(f"{name} has no head in {title}'s model folders; those that have: {', '.join(known)}")
+
+    def _made_heads(
+        self,
+        config: TransformerSettings,
+        objectives: Mapping[str, Settings],
+        *,
+        new: Collection[str],
+        vocabulary: Vocabulary,
+        seed: int,
+    ) -> list[Objective]:
+        """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
+        found, layers = [], _without_memory(config).layers
+        for name, settings in objectives.items():
+            with nullcontext() if name in new or name in OF_WORDS else torch.device("meta"):
+                found.append(
+                    settings.build(
+                        width=config.width,
+                        vocabulary_size=config.vocabulary_size,
+                        table_width=config.table_width,
+                        vocabulary=vocabulary,
+                        style=self.family.head_style(name, config),
+                        layers=layers,
+                        seed=seed,
+                    )
+                )
         return found
 
     def rows(self) -> int:
         """How many tokens the table has room for."""
-        shape = self._shapes().get(TABLE, ())
+        shape = self._shapes().get(self.family.table, ())
         if len(shape) != 2:
-            raise DataError(f"{self.path.parent}: the weights lack {TABLE}, or it is no table")
+            raise DataError(f"{self.path.parent}: the weights lack {self.family.table}, or it is no table")
         return shape[0]
 
     def heads(self) -> list[str]:
         """The objectives whose heads are there, or that the architecture promises."""
-        promised = heads_of(self.settings, self.path, architectures=self.architectures)
-        words = "causal_lm" if self.settings.get("is_decoder") is True else "masked_lm"
-        candidates = (words, "next_sentence", "span")  # whose weights have names that no other head's have
-        there = {head for head in candidates if any(name.startswith(HEADS[head]) for name in self.names)}
-        others = [head for head in HEADS if head not in (*candidates, "masked_lm", "causal_lm")]
-        return [head for head in (*candidates, *others) if head in promised | there]
+        promised = heads_of(self.family, self.said, architectures=self.architectures)
+        there = self.family.heads_there(self.names, causal=self.settings.get("is_decoder") is True)
+        return [head for head in self.family.heads if head in promised | there]
 
     def _vocabulary(self, tokenizer: Tokenizer, rows: int) -> Vocabulary:
         """What the tokenizer has, all of which must be in the table."""
@@ -145,18 +183,18 @@ class Loading:
             self.notes.append(f"the table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
         return vocabulary
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def _shapes(self) -> Shapes:
         return {name: self.weights.entries[found].shape for name, found in self.names.items()}
 
     def _drop_copies(self, objectives: Collection[str]) -> None:
         """Weights stored under two names are taken once; two that should be one and differ are a DataError."""
-        for copy, original in COPIES:
+        for copy, original in self.family.copies:
             if copy not in self.names:
                 continue
             if original not in self.names:
                 self.names[original] = self.names.pop(copy)
                 continue
-            if any(HEADS[name] in copy for name in objectives) and not self.weights.equal(
+            if any(copy.startswith(self.family.heads[name]) for name in objectives) and not self.weights.equal(
                 self.names[copy], self.names[original]
             ):
                 where = self.weights.path(self.names[copy])
@@ -165,12 +203,11 @@ class Loading:
 
     def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
-        own = self.settings.get("model_type") == OWN
-        parts = {ours: their_names(ours, own=own) for ours in wanted}
+        parts = {ours: self._their_names(ours, list(model.objectives)) for ours in wanted}
         used = [name for names in parts.values() for name in names]
-        missing = sorted(set(used) - set(self.names))
+        missing = sorted(set(used) - set(self.names)) or [ours for ours, names in parts.items() if not names]
         if missing:
-            head = missing[-1].startswith((*HEADS.values(), OWN_PREFIX))
+            head = missing[-1].startswith((*self.family.heads.values(), OWN_PREFIX, OURS))
             hint = "; heads that are to begin anew are asked for as new_heads" if head else ""
             raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
         self._check_leftover(set(self.names) - set(used), new=new, complete=complete)
@@ -185,20 +222,21 @@ class Loading:
 
     def _check_leftover(self, leftover: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
         """Whoever asks for certain heads leaves the others out; otherwise, and in the encoder, nothing may be left."""
-        heads = [head for head in HEADS if f"objectives.{head}." in new]
-        begun = (*(HEADS[head] for head in heads), *(f"{OWN_PREFIX}{head}." for head in heads))
+        heads = [head for head in self.family.heads if f"objectives.{head}." in new]
+        begun = (*(self.family.heads[head] for head in heads), *(f"{OWN_PREFIX}{head}." for head in heads))
+        prefix, pooler = self.family.prefix, f"{self.family.pooler(())}."
         wrong = sorted(
             name
             for name in leftover
-            if (name.startswith(PREFIX) and not name.startswith(POOLER)) or (complete and not name.startswith(begun))
+            if (name.startswith(prefix) and not name.startswith(pooler)) or (complete and not name.startswith(begun))
         )
         if wrong:
-            unread = [name for name in self.architectures if name not in ARCHITECTURES]
+            unread = [name for name in self.architectures if name not in self.family.architectures]
             hint = f"; {shown(unread[0])} is not read as a whole, objectives=() opens its encoder" if unread else ""
-            if not unread and wrong[0].startswith(HEADS["classify"]):
+            if not unread and wrong[0].startswith(self.family.heads["classify"]):
                 hint = "; the config does not say of which head: ask for one, such as objectives=['classify']"
             raise DataError(f"{self.path.parent}: weights are left over: {_listed(wrong)}{hint}")
-        parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if "encoder.pooler." in new else [])]
+        parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if f"{POOLER}." in new else [])]
         said = [f"new, knowing nothing yet: {', '.join(parts)}"] if parts else []
         said += [f"left out as not asked for: {_listed(sorted(leftover))}"] if leftover else []
         self.notes += ["; ".join(said)] if said else []
@@ -219,55 +257,14 @@ class Loading:
         return target
 
 
-def _settings(objectives: Iterable[str | Settings]) -> dict[str, Settings]:
-    """Objectives by name, those that are only named with their defaults."""
-    found: dict[str, Settings] = {}
-    for objective in objectives:
-        made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
-        _expect_head(name_of(made))
-        found[name_of(made)] = made
-    return found
-
-
-def _expect_head(name: str) -> None:
-    registry.find(FOLDER, name)
-    if name not in HEADS:
-        raise ConfigError(f"{name} has no head in BERT's model folders; those that have: {', '.join(HEADS)}")
-
-
-def _without_memory(config: bert.Config) -> Encoder:
+def _without_memory(config: TransformerSettings) -> Encoder:
     with torch.device("meta"):
         return config.build()
 
 
-def _made_heads(
-    config: bert.Config,
-    objectives: Mapping[str, Settings],
-    *,
-    new: Collection[str],
-    vocabulary: Vocabulary,
-    seed: int,
-) -> list[Objective]:
-    """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
-    found = []
-    for name, settings in objectives.items():
-        with nullcontext() if name in new or name in OF_WORDS else torch.device("meta"):
-            found.append(
-                settings.build(
-                    width=config.width,
-                    vocabulary_size=config.vocabulary_size,
-                    vocabulary=vocabulary,
-                    style=config.style,
-                    layers=config.layers,
-                    seed=seed,
-                )
-            )
-    return found
-
-
 def _begin_anew(model: Model, new: tuple[str, ...]) -> None:
     """Gives memory and first numbers to parts of the encoder that had none in the folder."""
-    if "encoder.pooler." in new:
+    if f"{POOLER}." in new:
         pooler = model.encoder.get_submodule("pooler")
         pooler.to_empty(device="cpu")
         model.encoder.style.initialise(pooler)

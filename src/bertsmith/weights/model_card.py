@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from bertsmith.weights.families.family import Family
 from bertsmith.weights.huggingface import OWN_ARCHITECTURE
 
 TASKS = {  # objective -> what the hub calls its use
@@ -20,6 +21,7 @@ TASKS = {  # objective -> what the hub calls its use
 def model_card(
     name: str,
     *,
+    family: Family,
     architecture: str,
     objectives: tuple[str, ...],
     shape: Mapping[str, object],
@@ -29,7 +31,7 @@ def model_card(
     theirs = architecture != OWN_ARCHITECTURE
     front: dict[str, object] = {
         "library_name": "transformers" if theirs else "bertsmith",
-        "tags": ["bert", "bertsmith"],
+        "tags": [family.name, "bertsmith"],
     }
     tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
     front |= {"pipeline_tag": tasks[0]} if tasks else {}
@@ -38,19 +40,22 @@ def model_card(
         *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
         "---",
         "",
-        f"# {_plain(name)}",
+        f"# {plain(name)}",
         "",
     ]
     kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
-    lines += [f"A BERT model written by bertsmith, {kind if theirs else 'with a head that only bertsmith has'}.", ""]
-    lines += [*_table("Shape", shape), *_table("Origin", facts), *_use(architecture if theirs else None)]
+    lines += [
+        f"A {family.title} model written by bertsmith, {kind if theirs else 'with a head that only bertsmith has'}.",
+        "",
+    ]
+    lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")
 
 
-def _table(title: str, rows: Mapping[str, object]) -> list[str]:
+def table(title: str, rows: Mapping[str, object]) -> list[str]:
     if not rows:
         return []
-    cells = [f"| {_plain(key)} | {_plain(value)} |" for key, value in rows.items()]
+    cells = [f"| {plain(key)} | {plain(value)} |" for key, value in rows.items()]
     return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]
 
 
@@ -75,7 +80,7 @@ def _use(architecture: str | None) -> list[str]:
     ]
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """One cell of a table: one line, and nothing that ends the cell."""
     text = f"{value:,}" if type(value) is int else str(value)
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

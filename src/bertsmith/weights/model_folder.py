@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from bertsmith.durable import Disk, Written, partial
-from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model import Model
 from bertsmith.objectives.objective import Settings
 from bertsmith.text.folder import json_bytes
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.weights.bert_names import PREFIX, their_names
+from bertsmith.weights.families import family_of
+from bertsmith.weights.families.family import Family
 from bertsmith.weights.folder_tokenizer import fitted, read_tokenizer
 from bertsmith.weights.foreign_files import exists, read_json
-from bertsmith.weights.head_settings import head_contents, is_own, name_of
-from bertsmith.weights.huggingface import CONFIG, OWN_ARCHITECTURE, architecture_of, config_contents
+from bertsmith.weights.head_settings import config_of, head_contents, is_own, name_of
+from bertsmith.weights.huggingface import CONFIG, OWN_ARCHITECTURE, config_contents
 from bertsmith.weights.loading import Loading, parameters
 from bertsmith.weights.model_card import model_card
 from bertsmith.weights.safetensors_file import file_chunks
@@ -59,14 +59,15 @@ def save_model(
     disk, final = disk or Disk(), Path(os.path.abspath(folder))
     aside = partial(final)
     check_target(final, replace=replace)
-    contents = _contents(model, tokenizer, final.name, facts or {})
+    family = family_of(config_of(model))
+    contents = folder_contents(model, tokenizer, final.name, facts or {})
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
     written: dict[str, Written] = {}
     for name, data in contents.items():
         written[name] = disk.write_file(aside / name, [data], atomic=False)
-    written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(_their_tensors(model)), atomic=False)
+    written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(_their_tensors(family, model)), atomic=False)
     disk.write_file(aside / SEAL, [seal(written)], atomic=False)
     _exchange(aside, final, final.with_name(final.name + RETIRED), disk)
 
@@ -168,42 +169,39 @@ def check_target(final: Path, *, replace: bool) -> None:
         raise BertsmithError(f"{final} holds something else than a model and is not replaced: choose another folder")
 
 
-def _contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str, object]) -> dict[str, bytes]:
-    """Every file but the weights and the seal."""
-    config = getattr(model.encoder, "config", None)
-    if not isinstance(config, bert.Config):
-        raise BertsmithError(f"{type(model.encoder).__name__} has no model folder in transformers: only bert has")
+def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str, object]) -> dict[str, bytes]:
+    """Every file of a model's folder but the weights and the seal."""
+    config = config_of(model)
+    family = family_of(config)
     if tokenizer.vocabulary_size > config.vocabulary_size:
         rows = config.vocabulary_size
         raise BertsmithError(
             f"the tokenizer has {tokenizer.vocabulary_size:,} tokens, the model's table only {rows:,} rows"
         )
     objectives = tuple(model.objectives)
-    architecture = architecture_of(objectives)
-    if is_own(model):
-        architecture = OWN_ARCHITECTURE
+    architecture = OWN_ARCHITECTURE if is_own(family, model) else family.architecture_of(objectives)
     stored = str(model.encoder.table.dtype).removeprefix("torch.")
     shape = {
         "layers": config.layers,
         "width": config.width,
         "heads": config.heads,
         "positions": config.positions,
-        "parameters": parameters(model),
+        "parameters": sum(value.numel() for value in _their_tensors(family, model).values()),
         "type": stored,
         "objectives": ", ".join(objectives) or "none",
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }
     tokenizer = fitted(tokenizer, config.positions)
-    card = model_card(name, architecture=architecture, objectives=objectives, shape=shape, facts=facts)
-    settings = config_contents(config, architecture=architecture, stored=stored) | head_contents(model)
+    card = model_card(name, family=family, architecture=architecture, objectives=objectives, shape=shape, facts=facts)
+    settings = config_contents(family, config, architecture=architecture, stored=stored) | head_contents(family, model)
     return {CONFIG: json_bytes(settings), **tokenizer.files(), CARD: card}
 
 
-def _their_tensors(model: Model) -> dict[str, torch.Tensor]:
+def _their_tensors(family: Family, model: Model) -> dict[str, torch.Tensor]:
     """The weights under transformers' names; views, no copies."""
     found: dict[str, torch.Tensor] = {}
-    own = is_own(model)
+    heads, own = tuple(model.objectives), is_own(family, model)
     for ours, value in model.state_dict().items():
-        names = their_names(ours, own=own)
-        found |= dict(zip(names, value.chunk(len(names)), strict=True))
-    return found if len(model.objectives) else {name.removeprefix(PREFIX): value for name, value in found.items()}
+        names = family.their_names(ours, heads=heads, own=own)
+        found |= dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
+    return found if heads else {name.removeprefix(family.prefix): value for name, value in found.items()}

@@ -85,13 +85,14 @@ class Text(NamedTuple):
     """One text of a batch, as it stands there."""
 
     row: int
-    document: int
+    turn: int  # in its row, from 1
     ids: list[int]
     positions: list[int]
     segments: list[int]
     special: list[bool]
     sample: int
     label: int
+    documents: list[int]  # numbers of what sees each other
 
     @property
     def tokens(self) -> list[int]:
@@ -100,18 +101,20 @@ class Text(NamedTuple):
 
 
 def texts_of(batch: PackedBatch) -> list[Text]:
-    """The texts of a batch, row by row, found by their document numbers."""
+    """The texts of a batch, row by row, found by their numbers in the run."""
     found = []
-    labels = dict(zip(batch.firsts.tolist(), batch.labels.get("next_sentence", batch.firsts).tolist(), strict=True))
+    every = next(iter(batch.labels.values()), batch.firsts)
+    labels = dict(zip(batch.firsts.tolist(), every.tolist(), strict=True))
     length = batch.ids.shape[1]
-    for row, document in enumerate(batch.document):
-        for number in range(1, int(document.max()) + 1):
-            (places,) = np.nonzero(document == number)
+    for row, samples in enumerate(batch.samples):
+        numbers = [number for number in dict.fromkeys(samples.tolist()) if number >= 0]
+        for turn, sample in enumerate(numbers, start=1):
+            (places,) = np.nonzero(samples == sample)
             assert places.tolist() == list(range(places[0], places[-1] + 1)), "a text stands together"
             planes = (batch.ids, batch.positions, batch.segments, batch.special)
-            (sample,) = set(batch.samples[row, places].tolist())
             values = [plane[row, places].tolist() for plane in planes]
-            found.append(Text(row, number, *values, sample, labels[row * length + int(places[0])]))
+            documents = batch.document[row, places].tolist()
+            found.append(Text(row, turn, *values, sample, labels[row * length + int(places[0])], documents))
     return found
 
 
@@ -130,7 +133,7 @@ def pairs_of(batch: PackedBatch) -> Pair:
     """The pairs framed by FRAME; single texts are left out."""
     ids, samples = batch.ids.ravel().astype(np.int64), batch.samples.ravel()
     separators = np.flatnonzero(ids == SEPARATOR)
-    first, label = batch.firsts, batch.labels["next_sentence"]
+    first, (label,) = batch.firsts, batch.labels.values()
     first, label = first[label >= 0], label[label >= 0]
     place = np.searchsorted(separators, first)
     middle, end = separators[place], separators[place + 1]

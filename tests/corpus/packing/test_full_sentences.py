@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from corpus.packing.packing_world import (
     BARE,
@@ -117,8 +118,10 @@ def test_longer_chains_than_one_link(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_across_documents_rows_are_full(tmp_path: Path) -> None:
     documents = some_documents(4, documents=60)
-    packing = build(make_shards(tmp_path / "set", documents), length=32)
+    shards = make_shards(tmp_path / "set", documents)
+    packing = build(shards, length=32, see_across=True)
     assert packing.full
+    assert not build(shards, length=32).full
     assert packing.padding == 0
     stream = [
         token
@@ -139,3 +142,29 @@ def test_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
     assert packing.rows_per_epoch == 3
     ids = packing.take(0, 3).ids.ravel()
     assert sorted(ids.tolist()) == list(range(FIRST, FIRST + 18))
+
+
+@settings(max_examples=40, deadline=None)
+@given(documents=TINY, length=some.integers(11, 30), parts=some.integers(1, 7), whole=some.booleans())
+def test_documents_of_a_text_are_apart(documents: list[list[int]], length: int, parts: int, whole: bool) -> None:
+    """Whoever sees whom, everything else is the same; by default nobody sees another document."""
+    with tempfile.TemporaryDirectory() as folder:
+        shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
+        if not whole and shards.tokens + len(documents) < length - 2:
+            return  # less than one row
+        apart, across = (
+            build(shards, length=length, whole_sentences=whole, see_across=see).take(0, 12) for see in (False, True)
+        )
+    for name in ("ids", "positions", "segments", "special", "samples", "firsts"):
+        assert np.array_equal(getattr(apart, name), getattr(across, name))
+    owners = Places.of(documents).documents
+    for text, other in zip(texts_of(apart), texts_of(across), strict=True):
+        assert len(set(other.documents)) == 1
+        whose: dict[int, set[int]] = {}
+        for token, special, number in zip(text.ids, text.special, text.documents, strict=True):
+            whose.setdefault(number, set()).update([] if special else [int(owners[token - FIRST])])
+        assert all(len(found) <= 1 for found in whose.values())
+        last = [token for token, special in zip(text.ids, text.special, strict=True) if not special][-1:]
+        assert not last or text.documents[-1] == text.documents[text.ids.index(last[0])] or text.ids[-2] == SEPARATOR
+        separators = sum(token == SEPARATOR for token in text.ids[1:-2])  # one at the very end ends nothing
+        assert len(whose) == 1 + separators

@@ -29,7 +29,7 @@ from corpus.packing.packing_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.corpus.packing import cutting, outline, pairs, seating
+from bertsmith.corpus.packing import cutting, halving, outline, seating
 from bertsmith.corpus.packing.pairs import FOLLOWS, RANDOM, Config, Pairs
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
@@ -214,7 +214,7 @@ def test_more_than_four_thousand_million_tokens_are_counted_in_eight_bytes(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = build(shards)
-    for module in (outline, pairs, seating):
+    for module in (outline, halving, seating):
         monkeypatch.setattr(module, "start_type", lambda most: np.int64)
     large = build(shards)
     assert (small._cuts.dtype, large._cuts.dtype) == (np.uint32, np.int64)
@@ -272,3 +272,18 @@ def test_refused(tmp_path: Path) -> None:
             Config(**changes)
     with pytest.raises(BertsmithError, match=r"length=4 has no room for 3 special tokens and 2 of text: .* 5"):
         build(single, length=4, random_next=0)
+
+
+def test_single_sentences(shards: Shards) -> None:
+    """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
+    places = Places.of(DOCUMENTS)
+    found = pairs_of(build(shards, single_sentences=True).take(0, 4000))
+    follows = found.label == FOLLOWS
+    assert abs(follows.mean() - 0.5) < 0.02
+    for first, last in ((found.a_first, found.a_last), (found.b_first, found.b_last)):
+        inside = [places.sentence_begins[one + 1 : end + 1].any() for one, end in zip(first, last, strict=True)]
+        assert not np.any(np.array(inside)[follows]), "no sentence begins within"
+    assert places.sentence_begins[found.b_first].all()
+    assert np.array_equal(found.b_first[follows], found.a_last[follows] + 1)
+    documents = places.documents
+    assert (documents[found.a_first] != documents[found.b_first])[~follows].all()

@@ -23,6 +23,8 @@ class Config:
 
     length: int = 512  # places in a row, special tokens included
     across_documents: bool = True  # a text goes on with the next document behind a separator
+    # differs from the paper: documents of one text do not see each other; true lets them (with across_documents)
+    see_across: bool = False
     # differs from the paper: a sentence for which a row has no room left is cut there and goes on in another, since
     # moving it there as a whole leaves much padding (a tenth of all places at 128); true moves it
     whole_sentences: bool = False
@@ -36,11 +38,15 @@ class Config:
         outline = Outline(shards)
         tape = Tape(shards, outline, closing_id(frame) if self.across_documents else None)
         if self.across_documents and not self.whole_sentences:
-            return Windows(tape, frame, length=self.length, padding_id=padding_id, seed=seed)
+            apart = not self.see_across and len(tape.closings) > 0
+            return Windows(tape, frame, length=self.length, padding_id=padding_id, seed=seed, apart=apart)
         forms = Forms(frame)
         room = room_for(self.length, specials=int(forms.specials[0]), least=1)
-        starts, ends = self._cut(tape, outline, room)
-        return FullSentences(tape, starts, ends, forms=forms, length=self.length, padding_id=padding_id, seed=seed)
+        spans = self._cut(tape, outline, room)
+        apart = self.across_documents and not self.see_across
+        return FullSentences(
+            tape, *spans, forms=forms, length=self.length, padding_id=padding_id, seed=seed, apart=apart
+        )
 
     def _cut(self, tape: Tape, outline: Outline, room: int) -> tuple[Numbers, Numbers]:
         """Begins and ends of samples on the tape."""
@@ -63,7 +69,16 @@ class FullSentences(Packing):
     """Samples of a tape, framed as single texts; short ones share rows."""
 
     def __init__(
-        self, tape: Tape, starts: Numbers, ends: Numbers, *, forms: Forms, length: int, padding_id: int, seed: int
+        self,
+        tape: Tape,
+        starts: Numbers,
+        ends: Numbers,
+        *,
+        forms: Forms,
+        length: int,
+        padding_id: int,
+        seed: int,
+        apart: bool,
     ) -> None:
         self.length = length
         self._tape, self._forms = tape, forms
@@ -71,7 +86,11 @@ class FullSentences(Packing):
         self._seating = Seating(ends - starts + forms.specials[0], length=length, seed=seed)
         self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
         self.padding = self._seating.padding
-        self._sheet = Sheet(length, padding_id, self.texts_per_row)
+        documents = 0
+        if apart:
+            first, last = (np.searchsorted(tape.closings, place) for place in (starts, ends))
+            documents = min(length, self.texts_per_row * (1 + int((last - first).max())))
+        self._sheet = Sheet(length, padding_id, self.texts_per_row, documents_per_row=documents)
 
     def take(self, first: int, rows: int) -> PackedBatch:
         """See `Packing.take`."""

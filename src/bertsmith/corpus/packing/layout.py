@@ -64,7 +64,8 @@ class Sheet(NamedTuple):
     length: int
     padding_id: int
     texts_per_row: int
-    full: bool = False
+    full: bool = False  # every row is one text
+    documents_per_row: int = 0  # at most, where those of a text do not see each other; 0: they do
 
 
 def closing_id(frame: Frame) -> int | None:
@@ -86,10 +87,12 @@ def lay_out(texts: Texts, forms: Forms, sheet: Sheet, labels: Mapping[str, Numbe
     ids[holes] = texts.tokens
     if texts.closings is not None:
         special[holes] = texts.closings
-    document = _spread(turn[:, None].astype(np.int32), runs, 0)
+    document, bounds = _spread(turn[:, None].astype(np.int32), runs, 0), begins[runs > 0]
+    if sheet.documents_per_row and texts.closings is not None:
+        document, bounds = _documents(document, bounds, holes, holes[texts.closings] + 1, rows)
     positions = np.arange(places, dtype=np.int32)
     positions -= np.repeat(begins.astype(np.int32).ravel(), runs.ravel())
-    positions[document == 0] = 0
+    positions[document == 0] = 0  # within a text, whatever documents it holds
     seats = (texts.row * sheet.texts_per_row) + turn - 1
     shape = rows, sheet.length
     return PackedBatch(
@@ -99,10 +102,10 @@ def lay_out(texts: Texts, forms: Forms, sheet: Sheet, labels: Mapping[str, Numbe
         document=document.reshape(shape),
         special=special.reshape(shape),
         samples=_spread(texts.number[:, None], runs, -1).reshape(shape),
-        bounds=_bounds(begins[runs > 0], sheet, places),
+        bounds=_bounds(bounds, sheet, places),
         firsts=_placed(begins[:, 0], seats, rows * sheet.texts_per_row, -1),
         longest=sheet.length,
-        full=sheet.full,
+        full=sheet.full and not sheet.documents_per_row,
         tokens=places - int(padding.sum()),
         labels={
             name: _placed(values, seats, rows * sheet.texts_per_row, NOT_ASKED)
@@ -120,6 +123,29 @@ def _seat(texts: Texts, length: int) -> tuple[int, Numbers, Numbers]:
     return len(heads), turn, padding
 
 
+def _documents(
+    texts: NDArray[np.int32], begins: Numbers, holes: Numbers, behind: Numbers, rows: int
+) -> tuple[NDArray[np.int32], Numbers]:
+    """The number of each place's document within its row [T], and where documents and padding begin.
+
+    `texts` [T] numbers each row's texts; `behind` are the places behind closing tokens, where a document begins unless
+    its text ends there.
+    """
+    marks = np.zeros(len(texts) + 1, np.bool_)
+    marks[behind] = True
+    marks[:-1] &= _among(holes, len(texts))
+    marks[begins] = True
+    bounds = np.flatnonzero(marks[:-1])
+    numbers = np.cumsum((marks[:-1] & (texts > 0)).reshape(rows, -1), axis=1, dtype=np.int32).ravel()
+    return np.where(texts > 0, numbers, 0).astype(np.int32), bounds
+
+
+def _among(places: Numbers, size: int) -> NDArray[np.bool_]:
+    found = np.zeros(size, np.bool_)
+    found[places] = True
+    return found
+
+
 def _spread(values: NDArray[Any], runs: Numbers, behind: int) -> NDArray[Any]:
     """Each value [N, K] as often as its run is long; `behind` where the last run of each text, its padding, is."""
     padded = np.concatenate([values, np.full((len(values), 1), behind, values.dtype)], axis=1)
@@ -127,7 +153,7 @@ def _spread(values: NDArray[Any], runs: Numbers, behind: int) -> NDArray[Any]:
 
 
 def _bounds(begins: Numbers, sheet: Sheet, places: int) -> NDArray[np.int32]:
-    sequences = places // sheet.length * (sheet.texts_per_row + (not sheet.full))
+    sequences = places // sheet.length * ((sheet.documents_per_row or sheet.texts_per_row) + (not sheet.full))
     bounds = np.full(sequences + 1, places, np.int32)
     bounds[: len(begins)] = begins
     return bounds

@@ -29,10 +29,10 @@ class PackedBatch:
     ids: NDArray[np.int32]  # [B, L]
     positions: NDArray[np.int32]  # [B, L] counted from 0 within each text
     segments: NDArray[np.uint8]  # [B, L]
-    document: NDArray[np.int32]  # [B, L] 1, 2, ... for the texts of a row; 0 = padding
+    document: NDArray[np.int32]  # [B, L] 1, 2, ... for what sees each other in a row: its texts, or their documents
     special: NDArray[np.bool_]  # [B, L] special tokens and padding
     samples: Numbers  # [B, L] a number for each text of the run, never used twice; -1 = padding
-    bounds: NDArray[np.int32]  # [S+1] begin of each text and run of padding in the flat places; B*L to the end
+    bounds: NDArray[np.int32]  # [S+1] begin of each such run, padding too, in the flat places; B*L to the end
     firsts: Numbers  # [N] flat place of each text's first token, N/B to a row; -1 where there is no text
     longest: int  # no text is longer
     full: bool  # every row is one text without padding, in this batch as in all others
@@ -51,7 +51,7 @@ class Packing:
 
     length: int
     rows_per_epoch: int
-    texts_per_row: int  # at most: the number of texts and bounds of a batch follows from it
+    texts_per_row: int  # at most: the number of texts of a batch follows from it
     padding: float  # share of places that no text is meant to fill
     full: bool = False  # every row is one text without padding
 

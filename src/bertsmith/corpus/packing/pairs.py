@@ -9,24 +9,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from bertsmith.corpus.packing import keyed, random_next
 from bertsmith.corpus.packing.cutting import cut_evenly, links, walk
-from bertsmith.corpus.packing.layout import Forms, Sheet, Texts, lay_out
-from bertsmith.corpus.packing.outline import Outline, start_type
-from bertsmith.corpus.packing.packing import (
-    Numbers,
-    PackedBatch,
-    Packing,
-    check_length,
-    check_share,
-    check_split,
-    room_for,
-)
-from bertsmith.corpus.packing.seating import Seating
+from bertsmith.corpus.packing.halving import HalvedTexts, Halves, Split
+from bertsmith.corpus.packing.outline import Outline
+from bertsmith.corpus.packing.packing import Numbers, check_length, check_share, check_split
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import DataError
 from bertsmith.types import NOT_ASKED, Frame
@@ -41,6 +31,7 @@ class Config:
     length: int = 512  # places in a row, special tokens included
     random_next: float = 0.5  # share of pairs whose second text comes from another document
     shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
+    single_sentences: bool = False  # each text is one sentence, not as many as there is room for (P-RoBERTa §4.2)
 
     def __post_init__(self) -> None:
         check_length(self.length)
@@ -59,64 +50,37 @@ class Config:
         return Pairs(self, shards, outline, frame=frame, padding_id=padding_id, seed=seed)
 
 
-class _Halves(NamedTuple):
-    """The texts of a batch. N texts; those with an empty second half are single."""
+class Pairs(HalvedTexts):
+    """Second halves that follow, or come from elsewhere."""
 
-    starts: Numbers  # [N, 2] first token of each half
-    lengths: Numbers  # [N, 2]
-    labels: Numbers  # [N]
-
-    def spans(self) -> tuple[Numbers, Numbers]:
-        """Where to read the tokens, and how many: both halves at once where the second follows."""
-        follows = (self.labels != RANDOM)[:, None]
-        lengths = np.where(follows, self.lengths.sum(1, keepdims=True) * [1, 0], self.lengths)
-        return self.starts.ravel(), lengths.ravel()
-
-
-class Pairs(Packing):
-    """Samples of whole documents, each split at a sentence; short ones share rows."""
+    question, kind = "next_sentence", "pairs"
 
     def __init__(
         self, config: Config, shards: Shards, outline: Outline, *, frame: Frame, padding_id: int, seed: int
     ) -> None:
-        self.length = config.length
-        self._config, self._shards, self._outline, self._forms = config, shards, outline, Forms(frame)
-        self._keys = {name: keyed.stream(seed, f"pairs/{name}") for name in ("short", "target", "split", "next", "b")}
-        cuts = self._cut(room_for(self.length, specials=int(self._forms.specials[1]), least=2))
-        pair = outline.sentence_at(cuts[1:], "left") > outline.sentence_at(cuts[:-1], "right")
-        self._cuts = cuts.astype(start_type(shards.tokens))  # [samples + 1] first token of each; last: all tokens
-        sizes = np.diff(cuts) + self._forms.specials[pair.astype(np.int64)]
-        self._seating = Seating(sizes, length=self.length, seed=seed)
-        self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
-        self.padding = self._seating.padding
-        self._sheet = Sheet(self.length, padding_id, self.texts_per_row)
-
-    def take(self, first: int, rows: int) -> PackedBatch:
-        """See `Packing.take`."""
-        row, epoch, sample = self._seating.seats(*self.turns(first, rows))
-        number = epoch * self._seating.samples + sample
-        halves = self._halves(sample, number)
-        form = (halves.lengths[:, 1] > 0).astype(np.int64)
-        texts = Texts(
-            row=row,
-            number=number,
-            form=form,
-            sizes=self._forms.sizes(form, *halves.lengths.T),
-            tokens=self._shards.read(*halves.spans()),
+        self._random_next, self._single = config.random_next, config.single_sentences
+        super().__init__(
+            shards,
+            outline,
+            frame=frame,
+            length=config.length,
+            shorter=config.shorter,
+            padding_id=padding_id,
+            seed=seed,
         )
-        return lay_out(texts, self._forms, self._sheet, {"next_sentence": halves.labels})
 
-    def _cut(self, room: int) -> Numbers:
-        """Where samples begin, and the end of all: sentences until the target is reached, but never over the room.
-
-        The target is the room; in some documents less, "to minimize the mismatch between pre-training and fine-tuning".
-        """
+    def _cut(self, room: int, shorter: float) -> Numbers:
+        """Sentences until the target is reached, but never over the room, in which a sentence may be cut."""
         outline, bounds = self._outline, self._outline.document_tokens
-        document = np.arange(len(bounds) - 1)
-        short = keyed.happens(keyed.mix(self._keys["short"], document), self._config.shorter)
+        if self._single:
+            first = np.repeat(outline.documents[:-1], np.diff(outline.documents))
+            odd = (np.arange(len(first)) - first) % 2 == 1
+            bounds = outline.sentences[np.append(~odd, True)].astype(np.int64)
+            return np.append(cut_evenly(bounds[:-1], bounds[1:], room), self._shards.tokens)
+        short, sizes = self._smaller(room, shorter)
         long_starts = cut_evenly(bounds[:-1][~short], bounds[1:][~short], room)
         begins, limits, chain = links(bounds[:-1][short], bounds[1:][short], size=room, sentences=outline.sentences)
-        targets = 2 + keyed.below(keyed.mix(self._keys["target"], document[short]), room - 1)[chain]
+        targets = sizes[short][chain]
 
         def ahead(place: Numbers, link: Numbers) -> Numbers:
             reached = np.minimum(place + targets[link], limits[link])
@@ -126,21 +90,17 @@ class Pairs(Packing):
         short_starts, _ = walk(begins, limits, ahead)
         return np.append(np.sort(np.concatenate([long_starts, short_starts])), self._shards.tokens)
 
-    def _halves(self, sample: Numbers, number: Numbers) -> _Halves:
-        """Where each sample is split, and what follows its first half, by number: another every epoch."""
-        outline, keys = self._outline, self._keys
-        start, end = (self._cuts[place].astype(np.int64) for place in (sample, sample + 1))
-        first, last = outline.sentence_at(start, "right"), outline.sentence_at(end, "left")
-        pair = first < last  # sentences begin within
-        chosen = first + keyed.below(keyed.mix(keys["split"], number), np.maximum(last - first, 1))
-        split = np.where(pair, outline.sentences[chosen].astype(np.int64), end)
-        random = pair & keyed.happens(keyed.mix(keys["next"], number), self._config.random_next)
-        starts, lengths = np.stack([start, split], axis=1), np.stack([split - start, end - split], axis=1)
+    def _halves(self, split: Split, number: Numbers) -> Halves:
+        """The second half, or a text from another document in its place."""
+        outline = self._outline
+        random = split.pair & keyed.happens(self._draw("next", number), self._random_next)
+        starts = np.stack([split.start, split.middle], axis=1)
+        lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
         starts[random, 1], lengths[random, 1] = random_next.draw(
             outline,
-            away_from=outline.document_of(first[random] - 1),
+            away_from=outline.document_of(split.first[random] - 1),
             wanted=lengths[random, 1],
-            whole=outline.sentences[last[random]] == end[random],
-            drawn=keyed.mix(keys["b"], number[random]),
+            whole=outline.sentences[split.last[random]] == split.end[random],
+            drawn=self._draw("b", number[random]),
         )
-        return _Halves(starts, lengths, np.where(pair, np.where(random, RANDOM, FOLLOWS), NOT_ASKED))
+        return Halves(starts, lengths, np.where(split.pair, np.where(random, RANDOM, FOLLOWS), NOT_ASKED))

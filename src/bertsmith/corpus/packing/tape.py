@@ -40,6 +40,13 @@ class Tape:
             begins, ends = begins + before, ends + before
         return begins, ends
 
+    def most_documents(self, room: int) -> int:
+        """The most documents that any `room` places hold, where the tape goes round."""
+        places = np.concatenate([self.closings, self.closings + self.length])
+        first = np.arange(len(self.closings))
+        within = np.searchsorted(places, places[first] + room - 2, "right") - first  # a closing at the end ends nothing
+        return 1 + int(within.max(initial=0))
+
     def read(self, starts: Numbers, lengths: Numbers) -> Stretch:
         """The stretches of these places, end to end."""
         first, last = (np.searchsorted(self.closings, place) for place in (starts, starts + lengths))

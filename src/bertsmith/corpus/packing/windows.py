@@ -1,7 +1,8 @@
 """Rows that are all full: the tape is read round and round, in windows of equal size. Knows frames, no sentences.
 
 The windows of a run follow each other without a gap: fewer tokens than one window holds, left at the end of an epoch,
-are the first ones of the next. Within an epoch their order is a permutation. Each window is one text.
+are the first ones of the next. Within an epoch their order is a permutation. Each window is one text, whose documents
+may be kept apart.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from bertsmith.types import Frame
 class Windows(Packing):
     """One text to a row, framed as a single one; no padding at all."""
 
-    full = True
     texts_per_row = 1
     padding = 0.0
 
-    def __init__(self, tape: Tape, frame: Frame, *, length: int, padding_id: int, seed: int) -> None:
-        self.length = length
+    def __init__(
+        self, tape: Tape, frame: Frame, *, length: int, padding_id: int, seed: int, apart: bool = False
+    ) -> None:
+        self.length, self.full = length, not apart
         self._tape, self._forms = tape, Forms(frame)
         self._room = room_for(length, specials=int(self._forms.specials[0]), least=1)
-        self._sheet = Sheet(length, padding_id, self.texts_per_row, full=True)
+        documents = tape.most_documents(self._room) if apart else 0
+        self._sheet = Sheet(length, padding_id, self.texts_per_row, full=True, documents_per_row=documents)
         self._key = keyed.stream(seed, "packing/windows")
         self.rows_per_epoch = tape.length // self._room
         if not self.rows_per_epoch:

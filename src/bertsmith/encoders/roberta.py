@@ -1,0 +1,44 @@
+"""RoBERTa: BERT's blocks, other positions, one kind of text (Liu et al. 2019; fairseq: models/roberta)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bertsmith.encoders.transformer_encoder import TransformerEncoder, TransformerSettings
+from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.style import Style
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransformerSettings):
+    """RoBERTa-base by default."""
+
+    vocabulary_size: int = 50_265  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    segments: int = 1  # kinds of text in a row: the two texts of a pair are told apart by their separators alone
+    epsilon: float = 1e-5  # of the norms
+    truncate_initial: bool = False  # no new weight is over two deviations
+    pooler: bool = False  # one vector for each text; pre-training reads none, heads for texts bring theirs
+    pooler_dropout: float = 0.0  # on a text's first vector before the pooler, as RoBERTa's own head for texts has it
+    padding_id: int = 1  # the token whose vector does not learn; positions are counted from the number behind it
+
+    @property
+    def first_position(self) -> int:
+        """fairseq counts positions from the padding's number on: 514 rows for 512 places."""
+        return self.padding_id + 1
+
+    @property
+    def head_style(self) -> Style:
+        """The head that guesses words has GELU whatever the blocks have."""
+        return replace(self.style, activation="gelu")
+
+    def make_pooler(self) -> Pooler:
+        """The first matrix of RoBERTa's head for texts: dropout, dense, tanh."""
+        return Pooler(self.width, dropout=self.pooler_dropout)
+
+    def build(self) -> RoBERTa:
+        """The encoder with new weights."""
+        return RoBERTa(self)
+
+
+class RoBERTa(TransformerEncoder):
+    """BERT's blocks; the first token of a text has the position behind the padding's number."""

@@ -1,0 +1,223 @@
+"""What BERT and its family share: the settings of a bidirectional Transformer, and the way through it.
+
+An encoder of the family says what is its own: the tables' width, the first position, which block makes which layer. No
+entry of the registry itself. T flat places, R places that are read, N texts, E width of the tables, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import Tensor, nn
+
+from bertsmith.config import did_you_mean
+from bertsmith.encoders.encoder import Encoder, plan_reading
+from bertsmith.errors import ConfigError
+from bertsmith.nn.attention import Sight, look
+from bertsmith.nn.embeddings import Embeddings
+from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import Block, make_block
+from bertsmith.types import Batch, Encoding
+
+HEAD_WIDTH = 64  # of every published size
+SIZES = {  # layers and width (P-BERT §3; Turc et al. 2019)
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSettings:
+    """BERT-base by default."""
+
+    layers: int = 12  # Transformer blocks
+    width: int = 768  # of the vector of each token
+    heads: int = 12  # of attention in each block; they share the width
+    feed_forward: int | None = None  # inner width; four times the width where absent
+    vocabulary_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    positions: int = 512  # the longest text that can be read, in tokens
+    segments: int = 2  # kinds of text in a row: first and second
+    dropout: float = 0.1  # on embeddings and on what each half of a block adds
+    attention_dropout: float = 0.1  # on probabilities; 0 lets training use the variable-length kernel
+    activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
+    epsilon: float = 1e-12  # of the norms
+    initial_range: float = 0.02  # standard deviation of new weights
+    truncate_initial: bool = True  # no new weight is over two deviations
+    causal: bool = False  # the left-to-right model of P-BERT §5.1
+    pooler: bool = True  # one vector for each text, which next_sentence reads
+    padding_id: int = 0  # the token whose vector does not learn
+
+    sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "vocabulary_size", "positions", "segments", "inner", "table_width"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name.replace('inner', 'feed_forward')}={getattr(self, name)} must be at least 1")
+        if self.width % self.heads:
+            raise ConfigError(
+                f"width={self.width} cannot be split among heads={self.heads}: it must be a multiple of it"
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+        if not 0 <= self.padding_id < self.vocabulary_size:
+            raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocabulary_size}")
+        _ = self.style
+
+    @classmethod
+    def size(cls, name: str, *, vocabulary_size: int) -> Self:
+        """A published size by its name: `sizes` lists them."""
+        if name not in cls.sizes:
+            kind, known = cls.__module__.rpartition(".")[2], ", ".join(cls.sizes)
+            raise ConfigError(f"{name!r} is no size of {kind}: {known}{did_you_mean(name, cls.sizes)}")
+        layers, width = cls.sizes[name]
+        return cls(layers=layers, width=width, heads=width // HEAD_WIDTH, vocabulary_size=vocabulary_size)
+
+    @property
+    def inner(self) -> int:
+        return 4 * self.width if self.feed_forward is None else self.feed_forward
+
+    @property
+    def style(self) -> Style:
+        return Style(
+            self.activation,
+            self.epsilon,
+            self.initial_range,
+            self.truncate_initial,
+            self.dropout,
+            self.attention_dropout,
+        )
+
+    @property
+    def table_width(self) -> int:
+        """The width of the embedding tables; a map leads from there to the width where the two differ."""
+        return self.width
+
+    @property
+    def projects(self) -> bool:
+        """Whether there is such a map."""
+        return self.table_width != self.width
+
+    @property
+    def head_style(self) -> Style:
+        """How the heads over this encoder are made."""
+        return self.style
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position table that a text's first token takes; those before it are nobody's."""
+        return 0
+
+    def make_pooler(self) -> Pooler:
+        """What makes one vector of a text's first one."""
+        return Pooler(self.width)
+
+    def make_block(self) -> Block:
+        """One block with weights of its own."""
+        return make_block(width=self.width, heads=self.heads, inner=self.inner, style=self.style)
+
+    def build(self) -> TransformerEncoder:
+        """The encoder with new weights."""
+        raise NotImplementedError
+
+
+class TransformerEncoder(Encoder):
+    """Embeddings, blocks, and a pooler over each text's first token."""
+
+    blocks: nn.ModuleList
+
+    def __init__(self, config: TransformerSettings) -> None:
+        super().__init__()
+        self.config = config
+        self.width, self.layers = config.width, config.layers
+        self.positions, self.segments = config.positions, config.segments
+        self.causal, self.pools, self.style = config.causal, config.pooler, config.head_style
+        narrow = config.table_width
+        self.embeddings = Embeddings(
+            nn.Embedding(config.vocabulary_size, narrow, padding_idx=config.padding_id),
+            nn.Embedding(config.first_position + config.positions, narrow),
+            nn.Embedding(config.segments, narrow),
+            norm=config.style.norm(narrow),
+            dropout=config.dropout,
+            first_position=config.first_position,
+            project=nn.Linear(narrow, self.width) if config.projects else None,
+        )
+        self.blocks = self.make_blocks()
+        self.pooler = config.make_pooler() if config.pooler else None
+        self.style.initialise(self)
+
+    def make_blocks(self) -> nn.ModuleList:
+        """The blocks that have weights."""
+        return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
+
+    def step(self, layer: int, x_TD: Tensor, sight: Sight, places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What layer number `layer`, counted from 0, makes of what the one below it made; see `Block.forward`."""
+        found: tuple[Tensor, Tensor | None] = self.blocks[layer](x_TD, sight, places)
+        return found
+
+    def embed(self, batch: Batch) -> Tensor:
+        """See `Encoder.embed`."""
+        embedded_TE: Tensor = self.embeddings(batch.ids.flatten(), batch.positions.flatten(), batch.segments.flatten())
+        return embedded_TE
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        places: Mapping[str, Tensor] | None = None,
+        pool: bool = True,
+        keep_layers: bool = False,
+        keep_attentions: bool = False,
+    ) -> Encoding:
+        """See `Encoder.forward`."""
+        self.check(batch)
+        reading = plan_reading(batch, None if keep_layers else places, pool=pool and self.pools)
+        sight = self._sight(batch, explicit=keep_attentions)
+        x_TD = self.embeddings.project(self.embed(batch))
+        layers: list[Tensor] = [x_TD]
+        attentions: list[Tensor] = []
+        for layer in range(self.layers):
+            last = layer == self.layers - 1
+            x_TD, probabilities_BHLL = self.step(layer, x_TD, sight, reading.places if last else None)
+            layers.append(x_TD)
+            attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
+        pooled_ND = None
+        if self.pooler is not None and reading.firsts is not None:
+            pooled_ND = self.pooler(x_TD[reading.firsts])
+        return Encoding(
+            top=x_TD,
+            reads=reading.reads,
+            pooled=pooled_ND,
+            layers=tuple(layers) if keep_layers else (),
+            attentions=tuple(attentions),
+        )
+
+    def depths(self) -> list[nn.Module]:
+        """Embeddings, each block that has weights, pooler."""
+        return [self.embeddings, *self.blocks, *([] if self.pooler is None else [self.pooler])]
+
+    @property
+    def table(self) -> Tensor:
+        """The token table [V, E]."""
+        return self.embeddings.tokens.weight
+
+    def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
+        return look(
+            batch.document,
+            batch.bounds,
+            longest=batch.longest,
+            full=batch.full,
+            causal=self.causal,
+            dtype=self.table.dtype,
+            head_width=self.width // self.config.heads,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            explicit=explicit,
+            runs=batch.runs,
+        )

@@ -1,0 +1,118 @@
+"""ALBERT's pre-training (P-ALBERT §4.1): LAMB, 4096 rows, rate 1.76e-3, 125,000 steps; and its ablations (§4.4-4.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.corpus.packing import full_sentences, ordered_pairs, pairs
+from bertsmith.encoders import albert
+from bertsmith.objectives import masked_lm, next_sentence, sentence_order
+from bertsmith.recipe import Recipe
+from bertsmith.train.optimizers import lamb
+from bertsmith.train.plan import Plan, Rows
+from bertsmith.train.schedules import reference as reference_schedule
+
+VOCABULARY = 30_000  # a run takes that of its own tokenizer
+LENGTH = 512
+WORDS = masked_lm.Config(units="ngrams", longest_ngram=3)
+
+
+def tiny() -> Recipe:
+    """2 layers of width 128."""
+    return _sized("tiny")
+
+
+def mini() -> Recipe:
+    """4 layers of width 256."""
+    return _sized("mini")
+
+
+def small() -> Recipe:
+    """4 layers of width 512."""
+    return _sized("small")
+
+
+def medium() -> Recipe:
+    """8 layers of width 512."""
+    return _sized("medium")
+
+
+def base() -> Recipe:
+    """12 layers of width 768."""
+    return _sized("base")
+
+
+def large() -> Recipe:
+    """24 layers of width 1024."""
+    return _sized("large")
+
+
+def xlarge() -> Recipe:
+    """24 layers of width 2048."""
+    return _sized("xlarge")
+
+
+def xxlarge() -> Recipe:
+    """12 layers of width 4096."""
+    return _sized("xxlarge")
+
+
+def table_64() -> Recipe:
+    """Tables of width 64 (P-ALBERT Table 3)."""
+    return _changed("table_64", table_width=64)
+
+
+def table_256() -> Recipe:
+    """Tables of width 256 (P-ALBERT Table 3)."""
+    return _changed("table_256", table_width=256)
+
+
+def table_768() -> Recipe:
+    """Tables as wide as the model (P-ALBERT Table 3)."""
+    return _changed("table_768", table_width=768)
+
+
+def share_attention() -> Recipe:
+    """Layers share their attention only (P-ALBERT Table 4)."""
+    return _changed("share_attention", sharing="attention")
+
+
+def share_feed_forward() -> Recipe:
+    """Layers share their feed-forward only (P-ALBERT Table 4)."""
+    return _changed("share_feed_forward", sharing="feed_forward")
+
+
+def share_none() -> Recipe:
+    """Every layer has weights of its own (P-ALBERT Table 4)."""
+    return _changed("share_none", sharing="none")
+
+
+def no_order() -> Recipe:
+    """Nothing is asked about pairs (P-ALBERT Table 5)."""
+    packing = full_sentences.Config(length=LENGTH)
+    return replace(base(), name="albert/no_order", objectives={"masked_lm": WORDS}, packing=packing)
+
+
+def nsp() -> Recipe:
+    """BERT's next-sentence prediction instead of sentence order (P-ALBERT Table 5)."""
+    objectives = {"masked_lm": WORDS, "next_sentence": next_sentence.Config()}
+    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config(length=LENGTH))
+
+
+def _changed(name: str, **changes: Any) -> Recipe:
+    recipe = base()
+    return replace(recipe, name=f"albert/{name}", encoder=replace(recipe.encoder, **changes))
+
+
+def _sized(size: str) -> Recipe:
+    return Recipe(
+        name=f"albert/{size}",
+        encoder=albert.Config.size(size, vocabulary_size=VOCABULARY),
+        objectives={"masked_lm": WORDS, "sentence_order": sentence_order.Config()},
+        packing=ordered_pairs.Config(length=LENGTH),
+        optimizer=lamb.Config(),
+        plan=Plan(steps=125_000, rate=1.76e-3, warmup=3125, schedule=reference_schedule.Config()),
+        rows=Rows(full=4096),
+        micro_rows=64,
+    )

@@ -1,0 +1,95 @@
+"""RoBERTa's pre-training (P-RoBERTa, appendix A, table 9) and the four formats of input that it compares (§4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.corpus.packing import full_sentences as running_text
+from bertsmith.corpus.packing import pairs
+from bertsmith.encoders import roberta
+from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.recipe import Recipe
+from bertsmith.train.optimizers import adamw
+from bertsmith.train.passes import Settings
+from bertsmith.train.plan import Plan, Rows
+
+VOCABULARY = 50_265  # a run takes that of its own tokenizer
+LENGTH = 512  # from the first step on
+
+
+def tiny() -> Recipe:
+    """2 layers of width 128."""
+    return _sized("tiny")
+
+
+def mini() -> Recipe:
+    """4 layers of width 256."""
+    return _sized("mini")
+
+
+def small() -> Recipe:
+    """4 layers of width 512."""
+    return _sized("small")
+
+
+def medium() -> Recipe:
+    """8 layers of width 512."""
+    return _sized("medium")
+
+
+def base() -> Recipe:
+    """12 layers of width 768."""
+    return _sized("base")
+
+
+def large() -> Recipe:
+    """24 layers of width 1024."""
+    return _sized("large", rate=4e-4, warmup=30_000)
+
+
+def segment_pair() -> Recipe:
+    """Base: two segments of several sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
+    return _paired("segment_pair", pairs.Config(length=LENGTH))
+
+
+def sentence_pair() -> Recipe:
+    """Base: two natural sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
+    return _paired("sentence_pair", pairs.Config(length=LENGTH, single_sentences=True))
+
+
+def full_sentences() -> Recipe:
+    """Base: running text over the borders of documents (P-RoBERTa Table 2)."""
+    return _formatted("full_sentences", running_text.Config(length=LENGTH))
+
+
+def doc_sentences() -> Recipe:
+    """Base: running text within documents (P-RoBERTa Table 2)."""
+    return _formatted("doc_sentences", running_text.Config(length=LENGTH, across_documents=False))
+
+
+def _sized(size: str, *, rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
+    return Recipe(
+        name=f"roberta/{size}",
+        encoder=roberta.Config.size(size, vocabulary_size=VOCABULARY),
+        objectives={"masked_lm": masked_lm.Config()},
+        packing=running_text.Config(length=LENGTH),
+        optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
+        plan=Plan(steps=500_000, rate=rate, warmup=warmup),
+        rows=Rows(full=8192),
+        micro_rows=32,
+        passes=Settings(clip=0.0),
+    )
+
+
+def _formatted(name: str, packing: Any) -> Recipe:
+    """As all four were compared: a million steps of 256 rows."""
+    recipe = base()
+    plan, rows = Plan(steps=1_000_000, rate=1e-4, warmup=10_000), Rows(full=256)
+    return replace(recipe, name=f"roberta/{name}", packing=packing, plan=plan, rows=rows)
+
+
+def _paired(name: str, packing: Any) -> Recipe:
+    recipe = _formatted(name, packing)
+    objectives = {**recipe.objectives, "next_sentence": next_sentence.Config()}
+    return replace(recipe, encoder=replace(recipe.encoder, pooler=True), objectives=objectives)

@@ -1,0 +1,118 @@
+"""ELECTRA in transformers' folders: the discriminator, and the generator as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.encoders import electra
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.weights.families.family import Family, stored_positions, transformer_modules, transformer_witnesses
+from bertsmith.weights.said import Said
+
+PREFIX = "electra."
+OF_TEXTS = ("classify", "regress")  # whose head has two matrices there; the first of them is the pooler here
+OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copies")
+SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # how choices are read
+
+
+class Electra(Family):
+    """BERT's names but for the heads; tables may be narrower than the blocks."""
+
+    def architecture_of(self, objectives: Collection[str]) -> str:
+        """A head that was trained on guesses instead of masks is one for words like any other."""
+        return super().architecture_of(["masked_lm" if name == "replaced_lm" else name for name in objectives])
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """The first matrix of the head that reads one vector for each text."""
+        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
+
+    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """BERT's, with the width of the tables."""
+        return super().settings(said, sizes) | {"table_width": sizes["embedding_size"]}
+
+    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
+        """With dropout before it where it is part of the head for texts."""
+        found = super().with_pooler(config, readers=readers, there=there)
+        assert isinstance(found, electra.Config)
+        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
+
+    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+        """A folder has the discriminator alone, which judges; choices are read one way only."""
+        if name == "choose":
+            for key, usual in SUMMARY.items():
+                said.usual(key, usual)
+        return {"generator": 0.0} if name == "replaced_token" else {}
+
+    def dropout_key(self, name: str) -> str:
+        """Choices have a key of their own."""
+        return "summary_last_dropout" if name == "choose" else "classifier_dropout"
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """BERT's, with the width of the tables and how choices are read."""
+        return super().contents(config) | {"embedding_size": config.table_width} | SUMMARY
+
+
+FAMILY = Electra(
+    name="electra",
+    title="ELECTRA",
+    classes="Electra",
+    prefix=PREFIX,
+    encoder=electra.Config,
+    architectures={
+        "ElectraModel": (),
+        "ElectraForPreTraining": ("replaced_token",),
+        "ElectraForMaskedLM": ("masked_lm",),
+        "ElectraForCausalLM": ("causal_lm",),
+        "ElectraForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        "ElectraForTokenClassification": ("tag",),
+        "ElectraForQuestionAnswering": ("span",),
+        "ElectraForMultipleChoice": ("choose",),
+    },
+    heads={
+        "masked_lm": "generator_",
+        "causal_lm": "generator_",
+        "replaced_token": "discriminator_predictions.",
+        "classify": "classifier.",
+        "regress": "classifier.",
+        "tag": "classifier.",
+        "choose": "classifier.",
+        "span": "qa_outputs.",
+    },
+    modules={
+        **transformer_modules(PREFIX),
+        "encoder.embeddings.project": "electra.embeddings_project",
+        "objectives.masked_lm": "generator_lm_head",
+        "objectives.masked_lm.transform": "generator_predictions.dense",
+        "objectives.masked_lm.norm": "generator_predictions.LayerNorm",
+        "objectives.causal_lm": "generator_lm_head",
+        "objectives.causal_lm.transform": "generator_predictions.dense",
+        "objectives.causal_lm.norm": "generator_predictions.LayerNorm",
+        "objectives.replaced_lm": "generator_lm_head",
+        "objectives.replaced_lm.transform": "generator_predictions.dense",
+        "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
+        "objectives.replaced_token.transform": "discriminator_predictions.dense",
+        "objectives.replaced_token.judge": "discriminator_predictions.dense_prediction",
+        "objectives.classify.head": "classifier.out_proj",
+        "objectives.regress.head": "classifier.out_proj",
+        "objectives.tag.head": "classifier",
+        "objectives.choose.head": "classifier",
+        "objectives.span.head": "qa_outputs",
+    },
+    unwritten=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
+    buffers=stored_positions(PREFIX),
+    copies=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
+    bare=("embeddings.", "embeddings_project.", "encoder."),
+    witnesses=transformer_witnesses(PREFIX)
+    | {
+        "embedding_size": ("electra.embeddings.word_embeddings.weight", 1),
+        "hidden_size": ("electra.encoder.layer.0.intermediate.dense.weight", 1),
+    },
+    defaults={
+        "embedding_size": 128,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "intermediate_size": 1024,
+    },
+)

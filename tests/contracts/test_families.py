@@ -1,0 +1,102 @@
+"""What every family of model folders keeps to. A new file in weights/families/ is tested here without being named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_world import shaken
+from weights.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
+
+from bertsmith import config as registry
+from bertsmith.encoders import encoder as encoders
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.model import Model
+from bertsmith.objectives import objective as objectives
+from bertsmith.weights import families
+from bertsmith.weights.families.family import Family
+from bertsmith.weights.model_folder import open_model, save_model
+from bertsmith.weights.said import Said
+
+NAMES = families.names()
+CASES = [(name, architecture) for name in NAMES for architecture in families.find(name).architectures]
+SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "positions": 24}
+
+
+def built(family: Family, architecture: str) -> Model:
+    """A small model with the heads of one of transformers' classes."""
+    heads = family.architectures[architecture]
+    said = Said({}, Path("config.json"))
+    settings = [registry.find(objectives.FOLDER, name).Config(**family.read_head(name, said)) for name in heads]
+    words = tokenizer()
+    small = SMALL | {"vocabulary_size": words.vocabulary_size, "padding_id": words.padding_id}
+    plain = family.encoder(**small, causal="causal_lm" in heads)
+    pools = Model.build(family.with_pooler(plain, readers=heads, there=True), settings).objectives.values()
+    readers = [head.name for head in pools if head.pools]
+    made = Model.build(family.with_pooler(plain, readers=readers, there=False), settings)
+    return shaken(made).eval()
+
+
+@pytest.mark.parametrize(("name", "architecture"), CASES)
+def test_names_of_every_class_are_there_once_and_lead_back(name: str, architecture: str, tmp_path: Path) -> None:
+    family = families.find(name)
+    model = built(family, architecture)
+    heads = tuple(model.objectives)
+    theirs = [each for ours in model.state_dict() for each in family.their_names(ours, heads=heads)]
+    assert len(theirs) == len(set(theirs))
+    beginnings = (family.prefix, family.pooler(heads), *(family.heads[head] for head in heads))
+    assert all(each.startswith(beginnings) for each in theirs)
+    save_model(model, tokenizer(), tmp_path / "m")
+    again, _, facts = open_model(tmp_path / "m")
+    assert facts.architectures == (architecture,)
+    assert facts.notes == ()
+    same_weights(model, again)
+    assert again.encoder.config == model.encoder.config
+    written = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert written["model_type"] == name
+    encoder, _, _ = open_model(tmp_path / "m", objectives=())
+    assert list(encoder.objectives) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_family_is_an_encoder_with_every_head_of_its_classes(name: str) -> None:
+    family = families.find(name)
+    assert family.name == name
+    assert name in registry.names(encoders.FOLDER)
+    assert families.family_of(family.encoder()) is family
+    assert {head for heads in family.architectures.values() for head in heads} <= set(family.heads)
+    assert set(family.heads) <= set(registry.names(objectives.FOLDER))
+    assert all(each.startswith(family.classes) for each in family.architectures)
+    with pytest.raises(ConfigError, match="no model folder has the heads"):
+        family.architecture_of(["tag", "span"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
+    family = families.find(name)
+    save_model(built(family, list(family.architectures)[1]), tokenizer(), tmp_path / "m")
+    (tmp_path / "m" / "checksums.json").unlink()
+    for key in (*family.witnesses, "num_hidden_layers"):
+        before = json.loads((tmp_path / "m" / "config.json").read_text())[key]
+        for wrong in (10**9, 0, "2", None):
+            change_config(tmp_path / "m", **{key: wrong})
+            with pytest.raises((ConfigError, DataError)) as found:
+                open_model(tmp_path / "m")
+            one_line(found, str(tmp_path / "m" / "config.json"), key)
+        change_config(tmp_path / "m", **{key: before})
+    open_model(tmp_path / "m")
+    change_weights(tmp_path / "m", lambda tensors: tensors.pop(max(tensors)))
+    with pytest.raises((ConfigError, DataError)) as missing:
+        open_model(tmp_path / "m")
+    one_line(missing, str(tmp_path / "m"))
+
+
+def test_what_has_no_family() -> None:
+    with pytest.raises(BertsmithError, match=f"only {', '.join(NAMES)} have"):
+        families.family_of(registry.find(objectives.FOLDER, "tag").Config())
+
+
+def test_these_are_among_them() -> None:
+    assert {"bert", "roberta"} <= set(NAMES)

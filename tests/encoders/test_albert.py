@@ -1,0 +1,266 @@
+"""ALBERT's own: what is shared and what is not, narrow tables, sizes, what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from model_world import SIZE, VOCABULARY, apart, random_batch, shaken
+
+from bertsmith.effort import flops_per_token
+from bertsmith.encoders import albert
+from bertsmith.encoders.albert import ALBERT
+from bertsmith.errors import ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm, sentence_order
+from bertsmith.train.optimizers.optimizer import weights_of
+from bertsmith.train.passes import Passes, Settings
+from bertsmith.train.plan import Plan, Thaw
+from bertsmith.train.world import World
+from bertsmith.types import Batch
+
+SHARINGS = [
+    {"sharing": "all"},
+    {"sharing": "all", "groups": 2},
+    {"sharing": "all", "groups": 2, "inner_layers": 2},
+    {"sharing": "attention"},
+    {"sharing": "attention", "groups": 2, "inner_layers": 2},
+    {"sharing": "feed_forward"},
+    {"sharing": "feed_forward", "groups": 4},
+    {"sharing": "none"},
+    {"sharing": "none", "inner_layers": 2},
+]
+
+
+def config(**changes: Any) -> albert.Config:
+    small = {"layers": 4, "width": 32, "heads": 4, "feed_forward": 48, "vocabulary_size": SIZE, "positions": 40}
+    return albert.Config(**{**small, "table_width": 24, **changes})
+
+
+def small(seed: int = 0, **changes: Any) -> ALBERT:
+    return shaken(config(**changes).build(), seed).eval()
+
+
+def batch(**how: Any) -> Batch:
+    return random_batch([12, 9, 23, 7], length=40, **how)
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def twin(encoder: ALBERT) -> ALBERT:
+    """The same encoder with a copy of its weights in every layer: nothing is shared."""
+    made = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
+    state = {name: value for name, value in encoder.state_dict().items() if not name.startswith("blocks.")}
+    for layer, walked in enumerate(encoder.walk):
+        own, inner = divmod(layer, encoder.config.inner_layers)
+        for owner, place in walked:
+            for name, value in encoder.blocks[owner][place].state_dict().items():
+                state[f"blocks.{own}.{inner}.{name}"] = value
+    made.load_state_dict(state)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("base", 11_683_584), ("large", 17_683_968), ("xlarge", 58_724_864), ("xxlarge", 222_595_584)],
+)
+def test_parameter_counts(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        assert count(albert.Config.size(name, vocabulary_size=30_000).build()) == parameters
+
+
+@pytest.mark.parametrize("name", albert.Config.sizes)
+def test_sizes(name: str) -> None:
+    made = albert.Config.size(name, vocabulary_size=50)
+    assert made.width // made.heads == (128 if name == "xlarge" else 64)
+    assert (made.inner, made.table_width) == (4 * made.width, 128)
+    assert made.dropout == made.attention_dropout == 0, "version 2"
+    with pytest.raises(ConfigError, match=r"'xlage' is no size of albert: .*did you mean xlarge"):
+        albert.Config.size("xlage", vocabulary_size=10)
+
+
+def test_the_names_that_model_folders_are_mapped_from() -> None:
+    made = Model.build(config(), [masked_lm.Config(), sentence_order.Config()], vocabulary=VOCABULARY)
+    assert {name: tuple(weight.shape) for name, weight in made.state_dict().items()} == {
+        "encoder.embeddings.tokens.weight": (97, 24),
+        "encoder.embeddings.positions.weight": (40, 24),
+        "encoder.embeddings.segments.weight": (2, 24),
+        "encoder.embeddings.norm.weight": (24,),
+        "encoder.embeddings.norm.bias": (24,),
+        "encoder.embeddings.project.weight": (32, 24),
+        "encoder.embeddings.project.bias": (32,),
+        "encoder.blocks.0.0.attention.qkv.weight": (96, 32),
+        "encoder.blocks.0.0.attention.qkv.bias": (96,),
+        "encoder.blocks.0.0.attention.output.weight": (32, 32),
+        "encoder.blocks.0.0.attention.output.bias": (32,),
+        "encoder.blocks.0.0.attention_norm.weight": (32,),
+        "encoder.blocks.0.0.attention_norm.bias": (32,),
+        "encoder.blocks.0.0.feed_forward.expand.weight": (48, 32),
+        "encoder.blocks.0.0.feed_forward.expand.bias": (48,),
+        "encoder.blocks.0.0.feed_forward.contract.weight": (32, 48),
+        "encoder.blocks.0.0.feed_forward.contract.bias": (32,),
+        "encoder.blocks.0.0.feed_forward_norm.weight": (32,),
+        "encoder.blocks.0.0.feed_forward_norm.bias": (32,),
+        "encoder.pooler.weight": (32, 32),
+        "encoder.pooler.bias": (32,),
+        "objectives.masked_lm.bias": (97,),
+        "objectives.masked_lm.transform.weight": (24, 32),
+        "objectives.masked_lm.transform.bias": (24,),
+        "objectives.masked_lm.norm.weight": (24,),
+        "objectives.masked_lm.norm.bias": (24,),
+        "objectives.sentence_order.classify.weight": (2, 32),
+        "objectives.sentence_order.classify.bias": (2,),
+    }
+
+
+@pytest.mark.parametrize("how", SHARINGS, ids=str)
+class TestSharing:
+    def test_how_many_weights_there_are(self, how: dict[str, Any]) -> None:
+        made = small(**how)
+        attention = 4 * 32 * 32 + 4 * 32 + 2 * 32
+        feed_forward = 2 * 32 * 48 + 48 + 32 + 2 * 32
+        groups, inner = how.get("groups", 1), how.get("inner_layers", 1)
+        owners = {name: groups if how["sharing"] in ("all", name) else 4 for name in ("attention", "feed_forward")}
+        blocks = inner * (owners["attention"] * attention + owners["feed_forward"] * feed_forward)
+        tables = (97 + 40 + 2 + 2) * 24 + 24 * 32 + 32
+        assert count(made) == tables + blocks + 32 * 32 + 32
+        assert sum(value.numel() for value in made.state_dict().values()) == count(made), "nothing is stored twice"
+
+    def test_it_says_what_copies_of_the_shared_weights_say(self, how: dict[str, Any]) -> None:
+        made = small(**how)
+        other = twin(made)
+        mine, theirs = (one(batch(), keep_layers=True, keep_attentions=True) for one in (made, other))
+        assert len(mine.layers) == made.layers + 1 == 4 * how.get("inner_layers", 1) + 1
+        assert len(mine.attentions) == made.layers
+        for one, another in zip(
+            (*mine.layers, *mine.attentions, mine.pooled),
+            (*theirs.layers, *theirs.attentions, theirs.pooled),
+            strict=True,
+        ):
+            assert torch.equal(one, another)
+        with torch.no_grad():
+            for parameter in other.blocks[-1].parameters():
+                parameter.add_(1)
+        assert apart(other(batch()).top, mine.top) > 1e-2, "copies are copies"
+
+    def test_a_shared_weight_learns_what_its_copies_learn_together(self, how: dict[str, Any]) -> None:
+        made = small(**how)
+        other = twin(made).double()
+        made.double()
+        for one in (made, other):
+            one(batch()).top.pow(3).sum().backward()
+        expected: dict[str, torch.Tensor] = {}
+        for layer, walked in enumerate(made.walk):
+            own, inner = divmod(layer, made.config.inner_layers)
+            for owner, place in walked:
+                names = dict(made.blocks[owner][place].named_parameters())
+                theirs = dict(other.blocks[own][inner].named_parameters())
+                for name in names:
+                    key = f"blocks.{owner}.{place}.{name}"
+                    expected[key] = expected.get(key, 0) + theirs[name].grad
+        for name, parameter in made.named_parameters():
+            if name.startswith("blocks."):
+                assert apart(parameter.grad, expected[name]) < 1e-9, name
+
+    def test_the_last_layer_only_where_it_is_read(self, how: dict[str, Any]) -> None:
+        made, asked = small(**how), batch(pack=True)
+        places = {"one": torch.tensor([3, 0, 0, 39])}
+        some = made(asked, places=places)
+        assert len(some.top) == 4 + len(asked.firsts)
+        assert apart(some.at("one"), made(asked).top[places["one"]]) < 1e-5
+
+    def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
+        made = small(**how)
+        weights = weights_of(dict(made.named_parameters()), made.depths())
+        assert {weight.depth for weight in weights} == set(range(len(made.depths())))
+        lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.path())))}
+        order = [lowest[id(block)] for block in made.depths()]
+        if made.config.inner_layers == 1:
+            assert order == sorted(order), "parts stand in the order in which a token first meets them"
+
+    def test_effort_counts_what_is_walked_not_what_is_stored(self, how: dict[str, Any]) -> None:
+        made = small(**how)
+        mine, theirs = (flops_per_token(Model(one, []), length=40, asked={}) for one in (made, twin(made)))
+        assert mine == theirs
+        blocks = 4 * 32 * 32 + 2 * 32 * 48 + 2 * 32 * 40
+        assert mine == 6 * (24 * 32 + made.layers * blocks)
+
+
+def test_groups_are_those_of_the_reference() -> None:
+    found = [config(layers=12, groups=groups).group_of(layer) for groups in (1, 2, 3, 5) for layer in range(12)]
+    assert found[:12] == [0] * 12
+    assert found[12:24] == [0] * 6 + [1] * 6
+    assert found[24:36] == [0] * 4 + [1] * 4 + [2] * 4
+    assert found[36:] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
+    made = Model.build(config(sharing="attention"), [sentence_order.Config()])
+    attention = made.encoder.blocks[0][0]
+    assert attention.feed_forward is None
+    assert made.depths()[1] is attention
+    parts = made.depths()
+    rates = Plan(steps=10, rate=1.0, thaw=(Thaw(after=0, parts=4),)).rates(0.5, parts=len(parts))
+    asleep = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
+    assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
+
+
+def test_activations_computed_again_give_the_same_gradients() -> None:
+    gradients = []
+    for recompute in (False, True):
+        made = shaken(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
+        passes = Passes(made, settings=Settings(recompute=recompute), world=World(), seed=0)
+        hidden, counts, _ = passes.hide(batch())
+        passes.learn(hidden, counts, step=0, micro=0, last=True)
+        gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 10
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_the_map_is_there_even_between_equal_widths() -> None:
+    made = small(table_width=32)
+    assert made.embeddings.project.weight.shape == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"groups": 13}, "groups=13 must be from 1 to layers=12"),
+        ({"groups": 0}, "groups=0 must be from 1"),
+        ({"sharing": "none", "groups": 2}, "groups=2 share nothing with sharing=none"),
+        ({"sharing": "some"}, "sharing=some must be one of all, attention, feed_forward, none"),
+        ({"inner_layers": 0}, "inner_layers=0 must be at least 1"),
+        ({"table_width": 0}, "table_width=0 must be at least 1"),
+    ],
+)
+def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        albert.Config(**wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_setting_has_an_effect() -> None:
+    changed = {
+        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocabulary_size": 98, "positions": 41, "segments": 3,
+        "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "epsilon": 0.1, "initial_range": 0.2,
+        "truncate_initial": False, "causal": True, "pooler": False, "padding_id": 1, "table_width": 20,
+        "sharing": "attention", "groups": 2, "inner_layers": 2,
+    }  # fmt: skip
+    assert set(changed) == {item.name for item in dataclasses.fields(albert.Config)}
+
+    def fingerprint(**change: Any) -> tuple[object, ...]:
+        torch.manual_seed(0)
+        encoder = config(**{"initial_range": 0.3, **change}).build().train()
+        top = encoder(batch()).top
+        top.square().sum().backward()
+        gradient = encoder.embeddings.tokens.weight.grad
+        return [tuple(weight.shape) for weight in encoder.parameters()], top.sum().item(), gradient.abs().sum().item()
+
+    usual = fingerprint()
+    assert usual == fingerprint(), "the comparison itself is stable"
+    for name, value in changed.items():
+        assert fingerprint(**{name: value}) != usual, name

@@ -1,0 +1,75 @@
+"""ELECTRA's own: sizes, the map behind narrow tables, the vector of a text, and rates by depth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_world import apart, random_batch, shaken
+
+from bertsmith.encoders import electra
+from bertsmith.errors import ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import classify
+from bertsmith.train.plan import Plan
+
+SMALL = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": 97, "positions": 40}
+
+
+def test_sizes() -> None:
+    with torch.device("meta"):
+        found = {name: electra.Config.size(name, vocabulary_size=30_522) for name in electra.SIZES}
+    small, base, large = found["small"], found["base"], found["large"]
+    assert (small.layers, small.width, small.heads, small.inner, small.table_width) == (12, 256, 4, 1024, 128)
+    assert (base.layers, base.width, base.heads, base.inner, base.table_width) == (12, 768, 12, 3072, 768)
+    assert (large.layers, large.width, large.heads, large.inner, large.table_width) == (24, 1024, 16, 4096, 1024)
+    assert electra.Config() == small
+    with pytest.raises(
+        ConfigError, match="'bas' is no size of electra: tiny, mini, small, base, large; did you mean base"
+    ):
+        electra.Config.size("bas", vocabulary_size=97)
+    with pytest.raises(ConfigError, match="table_width=0 must be at least 1"):
+        electra.Config(table_width=0)
+
+
+def test_a_map_only_where_widths_differ() -> None:
+    narrow, wide = (electra.Config(**SMALL, table_width=width).build() for width in (24, 32))
+    assert narrow.table.shape == (97, 24)
+    assert narrow.embeddings.project.weight.shape == (32, 24)
+    assert not list(wide.embeddings.project.parameters())
+    assert narrow.depths()[0] is narrow.embeddings, (
+        "which learns as slowly as the tables (electra: model/optimization.py)"
+    )
+
+
+def test_embeddings_are_handed_out_below_the_map() -> None:
+    encoder = shaken(electra.Config(**SMALL, table_width=24).build()).eval()
+    batch = random_batch([12, 40, 7], length=40)
+    embedded = encoder.embed(batch)
+    assert embedded.shape == (120, 24)
+    layers = encoder(batch, keep_layers=True).layers
+    assert apart(encoder.embeddings.project(embedded), layers[0]) < 1e-6
+
+
+def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
+    encoder = shaken(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
+    batch = random_batch([12, 40, 7], length=40)
+    found = encoder(batch)
+    expected = F.gelu(F.linear(found.top[batch.firsts], encoder.pooler.weight, encoder.pooler.bias))
+    assert apart(found.pooled, expected) < 1e-6
+    encoder.pooler.train()
+    assert apart(encoder(batch).pooled, expected) > 1e-2
+    assert not electra.Config().pooler
+
+
+def test_rates_by_depth_are_those_of_its_code() -> None:
+    """decay^(L + 2 - depth): embeddings 0, layer i at i + 1, the head at L + 2 (electra: model/optimization.py)."""
+    model = Model.build(electra.Config(**SMALL, pooler=True), [classify.Config()])
+    parts = model.depths()
+    plan = Plan(steps=10, rate=1e-4, depth_decay=0.8)
+    rates = dict(zip(map(id, parts), plan.rates(0.0, parts=len(parts)), strict=True))
+    layers = SMALL["layers"]
+    expected = {id(model.encoder.embeddings): 0.8 ** (layers + 2), id(model.objectives): 1.0}
+    expected |= {id(block): 0.8 ** (layers + 2 - (i + 1)) for i, block in enumerate(model.encoder.blocks)}
+    for part, share in expected.items():
+        assert rates[part] == pytest.approx(1e-4 * share)

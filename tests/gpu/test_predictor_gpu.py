@@ -1,0 +1,53 @@
+"""On CUDA a predictor says of texts what it says on the CPU, alone and through an engine; nearly so in fewer bits."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from serve.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+
+from bertsmith.objectives import classify, masked_lm, span, tag
+from bertsmith.serve.engine import Engine
+from bertsmith.serve.predictor import Predictor
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+HEADS = (classify.Config(labels=("no", "yes")), tag.Config(labels=TAGS), span.Config(), masked_lm.Config())
+
+
+def opened(device: str, precision: Any = "float32") -> Predictor:
+    return Predictor(random_model(*HEADS), tokenizer(), device=device, precision=precision)
+
+
+def asked(predictor: Predictor) -> list[Any]:
+    texts = [*TEXTS, LONG]
+    return [
+        predictor.encode(texts, normalize=True),
+        predictor.encode(texts, pooling="first", layers=[-2], normalize=True),
+        predictor.predict_proba(texts).values,
+        np.array([one["score"] for one in predictor.answer("which thing", LONG, top_k=5)]),
+        np.array([one["score"] for one in predictor.fill_mask("the [MASK] is")]),
+        predictor.attention("the smith has iron").weights,
+    ]
+
+
+def test_equal_to_the_cpu() -> None:
+    here, there = opened("cpu"), opened("cuda")
+    expected = asked(here)
+    for found, other in zip(asked(there), expected, strict=True):
+        assert np.allclose(found, other, atol=1e-4)
+    with Engine(there.computing) as engine, ThreadPoolExecutor(8) as pool:
+        for some in pool.map(asked, [there.through(engine)] * 16):
+            assert all(np.allclose(found, other, atol=1e-4) for found, other in zip(some, expected, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_fewer_bits(precision: Any) -> None:
+    expected, found = asked(opened("cpu")), asked(opened("cuda", precision))
+    for ours, other in zip(found[:2], expected[:2], strict=True):
+        assert ours.dtype == np.float32
+        assert (ours * other).sum(-1).min() > 0.99
+    assert np.abs(found[2] - expected[2]).max() < 0.05

@@ -1,0 +1,49 @@
+"""On CUDA: ELECTRA's step compiles whole and never waits; noise and guesses are the CPU's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from objectives.test_replaced_token import build, filled, texts
+
+from bertsmith import counters
+from bertsmith.types import Batch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+def test_noise_is_the_same() -> None:
+    counter = torch.arange(200_000)
+    here, there = (counters.draw(counters.stream(1, "noise"), counter.to(device)) for device in ("cpu", "cuda"))
+    assert torch.equal(here, there.cpu())
+    assert torch.allclose(counters.gumbel(here), counters.gumbel(there).cpu(), rtol=1e-5, atol=1e-5)
+
+
+def test_guesses_are_the_same() -> None:
+    here, there = build(), build().cuda()
+    ours, _ = filled(here, here.hide(texts()))
+    theirs, _ = filled(there, there.hide(texts().to("cuda")))
+    other = (ours.ids != theirs.ids.cpu()).sum().item()
+    assert other <= 1, "two tokens may be equally likely to the last digits"
+
+
+def test_a_step_compiles_whole_and_never_waits() -> None:
+    model, batch = build().cuda().train(), texts().to("cuda")
+
+    def step(batch: Batch) -> torch.Tensor:
+        return model(model.hide(batch)).mean()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, dynamic=False)
+    with torch.autocast("cuda", torch.bfloat16):
+        compiled(batch).backward()
+    model.zero_grad()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(batch)
+        loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.isfinite()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())

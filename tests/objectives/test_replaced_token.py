@@ -1,0 +1,359 @@
+"""Replaced tokens: what is filled in and judged, who learns from what, and that nothing gives hidden places away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
+
+from bertsmith import counters
+from bertsmith.encoders import electra
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm, replaced_token
+from bertsmith.objectives.generator import guess
+from bertsmith.objectives.objective import Embed
+from bertsmith.objectives.replaced_token import ORIGINAL, REPLACED, ReplacedToken
+from bertsmith.types import NOT_ASKED, Batch, Loss
+
+LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
+
+
+def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: int = SIZE, **settings: Any) -> Model:
+    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "table_width": 24, "feed_forward": 48}
+    small |= {"vocabulary_size": rows, "positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
+    torch.manual_seed(0)
+    made = Model.build(
+        electra.Config(**small | (encoder or {})),
+        [replaced_token.Config(**{"generator": 0.5} | settings)],
+        vocabulary=VOCABULARY,
+        seed=3,
+    )
+    return (shaken(made) if shake else made).eval()
+
+
+def objective_of(model: Model) -> ReplacedToken:
+    found = model.objectives["replaced_token"]
+    assert isinstance(found, ReplacedToken)
+    return found
+
+
+def texts(**how: Any) -> Batch:
+    return random_batch(LENGTHS, length=40, **{"pack": True, **how})
+
+
+def filled(model: Model, batch: Batch) -> tuple[Batch, Loss]:
+    found, loss = objective_of(model).refill(batch, model.encoder.embed, model.encoder.table)
+    assert loss is not None
+    return found, loss
+
+
+def hidden_places(hidden: Batch) -> torch.Tensor:
+    return hidden.places["masked_lm"][hidden.labels["masked_lm"] != NOT_ASKED]
+
+
+class TestFillingIn:
+    def test_hidden_places_get_guesses_and_all_others_stay(self) -> None:
+        model, batch = build(), texts()
+        hidden = model.hide(batch)
+        after, _ = filled(model, hidden)
+        places, original = hidden_places(hidden), batch.ids.flatten()
+        untouched = torch.ones(batch.ids.numel(), dtype=torch.bool)
+        untouched[places] = False
+        assert torch.equal(after.ids.flatten()[untouched], original[untouched])
+        assert (after.ids.flatten()[places] != original[places]).float().mean() > 0.5, "new weights guess badly"
+        assert torch.equal(hidden.labels["masked_lm"][: len(places)], original[places])
+
+    def test_a_label_says_exactly_where_the_id_is_another_one(self) -> None:
+        model, batch = build(), texts()
+        after, _ = filled(model, model.hide(batch))
+        labels, real = after.labels["replaced_token"], (batch.document != 0).flatten()
+        assert torch.equal(labels[real] == REPLACED, (after.ids != batch.ids).flatten()[real])
+        assert torch.equal(labels[real] == ORIGINAL, (after.ids == batch.ids).flatten()[real])
+        assert (labels[~real] == NOT_ASKED).all()
+
+    def test_a_right_guess_is_original_and_nothing_of_the_hiding_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With a generator that always guesses right, the encoder sees the text itself: no trace of what was hidden."""
+        model, batch = build(), texts()
+        hidden = model.hide(batch)
+        assert (hidden.ids == MASK).sum() > 10
+        truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
+        words = objective_of(model).generator.masked_lm
+        monkeypatch.setattr(words, "answer", lambda *_: truth)
+        after, _ = filled(model, hidden)
+        assert torch.equal(after.ids, batch.ids)
+        assert (after.labels["replaced_token"] == REPLACED).sum() == 0
+        for field in ("positions", "segments", "document", "special", "samples", "bounds", "firsts"):
+            assert torch.equal(getattr(after, field), getattr(batch, field))
+
+    def test_what_the_encoder_says_depends_on_ids_alone(self) -> None:
+        """A place that was hidden and guessed right is judged like one that never was hidden."""
+        model, batch = build(), texts()
+        after, _ = filled(model, model.hide(batch))
+        assert torch.equal(
+            model.answer(after, "replaced_token"), model.answer(batch.replace(ids=after.ids), "replaced_token")
+        )
+
+    def test_ids_beyond_the_vocabulary_are_never_guessed(self) -> None:
+        model = build(rows=SIZE + 31)
+        with torch.no_grad():
+            objective_of(model).generator.masked_lm.bias[SIZE:] = 1e4
+        hidden = model.hide(texts())
+        after, loss = filled(model, hidden)
+        assert int(after.ids.max()) < SIZE
+        assert loss.mean().item() > 1e3, "the generator's own loss does see them"
+
+    def test_hiding_is_masked_lm_s_with_its_shares(self) -> None:
+        lengths = [40] * 400
+        batch = random_batch(lengths, length=40, pairs=False)
+        hidden = build(shake=False).hide(batch)
+        alone = masked_lm.Config(masked=0.85, kept=0.15).build(
+            width=8, vocabulary_size=SIZE, vocabulary=VOCABULARY, seed=3
+        )
+        assert torch.equal(hidden.ids, alone.hide(batch).ids)
+        places = hidden_places(hidden)
+        assert len(places) / (~batch.special).sum() == pytest.approx(0.15, abs=0.002)
+        was, now = batch.ids.flatten()[places], hidden.ids.flatten()[places]
+        assert (now == MASK).float().mean().item() == pytest.approx(0.85, abs=0.02)
+        assert ((now == MASK) | (now == was)).all(), "no random words"
+
+    @pytest.mark.parametrize(("judged", "wanted"), [("all", "document"), ("words", "special"), ("hidden", "")])
+    def test_what_is_judged(self, judged: str, wanted: str) -> None:
+        model, batch = build(judged=judged), texts(shape=(9, 13))
+        hidden = model.hide(batch)
+        expected = {"document": (batch.document != 0).flatten(), "special": ~batch.special.flatten()}.get(wanted)
+        if expected is None:
+            expected = torch.zeros(batch.ids.numel(), dtype=torch.bool)
+            expected[hidden_places(hidden)] = True
+        after, _ = filled(model, hidden)
+        assert torch.equal(after.labels["replaced_token"] != NOT_ASKED, expected)
+        counts = model.counts(hidden)
+        assert counts == {"masked_lm": len(hidden_places(hidden)), "replaced_token": int(expected.sum())}
+        assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
+
+
+class TestGuessing:
+    def test_frequencies_are_the_softmax(self) -> None:
+        """1e5 draws of five tokens (SPEC.md §3.6: .076 .207 .563 .126 .028); chi-square at 1e-4."""
+        draws = 100_000
+        logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
+        batch = random_batch([40] * 2500, length=40).replace(samples=torch.arange(draws).view(2500, 40))
+        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counters.stream(0, "test"))
+        shares = found.bincount(minlength=5) / draws
+        expected = logits.softmax(0)
+        assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
+        assert (shares - expected).abs().max() < 0.005
+
+    def test_among_many_tokens_too(self) -> None:
+        """A thousand equal tokens: the noise that decides is large, where float32 must still tell numbers apart."""
+        draws, tokens = 6_000, 1000
+        batch = random_batch([40] * 150, length=40).replace(samples=torch.arange(draws).view(150, 40))
+        found = guess(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(minlength=tokens)
+        chi = ((found - draws / tokens) ** 2 / (draws / tokens)).sum().item()
+        assert abs(chi - (tokens - 1)) < 4 * (2 * tokens) ** 0.5
+
+    def test_noise_is_finite_where_it_decides_and_nowhere_nan(self) -> None:
+        drawn = torch.tensor([0, 1, 2**30, 2**31 - 2, 2**31 - 1])
+        noise = counters.gumbel(drawn)
+        assert not noise.isnan().any()
+        assert noise[0] == noise.max() == pytest.approx(22.18, abs=0.01)
+        assert noise[2].item() == pytest.approx(0.3665, abs=1e-3)
+        assert noise[3:].max() < -2.5
+
+    def test_a_text_s_guesses_do_not_depend_on_its_company(self) -> None:
+        model = build()
+        together, _ = filled(model, model.hide(texts()))
+        apart_, _ = filled(model, model.hide(texts(pack=False)))
+        for number, length in enumerate(LENGTHS):
+            ours = together.ids.flatten()[(together.samples == number).flatten()]
+            assert len(ours) == length
+            assert torch.equal(ours, apart_.ids.flatten()[(apart_.samples == number).flatten()])
+
+    def test_in_pieces_or_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = build()
+        hidden = model.hide(texts())
+        whole, _ = filled(model, hidden)
+        monkeypatch.setattr("bertsmith.objectives.generator.AT_ONCE", 3 * SIZE)
+        assert torch.equal(filled(model, hidden)[0].ids, whole.ids)
+
+    def test_seeds_and_epochs_guess_anew(self) -> None:
+        model, batch = build(), texts()
+        hidden = model.hide(batch)
+        again, _ = filled(model, hidden)
+        assert torch.equal(again.ids, filled(model, hidden)[0].ids)
+        assert not torch.equal(again.ids, filled(model, hidden.replace(epoch=torch.tensor(1)))[0].ids)
+        objective_of(model).generator.key += 1
+        assert not torch.equal(again.ids, filled(model, hidden)[0].ids)
+
+
+class TestLearning:
+    def test_the_loss_is_that_of_both(self) -> None:
+        model, batch = build(), texts()
+        hidden = model.hide(batch)
+        after, generator = filled(model, hidden)
+        logits, labels = model.answer(after, "replaced_token"), after.labels["replaced_token"]
+        asked = labels != NOT_ASKED
+        assert (logits[:, 0] == 0).all()
+        judging = F.binary_cross_entropy_with_logits(logits[asked, 1], labels[asked].float())
+        loss = model(hidden)
+        assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(
+            judging.item(), rel=1e-5
+        )
+        assert loss.mean().item() == pytest.approx(50 * judging.item() + generator.mean().item(), rel=1e-5)
+        right = ((logits[:, 1] > 0) == (labels == REPLACED)) & asked
+        assert int(loss.correct["replaced_token"]) == int(right.sum())
+
+    def test_the_generator_learns_by_its_own_loss_alone_and_the_tables_by_both(self) -> None:
+        model = build().double()
+        hidden = model.hide(texts())
+        inner = {name for name, _ in model.named_parameters() if ".generator." in name}
+        shared = {name for name, _ in model.named_parameters() if "embeddings" in name and "project" not in name}
+
+        def gradients(loss: torch.Tensor) -> dict[str, torch.Tensor]:
+            model.zero_grad()
+            loss.backward()
+            return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+        whole = gradients(model(hidden).mean())
+        after, loss = filled(model, hidden)
+        own = gradients(loss.mean())
+        objective = objective_of(model)
+        judging = gradients(objective.score(model.encoder(after), after, model.encoder.table).mean())
+        assert set(own) == inner | shared
+        assert not set(judging) & inner
+        assert set(whole) == inner | set(judging)
+        for name in inner:
+            assert torch.equal(whole[name], own[name])
+            assert name.endswith("qkv.bias") or own[name].abs().max() > 0
+        for name in shared:
+            assert torch.allclose(whole[name], own[name] + judging[name], rtol=1e-9, atol=1e-12)
+            assert own[name].abs().max() > 0
+            assert judging[name].abs().max() > 0
+
+    def test_four_times_eight_rows_are_once_thirty_two(self) -> None:
+        model = build().double()
+        lengths = [40, 31, 12, 9] * 8
+        rows = [random_batch(lengths, length=40)]
+        eights = [
+            rows[0].replace(
+                **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("ids", "positions", "segments")},
+                **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("document", "special", "samples")},
+                bounds=rows[0].bounds[(rows[0].bounds >= 40 * begin) & (rows[0].bounds <= 40 * (begin + 8))]
+                - 40 * begin,
+                firsts=rows[0].firsts[begin : begin + 8] - 40 * begin,
+                labels={},
+            )
+            for begin in range(0, 32, 8)
+        ]
+        found = []
+        for parts in (rows, eights):
+            model.zero_grad()
+            hidden = [model.hide(part) for part in parts]
+            counts = {
+                name: sum(model.counts(part)[name] for part in hidden) for name in ("masked_lm", "replaced_token")
+            }
+            for part in hidden:
+                model(part).over(counts).backward()
+            found.append({name: p.grad.clone() for name, p in model.named_parameters()})
+        for name, gradient in found[0].items():
+            assert torch.allclose(found[1][name], gradient, rtol=0, atol=1e-10 * gradient.abs().max().item() + 1e-15)
+
+    def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape(self) -> None:
+        model = build(encoder={"layers": 1})
+
+        def step(batch: Batch) -> torch.Tensor:
+            return model(model.hide(batch)).mean()
+
+        torch._dynamo.reset()
+        compiled = torch.compile(step, fullgraph=True, backend="eager")
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for seed in range(3):
+                batch = random_batch(LENGTHS, length=40, pack=True, shape=(9, 13), seed=seed, epoch=seed)
+                assert compiled(batch).item() == pytest.approx(step(batch).item(), rel=1e-5)
+
+    def test_dropout_is_the_encoder_s(self) -> None:
+        generator = objective_of(build(encoder={"dropout": 0.2, "attention_dropout": 0.3})).generator
+        assert {block.dropout.p for block in generator.blocks} == {0.2}
+        assert {block.attention.dropout for block in generator.blocks} == {0.3}
+
+
+class TestShapes:
+    def test_the_generator_s_are_the_paper_s(self) -> None:
+        for width, share, expected in (
+            (256, 0.25, (64, 1)),
+            (768, 1 / 3, (256, 4)),
+            (1024, 0.25, (256, 4)),
+            (256, 1, (256, 4)),
+        ):
+            with torch.device("meta"):
+                encoder = electra.Config(width=width, heads=width // 64, layers=3)
+                model = Model.build(encoder, [replaced_token.Config(generator=share)])
+            generator = objective_of(model).generator
+            assert (generator.width, generator.heads, generator.inner) == (*expected, 4 * expected[0])
+            assert len(generator.blocks) == 3
+            assert isinstance(generator.project, torch.nn.Linear)
+            assert generator.project.weight.shape == (expected[0], 128)
+
+    def test_no_map_where_the_table_is_as_wide(self) -> None:
+        generator = objective_of(build(encoder={"table_width": 16})).generator
+        assert generator.width == 16
+        assert not list(generator.project.parameters())
+
+    def test_any_encoder_can_be_asked(self) -> None:
+        from model_world import config as bert
+
+        model = shaken(
+            Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
+        ).eval()
+        assert model(model.hide(texts())).mean().item() > 0
+
+
+class TestRefused:
+    def test_without_a_generator_it_only_judges(self) -> None:
+        model, batch = build(generator=0.0), texts()
+        assert not [name for name, _ in model.named_parameters() if "generator" in name]
+        with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can judge texts, not"):
+            model.hide(batch)
+        labels = torch.where(batch.document != 0, ORIGINAL, NOT_ASKED).flatten()
+        loss = model(batch.replace(labels={"replaced_token": labels}))
+        logits = model.answer(batch, "replaced_token")
+        expected = F.cross_entropy(logits, labels, ignore_index=NOT_ASKED)
+        assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(expected.item())
+        assert apart(logits, model.answer(batch.replace(labels={}), "replaced_token")) == 0
+
+    def test_settings(self) -> None:
+        for generator in (-0.1, 1.5):
+            with pytest.raises(
+                ConfigError, match=f"^generator={generator} must be a share of the encoder's width, from 0"
+            ):
+                replaced_token.Config(generator=generator)
+        with pytest.raises(ConfigError, match=r"^judged=some must be one of all, words, hidden$"):
+            replaced_token.Config(judged="some")
+        with pytest.raises(
+            ConfigError, match=r"^a generator of width 200 cannot be split among 3 heads: choose its share"
+        ):
+            build(generator=200 / 256, encoder={"width": 256})
+
+    def test_beside_masked_lm(self) -> None:
+        settings = [masked_lm.Config(), replaced_token.Config(generator=0.5)]
+        with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss masked_lm: leave"):
+            Model.build(electra.Config(layers=1, width=32, heads=4, vocabulary_size=SIZE), settings)
+
+
+def test_refilling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = build(), []
+    refill = ReplacedToken.refill
+
+    def watch(self: ReplacedToken, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
+        seen.append(refill(self, batch, embed, table))
+        return seen[-1]
+
+    monkeypatch.setattr(ReplacedToken, "refill", watch)
+    hidden = model.hide(texts())
+    assert not seen
+    model(hidden)
+    assert len(seen) == 1
+    assert not torch.equal(seen[0][0].ids, hidden.ids)
