@@ -5,8 +5,8 @@ Everything that comes from files or models is escaped; the page asks for nothing
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ from bertsmith.evaluating.tables import Calibration, Confusion
 from bertsmith.evaluating.wording import figures, labels_shown, name, score, sure_title
 from bertsmith.pages import page as pages
 
+ASSETS = files("bertsmith.evaluating") / "assets"
 MOST_LABELS = 40  # of the matrix; the most frequent ones where there are more
 MOST_CASES = 4000  # examples behind cells, all cells together
 MOST_LETTERS = 1500  # of a text
@@ -25,19 +26,25 @@ SHADES = 9
 
 def page(evaluation: Evaluation) -> str:
     """The whole page as text."""
-    table, labels = evaluation.confusion, evaluation.by_label
-    parts = {
+    title, data = f"{evaluation.task} {evaluation.split}", page_data(evaluation)
+    return pages.fill(ASSETS, "evaluation", title=title, data=data, parts=_parts(evaluation, data))
+
+
+def page_main(evaluation: Evaluation, data: Mapping[str, Any]) -> str:
+    """The page without its frame and its script; `data` is what `page_data` gave for this evaluation."""
+    return pages.fill_main(ASSETS, "evaluation", parts=_parts(evaluation, data))
+
+
+def _parts(evaluation: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
+    return {
         "head": _head(evaluation),
         "scores": _scores(evaluation),
-        "confusion": _confusion(table, evaluation.cases) if table else "",
-        "labels": _labels(evaluation) if labels else "",
+        "confusion": _confusion(evaluation.confusion, data) if evaluation.confusion else "",
+        "labels": _labels(evaluation) if evaluation.by_label else "",
         "lengths": _lengths(evaluation),
         "calibration": _calibration(evaluation.calibration) if evaluation.calibration else "",
         "facts": _facts(evaluation),
     }
-    title = f"{evaluation.task} {evaluation.split}"
-    folder = files("bertsmith.evaluating") / "assets"
-    return pages.fill(folder, "evaluation", title=title, data=page_data(evaluation), parts=parts)
 
 
 def page_data(evaluation: Evaluation) -> dict[str, Any]:
@@ -100,9 +107,9 @@ def _scores(evaluation: Evaluation) -> str:
     return f"<h2>Scores</h2>{pages.table(heads, rows)}"
 
 
-def _confusion(table: Confusion, cases: Sequence[Case]) -> str:
+def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
     rows, columns = labels_shown(table, MOST_LABELS)
-    right = Counter(case.cell for case in cases if case.right)
+    right = {key for key, numbers in data["cells"].items() if any(data["cases"][number][-1] for number in numbers)}
     head = "".join(f'<th scope="col">{escape(table.columns[column])}</th>' for column in columns)
     body = []
     for row in rows:
@@ -110,7 +117,7 @@ def _confusion(table: Confusion, cases: Sequence[Case]) -> str:
         for column in columns:
             cell = (table.rows[row], table.columns[column])
             share = table.counts[row][column] / max(sum(table.counts[row]), 1)
-            good = cell[0] not in (NOTHING, OTHER_BOUNDS) and right[cell] > 0
+            good = cell[0] not in (NOTHING, OTHER_BOUNDS) and f"{row},{column}" in right
             cells.append(_cell(table.counts[row][column], share, cell, f"{row},{column}", good=good))
         body.append(f'<tr><th scope="row">{escape(table.rows[row])}</th>{"".join(cells)}</tr>')
     rest = len(table.columns) - len(columns)

@@ -15,12 +15,14 @@ from typing import Any
 
 from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
+from bertsmith.pages.modules import bundled
 
 
 def fill(folder: Traversable, name: str, *, title: str, data: Any, parts: Mapping[str, str]) -> str:
     """The page `name`.html of a folder with its .css and .js, `data` for the script, and parts that are markup."""
-    style, script, frame = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html"))
+    style, frame = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
     style = (files("bertsmith.pages") / "look.css").read_text(encoding="utf-8") + style
+    script = bundled(f"{name}.js", [folder, files("bertsmith.pages")])
     known = {
         "policy": f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'",
         "title": escape(title),
@@ -29,6 +31,16 @@ def fill(folder: Traversable, name: str, *, title: str, data: Any, parts: Mappin
         "data": embedded(data),
         **parts,
     }
+    return _filled(frame, known)
+
+
+def fill_main(folder: Traversable, name: str, *, parts: Mapping[str, str]) -> str:
+    """What stands inside the main element of the same page, for a page that has a frame of its own."""
+    frame = (folder / f"{name}.html").read_text(encoding="utf-8")
+    return _filled(frame.partition("<main>\n")[2].partition("</main>")[0], parts)
+
+
+def _filled(frame: str, known: Mapping[str, str]) -> str:
     return re.sub(r"<!--(\w+)-->", lambda place: known[place[1]], frame)  # looks for places in the frame alone
 
 

@@ -40,14 +40,19 @@ def write_report(runs: Sequence[History | str | Path], path: str | Path) -> Path
 def page(runs: Sequence[History]) -> str:
     """The whole page as text."""
     names = ", ".join(run.name for run in runs)
-    parts = {
+    heading = names if len(names) < 80 else f"{len(runs)} runs"
+    folder = files("bertsmith.runs") / "assets"
+    return fill(folder, "report", title=heading, data=page_data(runs), parts=page_parts(runs))
+
+
+def page_parts(runs: Sequence[History]) -> dict[str, str]:
+    """What stands round the charts, as markup."""
+    return {
         "heads": "".join(_head(run, brief=len(runs) > 1) for run in runs),
         "scores": _scores(runs) if len(runs) > 1 else "",
         "recipes": _recipe(runs[0]) if len(runs) == 1 else _recipe_differences(runs),
         "tables": "".join(_facts(run) + _numbers(run) for run in runs),
     }
-    heading = names if len(names) < 80 else f"{len(runs)} runs"
-    return fill(files("bertsmith.runs") / "assets", "report", title=heading, data=page_data(runs), parts=parts)
 
 
 # --- parts of the page -----------------------------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+// The cases behind a cell of the confusion matrix, or the errors, in one table that can be sorted.
+import { element } from "./elements.js";
+
+const ID = 0, GOLD = 1, SAID = 2, SURE = 3, TEXTS = 4, SOURCE = 5, RIGHT = 6;
+const compared = new Intl.Collator("en", { numeric: true }).compare;
+
+// Fills the table of a page about an evaluation, or of a part of one; `chosen` is told which cell is looked at.
+export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
+  const place = (name) => root.querySelector(`#${name}`);
+  const matrix = place("confusion"), table = place("cases");
+  const columns = [["right answer", GOLD], ["said", SAID], [data.sure, SURE], ["text", TEXTS], ["where", SOURCE]];
+  const view = { cell: data.cells[cell] ? cell : null, column: SURE, falling: true };
+  const shown = (value) => (data.share ? `${(value * 100).toFixed(1)} %` : value.toPrecision(3));
+
+  function order(first, second) {
+    const [a, b] = [data.cases[first][view.column], data.cases[second][view.column]];
+    const way = view.column === SURE ? a - b : compared(String(a), String(b));
+    return view.falling ? -way : way;
+  }
+
+  function line(number) {
+    const one = data.cases[number];
+    return element("tr", {},
+      element("td", {}, one[GOLD]),
+      element("td", { class: one[RIGHT] ? "right" : "wrong" }, one[SAID]),
+      element("td", { class: "number" }, shown(one[SURE])),
+      element("td", { class: "text" }, ...one[TEXTS].map((part) => element("p", {}, part))),
+      element("td", { class: "source", title: `id ${one[ID]}` }, one[SOURCE]),
+    );
+  }
+
+  function render() {
+    const button = view.cell && matrix.querySelector(`[data-cell="${view.cell}"]`);
+    const found = [...(view.cell ? data.cells[view.cell] : data.errors)].sort(order);
+    const all = view.cell ? Number(button.textContent.replaceAll(",", "")) : data.wrong;
+    place("examples").hidden = !found.length;
+    place("what").textContent = view.cell ? button.getAttribute("aria-label") : data.share ? "Most confident errors" : "Furthest off";
+    place("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}`;
+    place("back").hidden = !view.cell;
+    table.tBodies[0].replaceChildren(...found.map(line));
+    for (const head of table.tHead.rows[0].cells) {
+      const mine = Number(head.dataset.column) === view.column;
+      head.setAttribute("aria-sort", mine ? (view.falling ? "descending" : "ascending") : "none");
+    }
+    if (matrix) for (const other of matrix.querySelectorAll("button")) other.setAttribute("aria-pressed", other === button);
+  }
+
+  function choose(next) {
+    view.cell = next;
+    render();
+    chosen(next);
+    if (next) place("examples").scrollIntoView({ block: "nearest" });
+  }
+
+  // Arrow keys go to the next cell with examples in that direction.
+  function step(event) {
+    const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    const from = event.target.closest("td");
+    if (!way || !from) return;
+    event.preventDefault();
+    let [row, column] = [from.parentNode.rowIndex + way[0], from.cellIndex + way[1]];
+    for (; matrix.rows[row] && matrix.rows[row].cells[column]; row += way[0], column += way[1]) {
+      const button = matrix.rows[row].cells[column].querySelector("button");
+      if (button) return button.focus();
+    }
+  }
+
+  for (const [title, column] of columns) {
+    const button = element("button", { type: "button" }, title);
+    button.addEventListener("click", () => {
+      view.falling = view.column === column ? !view.falling : column === SURE;
+      view.column = column;
+      render();
+    });
+    table.tHead.rows[0].append(element("th", { scope: "col", "data-column": column }, button));
+  }
+  if (matrix) {
+    matrix.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) choose(button.dataset.cell === view.cell ? null : button.dataset.cell);
+    });
+    matrix.addEventListener("keydown", step);
+  }
+  place("back").addEventListener("click", () => {
+    choose(null);
+    place("what").focus();
+  });
+  root.addEventListener("keydown", (event) => { if (event.key === "Escape" && view.cell) choose(null); });
+  render();
+}
