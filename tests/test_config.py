@@ -99,3 +99,14 @@ def test_kinds_travel_with_their_settings() -> None:
     plain = config.to_dict(wordpiece)
     assert plain["kind"] == "wordpiece"
     assert config.from_dict(type(wordpiece), plain) == wordpiece
+
+
+@dataclass(frozen=True)
+class Rules:
+    version: Literal["1.1", "2.0"] = "1.1"
+
+
+def test_a_choice_that_looks_like_a_number() -> None:
+    assert config.override(Rules(), ["version=2.0"]).version == "2.0"
+    with pytest.raises(ConfigError, match=r"version=2\.5 must be one of 1\.1, 2\.0"):
+        config.override(Rules(), ["version=2.5"])

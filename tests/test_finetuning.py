@@ -14,12 +14,14 @@ from finetuning_world import QUICK, tiny_model, tuning_of
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
 from bertsmith.finetuning.tuning import make_tuning
 from bertsmith.finetuning.work import build_task, finetune, open_with_head, prepare
 from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.world import World
 from bertsmith.types import NOT_ASKED
+from bertsmith.weights.model_folder import open_model
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,15 @@ def test_every_kind_of_task_is_learned(kind: str, model: Path, tmp_path: Path) -
     best = max(event[f"score/{found['main']}"] for event in events if event["kind"] == "evaluation")
     kept = next(event for event in events if event["kind"] == "evaluation" and event["step"] == found["best_step"])
     assert kept[f"score/{found['main']}"] == best
+
+
+def test_a_model_remembers_when_to_say_nothing(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("qa", model, tmp_path, "epochs=2", "task.rules=2.0")
+    finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    found, tokenizer, _ = open_model(tmp_path / "run" / "last")
+    task = build_task(tuning)
+    said = predict(found, task, task.examples("dev"), tokenizer, length=32)
+    assert found.objectives["span"].config.no_answer == pytest.approx(task.threshold(said.examples, said.predictions))
 
 
 def losses(folder: Path) -> list[str]:

@@ -180,6 +180,8 @@ def _fit(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in inner and type(value) in {type(choice) for choice in inner}:
             return value
+        if isinstance(value, float) and str(value) in inner:  # rules=2.0 on a command line reads as a number
+            return str(value)
         near = did_you_mean(str(value), map(str, inner))
         raise ConfigError(f"{where}={_shown(value)} must be one of {', '.join(map(str, inner))}{near}")
     if origin in (tuple, list):

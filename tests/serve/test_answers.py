@@ -210,6 +210,9 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
     assert predictor.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     nothing = predictor.answer("which thing", context, no_answer=null - 0.01)
     assert (nothing["answer"], nothing["start"], nothing["end"]) == ("", 0, 0)
+    learned = opened(tmp_path / "n", span.Config(no_answer=null - 0.01))
+    assert learned.answer("which thing", context) == nothing
+    assert learned.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     ordered = predictor.answer("which thing", context, no_answer=null - 0.01, top_k=3)
     assert [one["answer"] for one in ordered[:2]] == ["", found[0]["answer"]]
 

@@ -37,6 +37,7 @@ SETTINGS = {
     "words": tag.Config(labels=("O", "B-PER", "I-PER"), dropout=0.25),
     "choices": choose.Config(dropout=0.4),
     "spans": span.Config(),
+    "spans that may be none": span.Config(no_answer=-1.25),
 }
 OWN = {
     "mean of a mix": classify.Config(labels=COLOURS, readout="mean", layers="mix"),

@@ -65,7 +65,7 @@ def ask(
         float | None,
         typer.Option(
             metavar="ODDS",
-            help="Answer nothing where that scores more than ODDS above the best answer: 0, or a threshold found best.",
+            help="Answer nothing where that scores more than ODDS above the best answer; else as the model learned.",
             show_default=False,
         ),
     ] = None,

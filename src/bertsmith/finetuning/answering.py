@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from bertsmith.finetuning.batches import batches_in_order
 from bertsmith.model import Model
 from bertsmith.tasks.task import Asked, Example, Prediction, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.types import Row
 
 PLACES = {"cuda": 65_536}  # of one forward; elsewhere FEW_PLACES
 FEW_PLACES = 4096
@@ -51,13 +53,23 @@ def answers(
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = model.answer(batch.to(device), objective)
         some = [asked[number] for number in numbers]
-        for number, mine in zip(numbers, _apart(logits, some, objective), strict=True):
+        for number, mine in zip(numbers, apart(logits, some, objective), strict=True):
             found[number] = mine
     model.train(was_training)
     return [one for one in found if one is not None]
 
 
-def _apart(logits: Tensor, asked: Sequence[Asked], objective: str) -> list[NDArray[np.float32]]:
+class Question(Protocol):
+    """What was asked, as far as its answer's shape depends on it; see `Asked`."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]: ...
+
+    @property
+    def places(self) -> NDArray[np.int64] | None: ...
+
+
+def apart(logits: Tensor, asked: Sequence[Question], objective: str) -> list[NDArray[np.float32]]:
     """The logits of a batch, question by question."""
     values: NDArray[np.float32] = logits.float().cpu().numpy()
     if objective == "span":

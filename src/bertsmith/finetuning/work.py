@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,7 @@ class _Work:
     output: Path
     notes: list[str]
     encoder: Encoder  # of the models that are written
+    learned: dict[str, Any] = field(default_factory=dict)  # settings of the head that the last evaluation told
 
     def run(self, feeder: TaskFeeder) -> Run:
         return Run(
@@ -164,6 +165,7 @@ class _Work:
         task, half = self.ready.task, self.trainer.passes.half
         found = predict(self.model, task, self.ready.dev, self.tokenizer, length=self.ready.length, half=half)
         scores = task.score(found.examples, found.predictions)
+        self.learned = task.learned(found.examples, found.predictions)
         words = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         numbers = {f"score/{name}": value for name, value in scores.items()}
         return Evaluation({"cost": -scores[task.main], **numbers}, -scores[task.main], f"dev {words}")
@@ -175,6 +177,9 @@ class _Work:
         if self.trainer.sharded:
             model, _, _ = open_with_head(self.tuning, self.ready.task)
             model.load_state_dict(weights)
+        if self.learned:
+            head: Any = model.objectives[self.ready.task.objective]
+            head.config = replace(head.config, **self.learned)
         facts: dict[str, object] = {"task": self.tuning.name, "steps": self.trainer.done}
         scores = {key: value for key, value in numbers.items() if key.startswith("score/")}
         facts |= {f"dev {key.partition('/')[2]}": f"{value:.4f}" for key, value in scores.items()}

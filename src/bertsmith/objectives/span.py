@@ -5,12 +5,14 @@ N texts, M places of the longest text, D width.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertsmith.errors import ConfigError
 from bertsmith.nn.style import Style
 from bertsmith.objectives.between import Between, build_between, check_between
 from bertsmith.objectives.objective import Objective, exact
@@ -28,10 +30,13 @@ class Config:
     between: Between = "none"  # what stands between encoder and head
     between_layers: int = 2  # of the bilstm
     between_width: int = 768  # of the bilstm, in each direction
+    no_answer: float | None = None  # log odds of no answer above which there is none; None: there always is one
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
         check_between(self.between, layers=self.between_layers, width=self.between_width)
+        if self.no_answer is not None and not math.isfinite(self.no_answer):
+            raise ConfigError(f"no_answer={self.no_answer} must be a number")
 
     def build(
         self,

@@ -56,6 +56,9 @@ def answers(
     """See `Predictor.answer`."""
     expect_head(asker.model, "span")
     check_top_k(top_k)
+    if no_answer is None:
+        head: Any = asker.model.objectives["span"]
+        no_answer = head.config.no_answer  # what was best when it learned, if it learned to say nothing
     usual = Manner()
     length = min(usual.length, asker.length)
     manner = Manner(

@@ -94,6 +94,10 @@ class Task:
         """The official scores by name, `main` among them, as shares of 1."""
         raise NotImplementedError
 
+    def learned(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
+        """Settings of the head that only examples with answers can tell, such as when to say nothing."""
+        return {}
+
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
         """The confidence interval of `main`."""
         raise NotImplementedError

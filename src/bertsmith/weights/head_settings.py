@@ -14,7 +14,7 @@ from bertsmith import config as registry
 from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError
 from bertsmith.model import Model
-from bertsmith.objectives import choose, classify, regress, tag
+from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.objectives.label_names import numbered
 from bertsmith.objectives.objective import FOLDER, Settings
 from bertsmith.weights.families.family import Family, Shapes
@@ -23,6 +23,7 @@ from bertsmith.weights.huggingface import OWN
 from bertsmith.weights.said import Said
 
 OBJECTIVES = "objectives"  # under our key in config.json
+NO_ANSWER = "no_answer_threshold"  # transformers has no name for it and leaves it alone
 USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
 
 
@@ -56,6 +57,8 @@ def head_contents(family: Family, model: Model) -> dict[str, Any]:
             found |= _label_table(settings.labels)
         if isinstance(settings, regress.Config):
             found |= _label_table(numbered(1)) | {"problem_type": "regression"}
+        if isinstance(settings, span.Config) and settings.no_answer is not None:
+            found[NO_ANSWER] = settings.no_answer
         if isinstance(settings, classify.Config):
             found["problem_type"] = "single_label_classification"
         own[name] = registry.to_dict(settings) if settings is not None else {}
@@ -109,6 +112,8 @@ def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Setti
     if name in ("classify", "tag"):
         (head,) = family.their_names(f"objectives.{name}.head.weight", heads=[name])
         known["labels"] = _labels(said, count=(shapes.get(head) or (0,))[0])
+    if name == "span" and said.get(NO_ANSWER) is not None:
+        known["no_answer"] = said.get(NO_ANSWER)
     return _built(module.Config, known, said.path)
 
 

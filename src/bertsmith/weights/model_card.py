@@ -43,11 +43,10 @@ def model_card(
         f"# {plain(name)}",
         "",
     ]
+    article = "An" if family.title[0] in "AEIOU" else "A"
     kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
-    lines += [
-        f"A {family.title} model written by bertsmith, {kind if theirs else 'with a head that only bertsmith has'}.",
-        "",
-    ]
+    kind = kind if theirs else "with a head that only bertsmith has"
+    lines += [f"{article} {family.title} model written by bertsmith, {kind}.", ""]
     lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")
 

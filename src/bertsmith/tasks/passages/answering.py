@@ -87,6 +87,10 @@ class Answering(Task):
         marks = MARKS[self.rules](self._golds(examples), _texts(examples, predictions))
         return bootstrap(marks.f1, mean_of)
 
+    def learned(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
+        """See `Task.learned`: in 2.0 the threshold."""
+        return {"no_answer": self.threshold(examples, predictions)} if self.rules == "2.0" else {}
+
     def threshold(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> float:
         """The null odds above which to say nothing, so that F1 on these examples is the best: for `no_answer`."""
         golds, best = self._golds(examples), _best_texts(examples, predictions)
