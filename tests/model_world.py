@@ -79,6 +79,7 @@ def questions(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], 
         "tag": [random.integers(0, 2, len(places)).tolist() for places in words],
         "choose": choices,
     }
+    labels["sentence_order"] = [1 - label for label in labels["next_sentence"]]
     return labels, {"tag": words}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_world import random_rows
 
-from bertsmith.batching import bounds, collate
+from bertsmith.batching import bounds, collate, in_one_line
 from bertsmith.errors import BertsmithError
 from bertsmith.types import NOT_ASKED
 
@@ -45,6 +45,20 @@ def test_packed_into_the_first_line_with_room() -> None:
     assert batch.positions[1].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
     for row, first in zip(rows, batch.firsts.tolist(), strict=True):
         assert batch.ids.flatten()[first : first + len(row)].tolist() == row.ids.tolist()
+
+
+def test_in_one_line_without_padding() -> None:
+    rows = random_rows([3, 3, 5, 3])
+    batch = in_one_line(rows, places={"tag": [[0], [], [1, 4], [2]]})
+    assert batch.ids.shape == (1, 14)
+    assert batch.ids[0].tolist() == [number for row in rows for number in row.ids]
+    assert batch.document[0].tolist() == [1] * 3 + [2] * 3 + [3] * 5 + [4] * 3
+    assert batch.positions[0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2]
+    assert batch.runs == ((2, 3), (1, 5), (1, 3))
+    assert batch.firsts.tolist() == [0, 3, 6, 11]
+    assert batch.places["tag"].tolist() == [0, 7, 10, 13]
+    assert (batch.longest, batch.full) == (5, False)
+    assert batch.to("cpu").runs == batch.runs
 
 
 def test_full_rows_are_known_as_such() -> None:

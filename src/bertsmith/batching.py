@@ -6,6 +6,7 @@ By array operations: nothing here loops over tokens. Knows rows and batches, no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -119,6 +120,19 @@ def collate(
         },
         places={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
     )
+
+
+def in_one_line(
+    rows: Sequence[Row], *, padding_id: int = 0, places: Mapping[str, Sequence[Any]] | None = None
+) -> Batch:
+    """A batch of one line that holds all rows and no padding; text n is row n.
+
+    Rows of equal length that stand side by side are attended to together: bring them in the order of their lengths.
+    """
+    sizes = [len(row) for row in rows]
+    found = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, places=places)
+    runs = tuple((len(list(some)), size) for size, some in groupby(sizes))
+    return found.replace(longest=max(sizes), runs=runs)
 
 
 def lines_needed(sizes: Sequence[int], length: int) -> int:

@@ -44,6 +44,21 @@ def test_kernels_agree(causal: bool) -> None:
     assert apart(dense, masked) > 1e-2, "with one document to a row the answer is another"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_runs_of_equal_texts_need_no_mask(causal: bool) -> None:
+    layer, x_TD = attention(), inputs()
+    runs = ((3, 2), (1, 12), (2, 5), (1, 8))
+    sizes = [length for texts, length in runs for _ in range(texts)]
+    document = torch.repeat_interleave(torch.arange(1, 8), torch.tensor(sizes))[None].int()
+    masked, _ = layer(x_TD, see(document, BOUNDS, kernel="masked", longest=12, causal=causal))
+    found, none = layer(x_TD, see(document, BOUNDS, kernel="runs", longest=12, causal=causal, runs=runs))
+    assert none is None
+    assert apart(found, masked) < 1e-6
+    places = torch.tensor([0, 7, 35])
+    some, _ = layer(x_TD, see(document, BOUNDS, kernel="runs", longest=12, causal=causal, runs=runs), places)
+    assert apart(some, masked[places]) < 1e-6
+
+
 REAL = inspect.signature(room.varlen_attn)
 
 
@@ -124,6 +139,11 @@ USUAL = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width":
         ({"dropout": 0.1}, "masked"),
         ({"head_width": 20}, "masked"),
         ({"head_width": 512}, "masked"),
+        ({"runs": True}, "variable"),
+        ({"runs": True, "device": "cpu"}, "runs"),
+        ({"runs": True, "dtype": torch.float32}, "runs"),
+        ({"runs": True, "full": True}, "dense"),
+        ({"runs": True, "explicit": True}, "explicit"),
         ({"full": True}, "dense"),
         ({"full": True, "device": "cpu", "dropout": 0.1}, "dense"),
         ({"full": True, "explicit": True}, "explicit"),

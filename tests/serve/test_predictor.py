@@ -16,7 +16,6 @@ from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError
 from bertsmith.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
-from bertsmith.serve.embedding import similar_lengths
 from bertsmith.serve.predictor import Predictor
 from bertsmith.text import wordpiece
 from bertsmith.text.counting import count_unit
@@ -171,11 +170,51 @@ def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any
     assert predictor.encode([]).shape == (0, 32)
 
 
-def test_groups_hold_every_text_once_and_fit() -> None:
-    lengths = np.random.default_rng(0).integers(1, 500, 300).tolist()
-    groups = similar_lengths(lengths)
-    assert sorted(np.concatenate(groups).tolist()) == list(range(300))
-    assert all(len(group) * max(lengths[place] for place in group) <= 4096 for group in groups)
+def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+    texts = ["대장간에서 쇠를", "the smith heats", "heat " * 60]
+    found = predictor.embed_all(texts)
+    lower = predictor.embed_all(texts, layer=1)
+    for place, text in enumerate(texts):
+        output, tokenizer = their_logits(theirs, text) if place < 2 else (None, None)
+        if output is not None:
+            assert np.allclose(found.vectors[place], output.hidden_states[-1][0], atol=1e-5)
+            assert np.allclose(lower.vectors[place], output.hidden_states[1][0], atol=1e-5)
+            assert list(found.tokens[place]) == tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+    assert found.cut == (2,)
+    assert found.vectors[2].shape == (48, 32)
+    assert predictor.embed_all([]).vectors == []
+    with pytest.raises(BertsmithError, match="layer 7 is not there"):
+        predictor.embed_all(texts, layer=7)
+
+
+def test_texts_as_tokens(predictor: Predictor) -> None:
+    texts = ["The smith, 쇠를 🔥", "", "heat " * 60]
+    for specials in (True, False):
+        for text, found in zip(texts, predictor.tokenize(texts, specials=specials), strict=True):
+            inner = slice(1, -1) if specials else slice(None)
+            encoded = predictor.tokenizer.encode(text)
+            assert list(found.ids[inner]) == encoded.ids.tolist()
+            assert [list(pair) for pair in found.offsets[inner]] == encoded.offsets.tolist()
+            assert (
+                found.special == (True, *[False] * len(encoded), True)[0 if specials else 1 : None if specials else -1]
+            )
+            assert [predictor.tokenizer.id(token) for token in found.tokens] == list(found.ids)
+    counts = [len(found.ids) for found in predictor.tokenize(texts)]
+    assert predictor.tokens_in(texts) == counts
+    assert counts[2] > predictor.length
+    assert predictor.tokenize([]) == predictor.tokens_in([]) == []
+
+
+def test_ids_as_texts(predictor: Predictor) -> None:
+    texts = ["The smith, 쇠를", "heat " * 60]
+    ids = [predictor.tokenizer.encode(text).ids.tolist() for text in texts]
+    found = predictor.embed_ids(ids, normalize=True)
+    expected = predictor.embed(texts, normalize=True)
+    assert np.array_equal(found.vectors, expected.vectors)
+    assert found.cut == expected.cut == (1,)
+    for wrong in (-1, predictor.tokenizer.vocabulary_size):
+        with pytest.raises(BertsmithError, match=f"id {wrong} is outside this vocabulary"):
+            predictor.embed_ids([[3, wrong]])
 
 
 def test_threads_share_a_predictor(predictor: Predictor) -> None:

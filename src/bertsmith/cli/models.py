@@ -76,12 +76,21 @@ def embed(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write vectors to this .npy, .jsonl or .parquet file."),
     ] = None,
-    pooling: Annotated[str, typer.Option(help="mean (over all tokens), first (the [CLS] token) or pooled.")] = "mean",
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="mean (over all tokens), first (the [CLS] token) or pooled; default: what a sentence-transformers "
+            "folder says, else mean.",
+            show_default=False,
+        ),
+    ] = None,
     layers: Annotated[
         str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1 or -4,-3,-2,-1.")
     ] = "-1",
     combine: Annotated[str, typer.Option(help="What becomes of several layers: mean or concat.")] = "mean",
-    normalize: Annotated[bool, typer.Option("--normalize", help="Vectors of length 1.")] = False,
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Vectors of length 1.", show_default=False)
+    ] = None,
     layout: Layout = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",

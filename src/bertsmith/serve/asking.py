@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.finetuning.answering import answers
+from bertsmith.finetuning.answering import apart
 from bertsmith.model import Model
+from bertsmith.serve.computing import Computing, Item
 from bertsmith.tasks.task import Asked
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.types import Batch
 
 
 class Asker(Protocol):
@@ -20,7 +23,21 @@ class Asker(Protocol):
 
     model: Model
     tokenizer: Tokenizer
+    computing: Computing
     length: int
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The logits of one objective, in the shapes that `Task.read` takes; of each text where there are no places."""
+
+    objective: str
+    kind: ClassVar[str] = "answers"
+    alone: ClassVar[bool] = False
+
+    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+        """See `Wish`."""
+        return list(apart(model.answer(batch, self.objective), items, self.objective))
 
 
 def expect_head(model: Model, *names: str) -> str:
@@ -35,10 +52,8 @@ def expect_head(model: Model, *names: str) -> str:
 
 
 def logits_of(asker: Asker, asked: Sequence[Asked], objective: str) -> list[NDArray[np.float32]]:
-    """The logits of everything asked, texts of like length computed together."""
-    if not asked:
-        return []
-    return answers(asker.model, asked, objective, padding_id=asker.tokenizer.padding_id, length=asker.length)
+    """The logits of everything asked."""
+    return asker.computing.compute(Answers(objective), [Item(one.rows, one.places) for one in asked])
 
 
 def check_top_k(top_k: int) -> None:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
+from bertsmith.model import Model
+from bertsmith.serve.computing import Item
+from bertsmith.types import Batch
+
+
+@dataclass(frozen=True)
+class Attentions:
+    """The attention of one row in all layers and heads [layers, heads, L, L]."""
+
+    kind: ClassVar[str] = "attentions"
+    alone: ClassVar[bool] = True  # it grows with the square of the length
+    objective: ClassVar[str] = ""
+
+    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+        """See `Wish`."""
+        encoding = model.encoder(batch, pool=False, keep_attentions=True)
+        return [torch.cat(encoding.attentions).float().cpu().numpy()]
 
 
 @dataclass(frozen=True)

@@ -5,47 +5,85 @@ D width, V vocabulary, L places.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.batching import collate
 from bertsmith.devices import choose_device
+from bertsmith.errors import BertsmithError
 from bertsmith.model import Model
 from bertsmith.serve import judging, reading
-from bertsmith.serve.asking import check_top_k, expect_head
-from bertsmith.serve.attending import Attention
-from bertsmith.serve.embedding import Combine, Embedded, Pooling, checked, similar_lengths, vectors
+from bertsmith.serve.asking import Answers, check_top_k, expect_head
+from bertsmith.serve.attending import Attention, Attentions
+from bertsmith.serve.computing import Computing, Direct, Item
+from bertsmith.serve.embedding import (
+    Combine,
+    Embedded,
+    EmbeddedTokens,
+    Pooling,
+    States,
+    Vectors,
+    checked,
+    normalized,
+)
 from bertsmith.serve.filling import Filling, fill_run, mask_runs, score_targets
+from bertsmith.serve.framing import Tokenized, frame_ids, tokenized
+from bertsmith.serve.precision import Precision, narrow
 from bertsmith.tasks.tagged.sentences import Unit
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.types import Batch, Row
+from bertsmith.types import Row
 from bertsmith.weights.model_folder import FolderFacts, open_model
+from bertsmith.weights.sentence_folder import SentenceSettings, read_sentence_settings
 
 
 class Predictor:
-    """What `bertsmith.load` gives. Threads may share one: nothing in it changes."""
+    """What `bertsmith.load` gives. Threads may share one: nothing in it changes.
+
+    Takes the model over: it goes to the device, and its matrices into the precision. `computing` computes instead of
+    the caller's thread; see `through`.
+    """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, *, facts: FolderFacts | None = None, device: str = "cpu"
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        facts: FolderFacts | None = None,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        computing: Computing | None = None,
+        sentence: SentenceSettings = SentenceSettings(),
     ) -> None:
+        half = narrow(model, precision, device)
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.facts = facts
         self.device = device
+        self.precision = precision
         self.length = model.encoder.positions  # the longest row
+        self.sentence = sentence  # how vectors of texts are made where nobody says it
+        direct = Direct(self.model, padding_id=tokenizer.padding_id, device=device, half=half)
+        self.computing: Computing = computing or direct
 
     @classmethod
-    def open(cls, folder: str | Path, *, device: str = "auto") -> Self:
+    def open(cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32") -> Self:
         """The model in a folder, ours or transformers'."""
         chosen = choose_device(device)
         model, tokenizer, facts = open_model(folder)
-        return cls(model, tokenizer, facts=facts, device=chosen)
+        sentence = read_sentence_settings(folder, model.encoder)
+        return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence=sentence)
+
+    def through(self, computing: Computing) -> Self:
+        """The same model, computed by someone else, such as an `Engine` that serves many threads."""
+        other = copy.copy(self)
+        other.computing = computing
+        return other
 
     # Words in gaps.
 
@@ -60,22 +98,18 @@ class Predictor:
         check_top_k(top_k)
         runs = mask_runs(self.tokenizer, text)
         found: list[list[Filling]] = []
-        with torch.inference_mode():
-            for run in runs:
-                if targets:
-                    found.append(score_targets(self, text, run, targets)[:top_k])
-                else:
-                    found.append(fill_run(self, text, run, top_k=top_k))
+        for run in runs:
+            if targets:
+                found.append(score_targets(self, text, run, targets)[:top_k])
+            else:
+                found.append(fill_run(self, text, run, top_k=top_k))
         shown = [[filling.shown() for filling in fillings] for fillings in found]
         return shown[0] if len(shown) == 1 else shown
 
     def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         """log p of every token [rows, V] at one place of each row, special tokens left out."""
-        batch = self._batch(rows)
-        flat = torch.arange(len(rows), device=self.device) * batch.ids.shape[1] + torch.tensor(
-            places, device=self.device
-        )
-        logits = self.model.answer(batch.replace(places={"masked_lm": flat}), "masked_lm").float()
+        items = [Item((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
+        logits = torch.from_numpy(np.stack(self.computing.compute(Answers("masked_lm"), items)))
         logits[:, list(self.tokenizer.special_ids)] = -torch.inf
         logits[:, self.tokenizer.vocabulary_size :] = -torch.inf  # rows that pad the table
         return logits.log_softmax(-1)
@@ -86,8 +120,8 @@ class Predictor:
         """How likely the second text is to follow the first: `{"is_next", "random", "cut"}`."""
         expect_head(self.model, "next_sentence")
         row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.length)
-        with torch.inference_mode():
-            follows, random = self.model.answer(self._batch([row]), "next_sentence").float().softmax(-1)[0].tolist()
+        (logits,) = self.computing.compute(Answers("next_sentence"), [Item((row,))])
+        follows, random = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": follows, "random": random, "cut": any(row.cut)}
 
     # Whole texts and pairs.
@@ -142,7 +176,8 @@ class Predictor:
 
         The score is the probability among the best answers. A context of any length is read in windows; `cut` marks a
         question that was too long. With `no_answer`, "" is the answer where no answer scores more than that above the
-        best one: 0 for an even match, or the threshold that was found best.
+        best one: 0 for an even match. Where it is not given, a model that learned to say nothing takes the threshold
+        that was best then; any other always answers.
         """
         return reading.answers(self, question, context, top_k=top_k, no_answer=no_answer)
 
@@ -150,9 +185,7 @@ class Predictor:
         """Which token of a text, or of a pair, attends to which, in every layer and head."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, length=self.length)
-        with torch.inference_mode():
-            encoding = self.model.encoder(self._batch([row]), pool=False, keep_attentions=True)
-            weights = torch.cat(encoding.attentions).float().cpu().numpy()
+        (weights,) = self.computing.compute(Attentions(), [Item((row,))])
         tokens = tuple(self.tokenizer.token(number) for number in row.ids.tolist())
         return Attention(tokens, row.offsets, row.texts, weights, any(row.cut))
 
@@ -177,31 +210,63 @@ class Predictor:
         self,
         texts: Sequence[str],
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         layers: Sequence[int] = (-1,),
         combine: Combine = "mean",
-        normalize: bool = False,
+        normalize: bool | None = None,
     ) -> Embedded:
-        """Vectors of texts, computed in batches of similar length.
+        """Vectors of texts, those of like length computed together.
 
         `pooling`: mean over all tokens of a text, its first token, or the pooler's output. `layers` counts from 0, the
-        embeddings, or from the end; several are averaged or concatenated. `normalize` gives vectors of length 1.
+        embeddings, or from the end; several are averaged or concatenated. `normalize` gives vectors of length 1. Where
+        nobody says it, the mean is taken as it comes, or what a folder of sentence-transformers says.
         """
-        layers = checked(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        rows = [self.tokenizer.frame(found, length=self.length) for found in self.tokenizer.encode_batch(texts)]
-        every: NDArray[np.float32] | None = None
-        for group in similar_lengths([len(row) for row in rows]):
-            batch = self._batch([rows[place] for place in group])
-            with torch.inference_mode():
-                found = vectors(self.model.encoder, batch, pooling=pooling, layers=layers, combine=combine)
-            if normalize:
-                found = torch.nn.functional.normalize(found, dim=-1)
-            if every is None:
-                every = np.empty((len(rows), found.shape[-1]), np.float32)
-            every[group] = found.cpu().numpy()
-        cut = tuple(place for place, row in enumerate(rows) if any(row.cut))
-        return Embedded(np.empty((0, self.model.encoder.width), np.float32) if every is None else every, cut)
+        return self._embed(self._rows(texts), pooling=pooling, layers=layers, combine=combine, normalize=normalize)
 
-    def _batch(self, rows: Sequence[Row]) -> Batch:
-        length = max(map(len, rows))
-        return collate(rows, length=length, padding_id=self.tokenizer.padding_id).to(self.device)
+    def embed_ids(self, texts: Sequence[Sequence[int]], **options: Any) -> Embedded:
+        """As `embed`, of texts that are ids already, without special tokens."""
+        return self._embed([frame_ids(self.tokenizer, ids, length=self.length) for ids in texts], **options)
+
+    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> EmbeddedTokens:
+        """A vector for every token of each text, special tokens among them, as one layer has it."""
+        checked(self.model.encoder, pooling="mean", layers=[layer], combine="mean")
+        rows = self._rows(texts)
+        found = self.computing.compute(States(layer), [Item((row,)) for row in rows])
+        tokens = [tuple(map(self.tokenizer.token, row.ids.tolist())) for row in rows]
+        return EmbeddedTokens(found, tokens, _cut(rows))
+
+    def _embed(
+        self,
+        rows: Sequence[Row],
+        *,
+        pooling: Pooling | None = None,
+        layers: Sequence[int] = (-1,),
+        combine: Combine = "mean",
+        normalize: bool | None = None,
+    ) -> Embedded:
+        if pooling is None and self.sentence.unread:
+            raise BertsmithError(f"{self.sentence.unread}; name the pooling: mean, first or pooled")
+        pooling = pooling or cast(Pooling, self.sentence.pooling)
+        normalize = self.sentence.normalize if normalize is None else normalize
+        chosen = checked(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
+        found = self.computing.compute(Vectors(pooling, chosen, combine), [Item((row,)) for row in rows])
+        vectors = np.stack(found) if found else np.empty((0, self.model.encoder.width), np.float32)
+        return Embedded(normalized(vectors) if normalize else vectors, _cut(rows))
+
+    # Tokens.
+
+    def tokenize(self, texts: Sequence[str], *, specials: bool = True) -> list[Tokenized]:
+        """The tokens of each text, with the special tokens round it or without; nothing is cut."""
+        return [tokenized(self.tokenizer, found, specials=specials) for found in self.tokenizer.encode_batch(texts)]
+
+    def tokens_in(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, special ones among them; more than `length` are cut where texts are read."""
+        specials = sum(isinstance(part, int) for part in self.tokenizer.frame_parts.single)
+        return [len(found) + specials for found in self.tokenizer.encode_batch(texts)]
+
+    def _rows(self, texts: Sequence[str]) -> list[Row]:
+        return [self.tokenizer.frame(found, length=self.length) for found in self.tokenizer.encode_batch(texts)]
+
+
+def _cut(rows: Sequence[Row]) -> tuple[int, ...]:
+    return tuple(place for place, row in enumerate(rows) if any(row.cut))

@@ -30,10 +30,10 @@ FORMATS = (".npy", ".jsonl", ".parquet")
 class Wish:
     """How vectors are made of a model's layers; see `Predictor.embed`."""
 
-    pooling: str = "mean"
+    pooling: str | None = None
     layers: tuple[int, ...] = (-1,)
     combine: str = "mean"
-    normalize: bool = False
+    normalize: bool | None = None
 
 
 def layer_numbers(text: str) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class _Progressing:
     def __init__(self, predictor: Predictor, texts: Sequence[str], wish: Wish, *, quiet: bool) -> None:
         self.predictor, self.texts, self.wish, self.quiet = predictor, texts, wish, quiet
         self.cut: list[int] = []
-        several = wish.combine == "concat" and wish.pooling != "pooled"
+        several = wish.combine == "concat" and (wish.pooling or predictor.sentence.pooling) != "pooled"
         self.width = predictor.model.encoder.width * (len(wish.layers) if several else 1)
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
@@ -89,7 +89,7 @@ class _Progressing:
                 texts = self.texts[start : start + CHUNK]
                 found = self.predictor.embed(
                     texts,
-                    pooling=cast(Pooling, wish.pooling),
+                    pooling=cast(Pooling | None, wish.pooling),
                     layers=wish.layers,
                     combine=cast(Combine, wish.combine),
                     normalize=wish.normalize,
