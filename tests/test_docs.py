@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,3 +26,55 @@ def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_there_are_pages_with_code() -> None:
     assert {"prepare.md", "tokenizers.md", "corpora.md"} <= {page.name for page in PAGES}
+
+
+def verb_pages() -> Any:
+    spec = importlib.util.spec_from_file_location("verb_pages", DOCS / "verb_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_verb_and_flag_is_on_a_page() -> None:
+    made = verb_pages()
+    pages = made.pages()
+    commands = made.commands()
+    assert {"pretrain", "tokenizer train", "runs show", "export"} <= set(commands)
+    for verb, command in commands.items():
+        page = pages[f"{verb.split()[0]}.md"]
+        assert f"[`{verb}`]" in pages["index.md"]
+        assert f"$ bertsmith {verb} " in page
+        for parameter in command.params:
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                assert not name.startswith("-") or re.search(rf"{re.escape(name)}\b", page), f"{verb} {name}"
+
+
+def test_pages_of_verbs_are_written_once(tmp_path: Path) -> None:
+    made = verb_pages()
+    (tmp_path / "gone.md").write_text("a verb of old")
+    made.write(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    made.write(tmp_path)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert set(before) == set(made.pages())
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
+    for page in DOCS.rglob("*.md"):
+        name = str(page.relative_to(DOCS).with_suffix(""))
+        found = name in listed or (name.startswith("papers/") and "papers/*" in listed)
+        assert found or name == "index" or name.startswith(("verbs/", "_build/")), (
+            f"{name} is in no toctree of index.md"
+        )
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    words = ["-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "verbs" / "export.html").is_file()

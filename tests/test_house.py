@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pictures": set(),
     "pages": {"errors", "durable"},
     "devices": {"errors"},
+    "ceilings": set(),
     "counters": set(),
     "scores": {"errors", "types"},
     "batching": {"errors", "types"},
@@ -54,14 +55,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "effort"},
     "recipe_text": GROUND | {"recipe"},
     "checking": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "pretraining"},
-    "serve": GROUND | MODEL | {"text", "corpus", "weights", "devices", "tasks", "finetuning"},
+    "serve": GROUND
+    | MODEL
+    | {"text", "corpus", "weights", "devices", "tasks", "finetuning", "pages", "runs", "evaluating"},
+    "exporting": GROUND | MODEL | {"text", "weights", "serve"},
     "runs": GROUND | {"pages"},
     "terminal": GROUND | {"text", "corpus"},
     "terminal_studies": GROUND | {"terminal"},
     "terminal_answers": GROUND | {"terminal"},
+    "terminal_exports": GROUND | {"terminal"},
     "terminal_runs": GROUND | {"runs", "terminal"},
     "terminal_evaluation": GROUND | {"evaluating", "terminal"},
-    "doctor": GROUND | {"devices"},
+    "doctor": GROUND | {"devices", "ceilings"},
     "demo": GROUND
     | {
         "text",
@@ -80,7 +85,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": GROUND
     | {"text", "corpus", "run", "runs", "terminal", "terminal_runs", "doctor", "demo", "serve", "weights"}
     | {"pretraining", "recipe", "recipes", "recipe_text", "checking", "comparing", "finetuning", "trackers"}
-    | {"evaluating", "terminal_evaluation", "studies", "terminal_studies", "terminal_answers"},
+    | {"evaluating", "terminal_evaluation", "studies", "terminal_studies", "terminal_answers"}
+    | {"exporting", "terminal_exports"},
     "__main__": {"cli"},
 }
 WITHOUT_TORCH = {
@@ -102,6 +108,7 @@ WITHOUT_TORCH = {
     "terminal_runs",
     "terminal_studies",
     "terminal_answers",
+    "terminal_exports",
     "terminal_evaluation",
     "evaluating",
     "cli",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith.ceilings import measure
 from bertsmith.devices import choose_device
 
 PACKAGES = ("bertsmith", "torch", "numpy", "tokenizers", "safetensors", "pyarrow", "typer", "rich")
@@ -20,8 +21,11 @@ LEAST_FREE = 1 << 30  # bytes of disk under which nothing useful can be written
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
-def examine(asked: str = "auto") -> dict[str, Any]:
-    """All findings as plain values; `ok` says whether bertsmith can work here, `problems` why not."""
+def examine(asked: str = "auto", *, ceilings: bool = False) -> dict[str, Any]:
+    """All findings as plain values; `ok` says whether bertsmith can work here, `problems` why not.
+
+    `ceilings`: also what the device can do at most, which takes a while to measure.
+    """
     device = choose_device(asked)
     checks = [_numeric_check(device, dtype) for dtype in TOLERANCE]
     disk = shutil.disk_usage(os.getcwd())
@@ -44,6 +48,7 @@ def examine(asked: str = "auto") -> dict[str, Any]:
         "device_memory_bytes": torch.cuda.mem_get_info()[1] if device == "cuda" else None,
         "disk_free_bytes": disk.free,
         "numeric": checks,
+        **({"ceilings": measure(torch.device(device))} if ceilings else {}),
     }
 
 

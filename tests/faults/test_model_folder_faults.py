@@ -17,7 +17,8 @@ from faults.folder_campaigns import flips, hostile, truncations
 from faults.shard_world import Outcome
 from weights.folder_world import folder_in_memory, foreign
 
-from bertsmith.weights import foreign_files, huggingface, loading, safetensors_file, seal
+from bertsmith.weights import foreign_files, loading, safetensors_file, seal
+from bertsmith.weights.families.family import Family
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settings_are_believed(patch: pytest.MonkeyPatch) -> list[str]:
-    patch.setattr(huggingface, "_check_sizes", lambda *anything: None)
+    patch.setattr(Family, "check_sizes", lambda *anything: None)
     patch.setattr(loading, "_without_memory", lambda config: config.build())
     return ["hidden_size of 10**9", "intermediate_size of 10**9"]
 

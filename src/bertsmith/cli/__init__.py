@@ -11,7 +11,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import answers, corpora, evaluation, machine, models, recipes, runs, studies, training
+from bertsmith.cli import (
+    answers,
+    corpora,
+    evaluation,
+    exporting,
+    machine,
+    models,
+    recipes,
+    runs,
+    serving,
+    studies,
+    training,
+)
 from bertsmith.errors import BertsmithError, Lost, Stopped
 
 app = typer.Typer(
@@ -21,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for part in (corpora, recipes, training, evaluation, studies, models, answers, machine):
+for part in (corpora, recipes, training, evaluation, studies, models, answers, exporting, serving, machine):
     app.add_typer(part.app)
 app.add_typer(runs.app, name="runs")
 

@@ -23,18 +23,9 @@ def doctor(
 ) -> None:
     """Versions, device, memory, disk, and a numeric check of the device against the CPU."""
     from bertsmith import terminal
-    from bertsmith.devices import choose_device
     from bertsmith.doctor import examine
 
-    if gpu:
-        choose_device("cuda")  # an error in one line where there is none
-    facts = examine("cuda" if gpu else device)
-    if gpu:
-        import torch
-
-        from bertsmith.ceilings import measure
-
-        facts["ceilings"] = measure(torch.device("cuda"))
+    facts = examine("cuda" if gpu else device, ceilings=gpu)
     give(facts, as_json, lambda: terminal.doctor_card(facts))
     if not facts["ok"]:
         raise BertsmithError("; ".join(facts["problems"]))

@@ -1,0 +1,33 @@
+"""Runs one campaign against the server again, with the command that its failure printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from faults import server_campaigns
+
+
+def value_of(text: str) -> Any:
+    """A number, a truth value or a word."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def main(name: str, *options: str) -> int:
+    given = dict(option.split("=", 1) for option in options)
+    outcome = getattr(server_campaigns, name)(**{option: value_of(text) for option, text in given.items()})
+    print(outcome, *outcome.failures, sep="\n")
+    return 1 if outcome.failures or outcome.landed != outcome.asked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

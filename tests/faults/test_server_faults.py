@@ -1,0 +1,175 @@
+"""The server under faults (F9 to F12, F18): it answers, refuses or cuts, and builds that are broken on purpose do not.
+
+The short forms run with every test, beside whatever else the machine does: one that fails is tried once more. The long
+ones are marked slow, run with `make faults` against a server in a process of its own, and want a machine to themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+from faults.server_campaigns import (
+    Outcome,
+    malformed,
+    overload,
+    overload_at_work,
+    secrets_kept,
+    slow_callers,
+    stop_under_load,
+)
+from faults.server_load import once_each, request
+from faults.server_world import Process, served
+from serve.http.http_world import connected, post
+
+from bertsmith.errors import Stopped
+from bertsmith.serve.http.logs import Log
+
+SEED = 20
+
+
+def check(outcome: Outcome) -> None:
+    print(outcome)
+    assert outcome.landed == outcome.asked > 0, "\n".join([str(outcome), *outcome.failures])
+    assert not outcome.failures, "\n".join([str(outcome), *outcome.failures])
+
+
+def check_twice(campaign: Callable[..., Outcome], **options: Any) -> None:
+    outcome = campaign(**options)
+    check(campaign(**options) if outcome.failures else outcome)
+
+
+def check_broken(outcome: Outcome, *words: str) -> None:
+    print(outcome, *outcome.failures[:1], sep="\n")
+    for word in words:
+        assert any(word in failure for failure in outcome.failures), "this campaign does not notice a broken build"
+
+
+def test_twice_and_eight_times_the_load() -> None:
+    check_twice(overload, factor=2.0, share=0.9, seconds=2.0)
+    check_twice(overload, factor=8.0, share=0.5, seconds=2.0)
+
+
+def test_a_queue_without_end_and_instant_refusals_are_noticed() -> None:
+    check_broken(overload(factor=8.0, share=0.5, seconds=1.0, cost=0.1, how="unbounded"), "no answer in time")
+    check_broken(overload(factor=8.0, share=0.5, seconds=0.5, how="instant"), "a refusal came after 0.0")
+
+
+def test_slow_callers() -> None:
+    check_twice(slow_callers, count=18, seconds=1.0, within=4.0)
+
+
+def test_a_server_without_deadlines_is_noticed() -> None:
+    check_broken(slow_callers(count=6, seconds=0.3, within=2.5, how="patient"), "not cut within", "header", "reader")
+
+
+def test_stopped_under_load() -> None:
+    check_twice(stop_under_load, callers=16)
+
+
+def test_a_server_that_drops_what_it_let_in_is_noticed() -> None:
+    check_broken(stop_under_load(callers=16, how="drops", apart=False), "were lost")
+
+
+def test_whoever_leaves_is_not_worked_for() -> None:
+    lines: list[str] = []
+    with served(cost=0.4, log=Log(write=lines.append)) as address:
+        callers = [connected(address) for _ in range(6)]
+        for number, caller in enumerate(callers):
+            caller.sendall(post("/embed", {"inputs": "the cat"}))
+            time.sleep(0.1 if number == 0 else 0.01)  # the first is under way, the others wait for it
+        for caller in callers:
+            caller.close()
+        deadline = time.monotonic() + 10
+        while sum(" 499 " in line for line in lines) < 6:
+            assert time.monotonic() < deadline, lines
+            time.sleep(0.02)
+        assert httpx.post(f"{address}/embed", json={"inputs": "a mat"}, timeout=10).status_code == 200
+        counted = httpx.get(f"{address}/metrics").text
+    assert 'bertsmith_batch_seconds_count{model="words"} 2.0' in counted  # the first and the last
+
+
+def test_callers_that_wait_to_be_refused_are_bounded() -> None:
+    with served(cost=0.6, max_requests=1, max_rejections=2, rejection_seconds=0.4) as address:
+        load = asyncio.run(once_each(address, request({"inputs": "the cat"}), callers=6))
+    assert load.statuses == {200: 1, 429: 2, 503: 3}
+    assert load.quickest(429) >= 0.4
+    assert all(b"overloaded" in sample.body for sample in load.samples if sample.status != 200)
+
+
+def test_a_server_that_is_busy_is_well_and_one_that_hangs_is_not() -> None:
+    brief = mock.patch("bertsmith.serve.http.service.HEALTH_SECONDS", 2.0)
+    with brief, served(cost=3.0, max_requests=1) as address, connected(address) as caller:
+        caller.sendall(post("/embed", {"inputs": "the cat"}))
+        time.sleep(0.2)
+        assert httpx.get(f"{address}/health", timeout=10).status_code == 200
+        time.sleep(2.1)  # and nothing has been computed since
+        answer = httpx.get(f"{address}/health", timeout=10)
+        assert (answer.status_code, answer.json()["status"]) == (503, "failing")
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once() -> None:
+    with Process(cost=5.0, drain_seconds=60) as process, connected(process.wait_until_ready()) as caller:
+        caller.sendall(post("/embed", {"inputs": "the cat"}))
+        time.sleep(0.3)
+        process.stop()
+        time.sleep(0.5)
+        assert process.process.poll() is None
+        process.stop()
+        assert process.wait(4) == Stopped.exit_code
+
+
+def test_malformed_bytes() -> None:
+    check(malformed(count=60, seed=SEED))
+
+
+def test_a_server_that_believes_its_callers_is_noticed() -> None:
+    check_broken(malformed(count=20, seed=SEED, how="credulous"), "500")
+
+
+def test_secrets_are_kept() -> None:
+    check(secrets_kept())
+
+
+def test_a_talkative_log_is_noticed() -> None:
+    check_broken(secrets_kept(how="talkative"), "the text is in")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
+def test_overload_for_long(factor: float, share: float) -> None:
+    check(overload(factor=factor, share=share, seconds=20.0, cost=0.01, apart=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
+def test_overload_of_a_model_that_computes(factor: float, share: float) -> None:
+    check(overload_at_work(factor=factor, share=share, seconds=20.0))
+
+
+@pytest.mark.slow
+def test_many_slow_callers() -> None:
+    check(slow_callers(count=300, seconds=5.0, within=10.0, apart=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("callers", [1, 4, 16, 64, 128])
+def test_stopped_again_and_again(callers: int) -> None:
+    check(stop_under_load(callers=callers, cost=0.08 if callers < 16 else 0.02))
+
+
+@pytest.mark.slow
+def test_a_process_that_drops_what_it_let_in_is_noticed() -> None:
+    check_broken(stop_under_load(callers=16, how="drops"), "status 75", "were lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_many_malformed_bytes(seed: int) -> None:
+    check(malformed(count=200, seed=seed, apart=True))
