@@ -19,6 +19,7 @@ console = Console(highlight=False)
 SHADES = ("black on bright_cyan", "black on bright_yellow")  # neighbouring tokens, so that their borders show
 UNKNOWN = "white on red"
 MOST_ROWS = 40
+WIDE = 110  # columns of a terminal that has room for all numbers of a recipe
 
 
 def table(facts: Mapping[str, Any], *, title: str = "") -> None:
@@ -220,11 +221,14 @@ def embedded(facts: Mapping[str, Any]) -> None:
 
 
 def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each; what a narrow terminal has no room for is in the recipe itself."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("recipe", "parameters", "length", "rows", "steps", "about"):
-        grid.add_column(heading, justify="left" if heading in ("recipe", "about") else "right")
+    counts = ("parameters", "length", "rows", "steps") if console.width >= WIDE else ("parameters",)
+    for heading in ("recipe", *counts, "about"):
+        words = heading in ("recipe", "about")
+        grid.add_column(heading, justify="left" if words else "right", no_wrap=heading != "about")
     for one in recipes:
-        numbers = (f"{one[name]:,}" for name in ("parameters", "length", "rows", "steps"))
+        numbers = (f"{one[name]:,}" for name in counts)
         grid.add_row(Text(one["recipe"], "bold"), *numbers, Text(one["about"], "dim"))
     console.print(grid)
 
