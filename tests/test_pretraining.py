@@ -60,10 +60,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Sums over one and over two threads differ in their last bits, and other tests may have set another number."""
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
@@ -98,7 +98,7 @@ def stop_after(steps: int, work: Callable[[], Any]) -> None:
 @pytest.fixture(scope="module")
 def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     found = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
     assert found["steps"] == 16
     return folder
@@ -123,7 +123,7 @@ def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_
     command += ["--data", str(shards), "-o", str(tmp_path / "run"), "--device", "cpu", "-q"]
     events = tmp_path / "run" / "events.jsonl"
     for kill, after in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
-        threads = os.environ | {"OMP_NUM_THREADS": "2"}
+        threads = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=threads)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:

@@ -90,6 +90,7 @@ def test_shapes_are_named_and_nothing_of_this_machine_is_in_it(exported: tuple[P
         assert word not in data
 
 
+@pytest.mark.slow
 def test_weights_beside_the_graph(
     exported: tuple[Path, Any], judge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

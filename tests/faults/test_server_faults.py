@@ -55,8 +55,12 @@ def test_twice_and_eight_times_the_load() -> None:
     check_twice(overload, factor=8.0, share=0.5, seconds=2.0)
 
 
-def test_a_queue_without_end_and_instant_refusals_are_noticed() -> None:
+@pytest.mark.slow
+def test_a_queue_without_end_is_noticed() -> None:
     check_broken(overload(factor=8.0, share=0.5, seconds=1.0, cost=0.1, how="unbounded"), "no answer in time")
+
+
+def test_instant_refusals_are_noticed() -> None:
     check_broken(overload(factor=8.0, share=0.5, seconds=0.5, how="instant"), "a refusal came after 0.0")
 
 

@@ -110,6 +110,7 @@ def test_it_is_fine_tuned(road: Path) -> None:
     assert said.stdout.count("iron") + said.stdout.count("anvil") >= 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["share_attention", "nsp"])
 def test_ablations_train_and_are_used(name: str, road: Path) -> None:
     where = ["-d", road / "shards", "-o", road / name, "--device", "cpu"]

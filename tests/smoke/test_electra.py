@@ -122,6 +122,7 @@ def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
         assert ours == theirs
 
 
+@pytest.mark.slow
 def test_a_second_stage_takes_both_networks(base: Path) -> None:
     shorter = ["plan.steps=1", "plan.warmup=0", "plan.rate=0", "evaluate_every=0", f"start={base / 'run' / 'last'}"]
     done(*pretraining(base, base / "second"), *shorter)

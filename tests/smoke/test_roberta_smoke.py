@@ -101,6 +101,7 @@ def test_it_is_fine_tuned(road: Path) -> None:
     assert said[0]["label"] == "iron"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sentence_pair", "segment_pair", "doc_sentences"])
 def test_the_other_formats_of_input(name: str, road: Path) -> None:
     where = ["-d", road / "shards", "-o", road / name, "--device", "cpu"]
