@@ -326,7 +326,7 @@ def test_every_batch_is_told_of() -> None:
         ("spell", 2, 20),
         ("spell", 1, 3),
     ]
-    assert all(facts.seconds >= 0 and facts.places == facts.tokens for facts in told)
+    assert all(facts.seconds >= 0 for facts in told)
 
 
 def test_closing_finishes_what_waits() -> None:

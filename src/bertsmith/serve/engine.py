@@ -81,11 +81,6 @@ class Facts:
     tokens: int
     seconds: float
 
-    @property
-    def places(self) -> int:
-        """Computed places: as many as tokens, since nothing is padded."""
-        return self.tokens
-
 
 @dataclass(eq=False)
 class _Request:
