@@ -186,7 +186,7 @@ def theirs(kind: str, recipe: Recipe, rows: int, length: int, dropout: float, wo
         config._attn_implementation = "sdpa"
         model: Any = transformers.ModernBertForMaskedLM(config)
     else:
-        layers, width = bert.SIZES[recipe.name.split("/")[1]]
+        layers, width = bert.Config.sizes[recipe.name.split("/")[1]]
         config = transformers.BertConfig(
             vocab_size=vocabulary,
             hidden_size=width,

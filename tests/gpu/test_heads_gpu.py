@@ -57,8 +57,9 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).cuda().train(), packed().to("cuda")
     compiled = torch.compile(model, dynamic=False)
-    with torch.autocast("cuda", torch.bfloat16):
-        compiled(batch).mean().backward()
+    with torch.autocast("cuda", torch.bfloat16):  # forward alone, as in `Passes.learn`
+        loss = compiled(batch).mean()
+    loss.backward()
     model.zero_grad()
     torch.cuda.set_sync_debug_mode("error")
     try:
