@@ -103,7 +103,7 @@ def theirs(asked: list[Asked], options: argparse.Namespace, *, compiled: bool) -
     """transformers' model in the loop of its script, without its logging."""
     import transformers
 
-    layers, width = bert.SIZES[options.size]
+    layers, width = bert.Config.sizes[options.size]
     config = transformers.BertConfig(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64, intermediate_size=4 * width
     )
