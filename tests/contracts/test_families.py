@@ -46,7 +46,7 @@ def test_names_of_every_class_are_there_once_and_lead_back(name: str, architectu
     heads = tuple(model.objectives)
     theirs = [each for ours in model.state_dict() for each in family.their_names(ours, heads=heads)]
     assert len(theirs) == len(set(theirs))
-    beginnings = (family.prefix, family.pooler(heads), *(family.heads[head] for head in heads))
+    beginnings = (family.prefix, family.pooler(heads), *family.beginnings(heads))
     assert all(each.startswith(beginnings) for each in theirs)
     save_model(model, tokenizer(), tmp_path / "m")
     again, _, facts = open_model(tmp_path / "m")
@@ -55,7 +55,7 @@ def test_names_of_every_class_are_there_once_and_lead_back(name: str, architectu
     same_weights(model, again)
     assert again.encoder.config == model.encoder.config
     written = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert written["model_type"] == name
+    assert written["model_type"] == family.model_type
     encoder, _, _ = open_model(tmp_path / "m", objectives=())
     assert list(encoder.objectives) == []
 

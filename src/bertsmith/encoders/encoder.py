@@ -22,7 +22,7 @@ class Encoder(nn.Module):
     width: int
     layers: int  # of an encoding that keeps them, embeddings not counted
     positions: int  # the longest text that it takes
-    segments: int
+    segments: int  # kinds of text that it tells apart; 0: it does not look at them
     causal: bool  # a place sees only what stands before it
     pools: bool  # it can make one vector of each text
     style: Style
@@ -69,7 +69,10 @@ class Encoder(nn.Module):
             )
         if torch.compiler.is_compiling() or batch.ids.device.type != "cpu":
             return
-        for what, numbers, limit in (("token", batch.ids, len(self.table)), ("segment", batch.segments, self.segments)):
+        known = {"token": (batch.ids, len(self.table)), "segment": (batch.segments, self.segments)}
+        for what, (numbers, limit) in known.items():
+            if not limit:
+                continue
             least, most = (int(bound) for bound in numbers.aminmax())
             if least < 0 or most >= limit:
                 wrong = least if least < 0 else most

@@ -55,11 +55,14 @@ class TransformerSettings:
     padding_id: int = 0  # the token whose vector does not learn
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
+    fewest_segments: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "vocabulary_size", "positions", "segments", "inner", "table_width"):
+        for name in ("layers", "width", "heads", "vocabulary_size", "positions", "inner", "table_width"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('inner', 'feed_forward')}={getattr(self, name)} must be at least 1")
+        if self.segments < self.fewest_segments:
+            raise ConfigError(f"segments={self.segments} must be at least {self.fewest_segments}")
         if self.width % self.heads:
             raise ConfigError(
                 f"width={self.width} cannot be split among heads={self.heads}: it must be a multiple of it"
@@ -115,6 +118,11 @@ class TransformerSettings:
         """The row of the position table that a text's first token takes; those before it are nobody's."""
         return 0
 
+    @property
+    def position_table(self) -> bool:
+        """Whether positions are learned, as rows of a table."""
+        return True
+
     def make_pooler(self) -> Pooler:
         """What makes one vector of a text's first one."""
         return Pooler(self.width)
@@ -142,8 +150,8 @@ class TransformerEncoder(Encoder):
         narrow = config.table_width
         self.embeddings = Embeddings(
             nn.Embedding(config.vocabulary_size, narrow, padding_idx=config.padding_id),
-            nn.Embedding(config.first_position + config.positions, narrow),
-            nn.Embedding(config.segments, narrow),
+            nn.Embedding(config.first_position + config.positions, narrow) if config.position_table else None,
+            nn.Embedding(config.segments, narrow) if config.segments else None,
             norm=config.style.norm(narrow),
             dropout=config.dropout,
             first_position=config.first_position,

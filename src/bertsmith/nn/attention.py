@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 
+from bertsmith.nn.rotary import Turns
+
 Kernel = Literal["variable", "dense", "runs", "masked", "explicit"]
 HALF = (torch.bfloat16, torch.float16)
 
@@ -32,6 +34,7 @@ class Sight:
     longest: int
     mask: Tensor | None  # [B, 1, L, L] bool, where the kernel needs one
     runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
+    turns: Turns | None = None  # of queries and keys, where these carry the positions
 
 
 def choose_kernel(
@@ -102,16 +105,18 @@ def look(
 class Attention(nn.Module):
     """Multi-head self-attention with one matrix for queries, keys and values (Vaswani et al. 2017, §3.2)."""
 
-    def __init__(self, *, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, *, width: int, heads: int, dropout: float, biases: bool = True) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width, bias=biases)
+        self.output = nn.Linear(width, width, bias=biases)
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
         q_THK, k_THK, v_THK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1).unbind(1)
+        if sight.turns is not None:
+            q_THK, k_THK = sight.turns(q_THK), sight.turns(k_THK)
         probabilities_BHLL = None
         if sight.kernel == "variable":
             seen_THK = _variable(q_THK, k_THK, v_THK, sight)

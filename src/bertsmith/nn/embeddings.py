@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Embeddings(nn.Module):
-    """The sum of three learned tables, normalised (P-BERT §3, figure 2).
+    """The sum of three learned tables, normalised (P-BERT §3, figure 2); positions and segments may be absent.
 
     `project`: from the tables' width to the model's where they are narrower (P-ALBERT §3.1), for the encoder to call.
     """
@@ -14,8 +14,8 @@ class Embeddings(nn.Module):
     def __init__(
         self,
         tokens: nn.Embedding,
-        positions: nn.Embedding,
-        segments: nn.Embedding,
+        positions: nn.Embedding | None,
+        segments: nn.Embedding | None,
         *,
         norm: nn.LayerNorm,
         dropout: float,
@@ -33,7 +33,10 @@ class Embeddings(nn.Module):
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
         """The vectors [T, E] of flat places, below `project`."""
-        positions_T = positions_T + self.first_position if self.first_position else positions_T
-        sum_TE = self.tokens(ids_T) + self.positions(positions_T) + self.segments(segments_T)
+        sum_TE = self.tokens(ids_T)
+        if self.positions is not None:
+            sum_TE = sum_TE + self.positions(positions_T + self.first_position if self.first_position else positions_T)
+        if self.segments is not None:
+            sum_TE = sum_TE + self.segments(segments_T)
         embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
         return embedded_TE

@@ -21,6 +21,7 @@ class Style:
     dropout: float = 0.0  # of blocks: on what each half of one adds
     attention_dropout: float = 0.0  # of blocks: on probabilities
     of_words: str = ""  # activation of the head for words, where it is another one
+    biases: bool = True  # of norms, of matrices in blocks, and of the one in the head for words
 
     def __post_init__(self) -> None:
         activation(self.activation)
@@ -30,7 +31,7 @@ class Style:
 
     def norm(self, width: int) -> nn.LayerNorm:
         """A LayerNorm in this style."""
-        return nn.LayerNorm(width, eps=self.epsilon)
+        return nn.LayerNorm(width, eps=self.epsilon, bias=self.biases)
 
     def initialise(self, part: nn.Module) -> None:
         """Matrices and tables from a normal distribution, biases 0, norms 1 and 0.
@@ -46,8 +47,7 @@ class Style:
                     )
                 else:
                     nn.init.normal_(module.weight, std=self.deviation)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
             if isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
+            if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
                 nn.init.zeros_(module.bias)

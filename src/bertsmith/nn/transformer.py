@@ -1,6 +1,11 @@
-"""The Transformer block with its norms after the sums. T flat places, R places that are read, D width."""
+"""The Transformer block, with its norms after the sums or before its halves.
+
+T flat places, R places that are read, D width, F feed-forward width.
+"""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -12,15 +17,29 @@ from bertsmith.nn.style import Style
 class FeedForward(nn.Module):
     """Two matrices with an activation between them, at each place alone (Vaswani et al. 2017, §3.3)."""
 
+    parts: ClassVar[int] = 1  # of the inner width each, that the first matrix gives
+
     def __init__(self, *, width: int, inner: int, style: Style) -> None:
         super().__init__()
-        self.expand = nn.Linear(width, inner)
-        self.contract = nn.Linear(inner, width)
+        self.expand = nn.Linear(width, self.parts * inner, bias=style.biases)
+        self.contract = nn.Linear(inner, width, bias=style.biases)
         self.activation = activation(style.activation)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
         out_TD: Tensor = self.contract(self.activation(self.expand(x_TD)))
+        return out_TD
+
+
+class GatedFeedForward(FeedForward):
+    """One half of what the first matrix gives, activated, opens and shuts the other half (Shazeer 2020, §2)."""
+
+    parts = 2
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """[T, D] -> [T, D]."""
+        gate_TF, open_TF = self.expand(x_TD).chunk(2, -1)
+        out_TD: Tensor = self.contract(self.activation(gate_TF) * open_TF)
         return out_TD
 
 
@@ -54,10 +73,37 @@ class Block(nn.Module):
         return x_RD, probabilities_BHLL
 
 
+class PreNormBlock(nn.Module):
+    """Attention and feed-forward, each with a norm before it and a way round both (Xiong et al. 2020).
+
+    x ─┬─ norm ─ attention ─ dropout ─ + ─┬─ norm ─ feed_forward ─ dropout ─ + ─ output_norm →
+       └───────────────────────────────┘  └──────────────────────────────────┘
+    `first`: what comes in is normed already. `last`: what goes out is normed, as in no other block.
+    """
+
+    def __init__(
+        self, *, attention: Attention, feed_forward: FeedForward, width: int, style: Style, first: bool, last: bool
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.Identity() if first else style.norm(width)
+        self.attention = attention
+        self.feed_forward_norm = style.norm(width)
+        self.feed_forward = feed_forward
+        self.output_norm = style.norm(width) if last else nn.Identity()
+        self.dropout = nn.Dropout(style.dropout)
+
+    def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """See `Block.forward`: everything is computed at the places alone but what attention sees there."""
+        seen_RD, probabilities_BHLL = self.attention(self.attention_norm(x_TD), sight, places)
+        x_RD = (x_TD if places is None else x_TD.index_select(0, places)) + self.dropout(seen_RD)
+        x_RD = x_RD + self.dropout(self.feed_forward(self.feed_forward_norm(x_RD)))
+        return self.output_norm(x_RD), probabilities_BHLL
+
+
 def make_block(*, width: int, heads: int, inner: int, style: Style) -> Block:
     """A block of that shape in that style."""
     return Block(
-        attention=Attention(width=width, heads=heads, dropout=style.attention_dropout),
+        attention=Attention(width=width, heads=heads, dropout=style.attention_dropout, biases=style.biases),
         feed_forward=FeedForward(width=width, inner=inner, style=style),
         width=width,
         style=style,

@@ -22,7 +22,7 @@ class Words(Objective):
         self, *, width: int, vocabulary_size: int, table_width: int | None, style: Style, weight: float
     ) -> None:
         super().__init__(weight=weight)
-        self.transform = nn.Linear(width, table_width or width)
+        self.transform = nn.Linear(width, table_width or width, bias=style.biases)
         self.activation = activation(style.of_words or style.activation)
         self.norm = style.norm(table_width or width)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))

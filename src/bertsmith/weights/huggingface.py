@@ -24,11 +24,10 @@ def check_family(config: Mapping[str, Any], path: Path) -> tuple[Family, tuple[s
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
     kind = _kind(config, named)
-    family = families.find(kind) if isinstance(kind, str) and kind in families.names() else None
-    own = config.get("model_type") == OWN
+    family, own = families.of_type(kind), config.get("model_type") == OWN
     if family is None or not (own or all(name.startswith(family.classes) for name in named)):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
-        known = family.architectures if family else families.names()
+        known = family.architectures if family else [families.find(name).model_type for name in families.names()]
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
     said.usual("add_cross_attention", False)
     said.usual("pruned_heads", {})
@@ -38,17 +37,20 @@ def check_family(config: Mapping[str, Any], path: Path) -> tuple[Family, tuple[s
 
 
 def _kind(config: Mapping[str, Any], named: list[str]) -> Any:
-    """The family's name, as a config says it."""
+    """The family's model type, as a config says it; our own folders say the encoder's name."""
     if config.get("model_type") == OWN:
         ours = config.get(OWN)
-        return ours.get("encoder", USUAL) if isinstance(ours, dict) else USUAL
+        name = ours.get("encoder", USUAL) if isinstance(ours, dict) else USUAL
+        return families.find(name).model_type if name in families.names() else name
     if "model_type" in config:
         return config["model_type"]
-    begun = [name for name in families.names() if named and named[0].startswith(families.find(name).classes)]
+    found = map(families.find, families.names())
+    begun = [family.model_type for family in found if named and named[0].startswith(family.classes)]
     return begun[0] if begun else USUAL
 
 
 def config_contents(family: Family, config: TransformerSettings, *, architecture: str, stored: str) -> dict[str, Any]:
     """config.json without the heads; `stored` is the type of the weights, such as float32."""
     # 4.55 and older called it torch_dtype and do without it
-    return {"architectures": [architecture], "model_type": family.name, "dtype": stored, **family.contents(config)}
+    kind = {"architectures": [architecture], "model_type": family.model_type, "dtype": stored}
+    return {**kind, **family.contents(config)}

@@ -207,7 +207,7 @@ class Loading:
         used = [name for names in parts.values() for name in names]
         missing = sorted(set(used) - set(self.names)) or [ours for ours, names in parts.items() if not names]
         if missing:
-            head = missing[-1].startswith((*self.family.heads.values(), OWN_PREFIX, OURS))
+            head = missing[-1].startswith((*self.family.beginnings(self.family.heads), OWN_PREFIX, OURS))
             hint = "; heads that are to begin anew are asked for as new_heads" if head else ""
             raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
         self._check_leftover(set(self.names) - set(used), new=new, complete=complete)
@@ -223,7 +223,7 @@ class Loading:
     def _check_leftover(self, leftover: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
         """Whoever asks for certain heads leaves the others out; otherwise, and in the encoder, nothing may be left."""
         heads = [head for head in self.family.heads if f"objectives.{head}." in new]
-        begun = (*(self.family.heads[head] for head in heads), *(f"{OWN_PREFIX}{head}." for head in heads))
+        begun = (*self.family.beginnings(heads), *(f"{OWN_PREFIX}{head}." for head in heads))
         prefix, pooler = self.family.prefix, f"{self.family.pooler(())}."
         wrong = sorted(
             name

@@ -31,7 +31,7 @@ def model_card(
     theirs = architecture != OWN_ARCHITECTURE
     front: dict[str, object] = {
         "library_name": "transformers" if theirs else "bertsmith",
-        "tags": [family.name, "bertsmith"],
+        "tags": [family.model_type, "bertsmith"],
     }
     tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
     front |= {"pipeline_tag": tasks[0]} if tasks else {}
@@ -45,7 +45,7 @@ def model_card(
     ]
     article = "An" if family.title[0] in "AEIOU" else "A"
     kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
-    kind = kind if theirs else "with a head that only bertsmith has"
+    kind = kind if theirs else "with parts that only bertsmith has"
     lines += [f"{article} {family.title} model written by bertsmith, {kind}.", ""]
     lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")

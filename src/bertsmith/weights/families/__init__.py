@@ -1,4 +1,4 @@
-"""One file = one family of models as transformers has it; its name is the encoder's here and the model type there.
+"""One file = one family of models as transformers has it; its name is the encoder's here, mostly the model type there.
 
 `family.py` is what every family is. Everything else in `weights` asks the family of the model at hand.
 """
@@ -23,6 +23,11 @@ def find(name: str) -> Family:
     """The family of that name."""
     found: Family = importlib.import_module(f"{__name__}.{name}").FAMILY
     return found
+
+
+def of_type(model_type: object) -> Family | None:
+    """The family that transformers calls so, if it is one of these."""
+    return next((family for family in map(find, names()) if family.model_type == model_type), None)
 
 
 def family_of(settings: Any) -> Family:

@@ -31,13 +31,14 @@ Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by transformers' names
 class Family:
     """One family. A file of this folder holds it as `FAMILY`; what is not BERT's way there is a method of its own."""
 
-    name: str  # of its file here, of its encoder, and of transformers' model type
+    name: str  # of its file here and of its encoder
+    model_type: str = ""  # transformers' name of it; the same where absent
     title: str  # as the paper spells it
     classes: str  # how the names of transformers' classes begin
     prefix: str  # before the encoder's weights wherever there is a head
     encoder: type[TransformerSettings]
     architectures: Mapping[str, tuple[str, ...]]  # transformers' class -> the objectives whose heads it has
-    heads: Mapping[str, str]  # objective -> how the weights of its head begin
+    heads: Mapping[str, str | tuple[str, ...]]  # objective -> how the weights of its head begin
     modules: Mapping[str, str | tuple[str, ...]]  # ours -> theirs, or those that are stacked; {} for each number
     unwritten: tuple[str, ...] = ()  # beginnings of names of ours that have no place in a folder
     buffers: frozenset[str] = frozenset()  # tensors of old folders that are counted, not learned
@@ -47,7 +48,15 @@ class Family:
     defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that a config may leave out
     tensors_per_layer: int = 16
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_type", self.model_type or self.name)
+
     # --- names of weights ------------------------------------------------------------------------------------------
+
+    def beginnings(self, heads: Iterable[str]) -> tuple[str, ...]:
+        """How the weights of these heads begin."""
+        found = [self.heads[head] for head in heads]
+        return tuple(begin for some in found for begin in ((some,) if isinstance(some, str) else some))
 
     @property
     def table(self) -> str:

@@ -1,0 +1,223 @@
+"""Every switch of `modern` alone changes its own part; with all of them turned back it is BERT."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from model_world import SIZE, VOCABULARY, apart, config, random_batch, random_rows, shaken
+
+from bertsmith.batching import in_one_line
+from bertsmith.encoders import modern
+from bertsmith.errors import ConfigError
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.recipe import with_overrides
+from bertsmith.recipes import find
+from bertsmith.types import Batch
+
+SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": SIZE, "positions": 60}
+AS_BERT: dict[str, Any] = {
+    "norm": "after",
+    "gated": False,
+    "rotary": False,
+    "biases": True,
+    "segments": 2,
+    "pooler": True,
+}
+SWITCHES = ("norm", "gated", "rotary", "biases")
+ALL = [dict(zip(SWITCHES, how, strict=True)) for how in itertools.product(("before", "after"), *[(True, False)] * 3)]
+LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
+
+
+def settings(**changes: Any) -> modern.Config:
+    return modern.Config(**SMALL | changes)
+
+
+def small(**changes: Any) -> modern.Modern:
+    return shaken(settings(**changes).build()).eval()
+
+
+def shapes(**changes: Any) -> set[tuple[str, tuple[int, ...]]]:
+    state = Model.build(settings(**changes), [masked_lm.Config()]).state_dict()
+    return {(name, tuple(weight.shape)) for name, weight in state.items()}
+
+
+def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
+    first = int(batch.firsts[number])
+    return top[first : first + int((batch.samples == number).sum())]
+
+
+def test_turned_back_it_is_bert() -> None:
+    bert = shaken(config(positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
+    ours = settings(**AS_BERT, feed_forward=64, epsilon=1e-12).build().eval()
+    ours.load_state_dict(bert.state_dict())
+    for pack in (False, True):
+        batch = random_batch(LENGTHS, length=40, pack=pack)
+        mine, other = ours(batch, keep_layers=True), bert(batch, keep_layers=True)
+        assert all(torch.equal(*pair) for pair in zip(mine.layers, other.layers, strict=True))
+        assert torch.equal(mine.pooled, other.pooled)
+
+
+def test_each_switch_changes_its_own_weights_and_no_others() -> None:
+    usual = shapes()
+    blocks = [f"encoder.blocks.{layer}" for layer in range(3)]
+    feed_forward = {(f"{block}.feed_forward.expand.weight", (256, 32)) for block in blocks}
+    feed_forward |= {(f"{block}.feed_forward.contract.weight", (32, 128)) for block in blocks}
+    norms = {("encoder.blocks.2.output_norm.weight", (32,))}, {("encoder.blocks.0.attention_norm.weight", (32,))}
+    matrices = ("attention.qkv", "attention.output", "feed_forward.expand", "feed_forward.contract")
+    biased = {f"{block}.{matrix}" for block in blocks for matrix in matrices}
+    biased |= {name.removesuffix(".weight") for name, _ in usual if "norm.weight" in name}
+    biased |= {"objectives.masked_lm.transform"}
+    assert usual - shapes(norm="after") == norms[0]
+    assert shapes(norm="after") - usual == norms[1]
+    assert feed_forward <= usual
+    plain = {(name, (128, 32) if "expand" in name else shape) for name, shape in feed_forward}
+    assert shapes(gated=False) == usual - feed_forward | plain
+    assert shapes(rotary=False) - usual == {("encoder.embeddings.positions.weight", (60, 32))}
+    assert {name.removesuffix(".bias") for name, _ in shapes(biases=True) - usual} == biased
+    assert shapes(segments=2) - usual == {("encoder.embeddings.segments.weight", (2, 32))}
+    assert {name for name, _ in shapes(pooler=True) - usual} == {"encoder.pooler.weight", "encoder.pooler.bias"}
+    for change in ({"rotary": False}, {"biases": True}, {"segments": 2}, {"pooler": True}):
+        assert usual < shapes(**change)
+    assert shapes(depth_scaled=True) == shapes(rotary_base=99.0) == usual
+
+
+def count(made: modern.Config) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in made.build().parameters())
+
+
+def test_gates_keep_the_number_of_weights() -> None:
+    for width, inner in ((128, 384), (256, 704), (512, 1408), (768, 2048), (1024, 2752)):
+        gated, plain = (settings(width=width, heads=width // 64, gated=gated) for gated in (True, False))
+        assert (gated.inner, plain.inner) == (inner, 4 * width)
+        assert 1 <= count(gated) / count(plain) < 1.09, width  # the rounding of the smallest
+    assert settings(feed_forward=100).inner == settings(feed_forward=100, gated=False).inner == 100
+
+
+def test_sizes() -> None:
+    base, large = (modern.Config.size(name, vocabulary_size=50_368) for name in ("base", "large"))
+    assert (base.layers, base.width, base.heads, base.inner) == (22, 768, 12, 1152)
+    assert (large.layers, large.width, large.heads, large.inner) == (28, 1024, 16, 2624)
+    assert count(base) == 50_368 * 768 + 22 * (4 * 768**2 + 3 * 768 * 1152 + 2 * 768) + 768
+    tiny = modern.Config.size("small", vocabulary_size=100)
+    assert (tiny.layers, tiny.width, tiny.heads, tiny.inner) == (4, 512, 8, 1408)
+
+
+@pytest.mark.parametrize("how", ALL, ids=lambda how: " ".join(str(value) for value in how.values()))
+def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None:
+    """Alone in full rows, padded, packed, in one line, with probabilities kept, and only where it is read."""
+    encoder = small(**how)
+    rows = random_rows(LENGTHS)
+    padded, packed, line = (
+        random_batch(LENGTHS, length=40),
+        random_batch(LENGTHS, length=40, pack=True),
+        in_one_line(rows),
+    )
+    assert len(packed.ids) < len(LENGTHS)
+    tops = {name: encoder(batch).top for name, batch in (("padded", padded), ("packed", packed), ("line", line))}
+    explicit = encoder(packed, keep_attentions=True)
+    assert apart(explicit.top, tops["packed"]) < 1e-5
+    for number, row in enumerate(rows):
+        alone = in_one_line([row]).replace(full=True, runs=())
+        assert encoder._sight(alone, explicit=False).kernel == "dense"
+        wanted = encoder(alone).top
+        for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):
+            assert apart(text(batch, tops[name], number), wanted) < 1e-5, name
+    places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
+    some = encoder(packed, places=places)
+    assert len(some.top) == 6
+    for name, asked in places.items():
+        assert apart(some.at(name), tops["packed"][asked]) < 1e-5
+
+
+@pytest.mark.parametrize("change", [{"norm": "after"}, {"norm": "after", "rotary": False, "gated": False}], ids=str)
+def test_it_compiles_whole_with_norms_after(change: dict[str, Any]) -> None:
+    encoder, batch = small(**change), random_batch(LENGTHS, length=40, pack=True)
+    torch.compiler.reset()
+    compiled = torch.compile(encoder, fullgraph=True, backend="eager")
+    places = {"one": torch.tensor([3, 0, 0, 90])}
+    assert apart(compiled(batch, places=places).at("one"), encoder(batch, places=places).at("one")) < 1e-6
+
+
+def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
+    batch = random_batch(LENGTHS, length=40)
+    later = batch.replace(positions=batch.positions + 20)
+    stretched = batch.replace(positions=2 * batch.positions)
+    for rotary in (True, False):
+        encoder = small(rotary=rotary, positions=90)
+        before = encoder(batch).top
+        assert (apart(encoder(later).top, before) < 1e-4) == rotary
+        assert apart(encoder(stretched).top, before) > 1e-2
+    faster, slower = (small(rotary_base=base) for base in (50.0, 10_000.0))
+    assert apart(faster(batch).top, slower(batch).top) > 1e-2
+
+
+def test_segments_are_looked_at_only_where_there_are_some() -> None:
+    batch = random_batch(LENGTHS, length=40)
+    other = batch.replace(segments=1 - batch.segments)
+    assert torch.equal(small()(batch).top, small()(other).top)
+    assert apart(small(segments=2)(batch).top, small(segments=2)(other).top) > 1e-2
+
+
+def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
+    objectives = [masked_lm.Config(), next_sentence.Config()]
+    with pytest.raises(ConfigError, match="needs an encoder with a pooler"):
+        Model.build(settings(), objectives)
+    model = Model.build(settings(pooler=True, segments=2), objectives, vocabulary=VOCABULARY)
+    batch = model.hide(random_batch(LENGTHS, length=40, pack=True))
+    loss = model(batch)
+    loss.mean().backward()
+    assert set(loss.sums) == {"masked_lm", "next_sentence"}
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+@pytest.mark.parametrize("norm", ["before", "after"])
+def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> None:
+    made = []
+    for depth_scaled in (False, True):
+        torch.manual_seed(0)
+        made.append(settings(norm=norm, depth_scaled=depth_scaled, layers=8).build().state_dict())
+    usual, scaled = made
+    added = {name for name in usual if name.endswith(("attention.output.weight", "feed_forward.contract.weight"))}
+    assert len(added) == 16
+    for name, weight in usual.items():
+        wanted = weight / math.sqrt(16) if name in added else weight
+        assert torch.equal(scaled[name], wanted), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm": "between"}, "norm=between must be one of before, after"),
+        ({"width": 36, "heads": 4}, "rotary=true turns pairs of numbers: width=36 over heads=4 must be even"),
+        ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
+        ({"segments": -1}, "segments=-1 must be at least 0"),
+    ],
+)
+def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(**changes)
+    settings(width=36, heads=4, rotary=False)
+
+
+def test_every_switch_is_a_setting_of_its_own_on_the_command_line() -> None:
+    usual = find("modern/small")
+    changes = {
+        "norm": "after",
+        "gated": "false",
+        "rotary": "false",
+        "biases": "true",
+        "pooler": "true",
+        "segments": "2",
+    }
+    for name, value in changes.items():
+        made = with_overrides(usual, [f"encoder.{name}={value}"]).encoder
+        differing = {key for key, other in vars(made).items() if other != getattr(usual.encoder, key)}
+        assert differing == {name}
+    with pytest.raises(ConfigError, match=r"encoder\.norm"):
+        with_overrides(usual, ["encoder.norm=behind"])

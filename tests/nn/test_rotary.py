@@ -1,0 +1,75 @@
+"""Turned queries and keys: lengths stay, products depend on the distance alone, each text counts from its own start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from model_world import apart
+from nn.test_attention import in_a_loop
+
+from bertsmith.nn import attention as room
+from bertsmith.nn.attention import Attention, Kernel, see
+from bertsmith.nn.rotary import Turns, turns
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def exact(positions: torch.Tensor, *, base: float = 100.0) -> Turns:
+    found = turns(positions, head_width=8, base=base)
+    return Turns(found.cosine.double(), found.sine.double())
+
+
+def test_pairs_are_turned_by_their_own_angle() -> None:
+    x = drawn(5, 3, 8)
+    found = exact(torch.tensor([0, 1, 2, 7, 100]))(x)
+    assert torch.equal(found[0], x[0])
+    points, turned = (torch.complex(*part.chunk(2, -1)) for part in (x, found))
+    for place, position in enumerate((0, 1, 2, 7, 100)):
+        for number in range(4):
+            angle = torch.tensor(position / 100.0 ** (number / 4), dtype=torch.float64)
+            wanted = points[place, :, number] * torch.complex(angle.cos(), angle.sin())
+            assert (turned[place, :, number] - wanted).abs().max() < 1e-5
+
+
+def test_lengths_stay_and_products_know_only_the_distance() -> None:
+    query, key = drawn(1, 2, 8).expand(50, 2, 8), drawn(1, 2, 8, seed=1).expand(50, 2, 8)
+    place = torch.arange(50)
+    here, there = (exact(place + start)(query) for start in (0, 300))
+    assert (here.norm(dim=-1) - query.norm(dim=-1)).abs().max() < 1e-6
+    products, further = (
+        torch.einsum("thk,uhk->htu", turned, exact(place + start)(key)) for turned, start in ((here, 0), (there, 300))
+    )
+    assert (products - further).abs().max() < 1e-4  # angles are rounded to float32
+    diagonals = products[0].diagonal(3), products[0].diagonal(-3)
+    assert all((diagonal - diagonal[0]).abs().max() < 1e-5 for diagonal in diagonals)
+    assert (diagonals[0][0] - diagonals[1][0]).abs() > 1e-2, "ahead is not back"
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_is_turned_in_single(kind: torch.dtype) -> None:
+    x = drawn(20, 2, 8).to(kind)
+    turn = turns(torch.arange(20), head_width=8, base=100.0)
+    found = turn(x)
+    assert found.dtype == kind
+    assert torch.equal(found, turn(x.float()).to(kind)), "rounded once, at the end"
+
+
+@pytest.mark.parametrize("kernel", ["masked", "explicit", "variable", "runs"])
+def test_attention_of_packed_texts_is_that_of_each_alone(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "varlen_attn", in_a_loop)
+    attention = Attention(width=16, heads=2, dropout=0.0, biases=False).double()
+    assert [name for name, _ in attention.named_parameters()] == ["qkv.weight", "output.weight"]
+    x, positions = drawn(12, 16), torch.tensor([*range(5), *range(7)])
+    document = torch.tensor([[1] * 5 + [2] * 7], dtype=torch.int32)
+    bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
+    sight = see(document, bounds, kernel=kernel, longest=12, causal=False, runs=((1, 5), (1, 7)))
+    packed, _ = attention(x, replace(sight, turns=exact(positions)))
+    for part in (slice(0, 5), slice(5, 12)):
+        sight = see(document[:, part], bounds, kernel="dense", longest=12, causal=False)
+        alone, _ = attention(x[part], replace(sight, turns=exact(positions[part])))
+        assert apart(packed[part], alone) < 1e-12
+        assert apart(attention(x[part], sight)[0], alone) > 1e-2, "without turns it is another answer"
