@@ -1,13 +1,14 @@
 """Pre-training speed: ours against transformers, same shapes, same number of tokens, one process, interleaved rounds.
 
     python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
-        [--ours real full] [--peers eager compiled modernbert] [--set passes.precision=fp8]... [--rounds 3]
+        [--ours real full] [--peers eager compiled modernbert] [--set passes.precision=fp8]... [--rounds 3] [--profile]
 
 Ours: `real` is packed text from shards by the run's own data path, `full` random tokens in rows without padding; both
 with masked LM and next sentence, the paper's optimiser, clipping. transformers: BertForPreTraining, sdpa, bf16
 autocast, fused AdamW, clipping, random tokens in full rows, as it computes them: logits for every place. ModernBERT is
 its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.effort`, the same for everybody of
-one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds.
+one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
+where the device's time goes in a step of ours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=65_536, help="places in a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
@@ -103,7 +106,27 @@ def compare(
             f"{one.memory:6.1f}",
             flush=True,
         )
+    if options.profile:
+        for one in candidates[: len(options.ours)]:
+            profiled(one)
     return {name: statistics.median(found) for name, found in speeds.items()}
+
+
+def profiled(one: Candidate, steps: int = 3, most: int = 30) -> None:
+    """What the device does in a step, longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            one.step()
+        torch.cuda.synchronize()
+    taken: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for event in profile.events() or ():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            taken[event.name[:100]] += event.device_time_total / steps / 1e3
+            calls[event.name[:100]] += 1
+    print(f"{one.name}: {sum(taken.values()):.2f} ms of kernels a step")
+    for name, spent in taken.most_common(most):
+        print(f"{spent:9.3f} ms {calls[name] / steps:6.1f} × {name}")
 
 
 def made(name: str, make: Callable[[], Callable[[], int]], useful: float) -> Candidate:

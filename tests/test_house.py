@@ -181,6 +181,11 @@ def test_no_circles_between_files() -> None:
         visit(name, ())
 
 
+def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is in Triton's language, which knows pointers and numbers and nothing that holds them."""
+    return any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_sizes_and_manners(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -192,7 +197,8 @@ def test_sizes_and_manners(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and room(path) != "cli":
             assert (node.end_lineno or 0) - node.lineno < LONGEST_FUNCTION, f"{node.name} is too long"
-            assert len(node.args.args) + len(node.args.kwonlyargs) <= MOST_PARAMETERS, f"{node.name} takes too much"
+            taken = len(node.args.args) + len(node.args.kwonlyargs)
+            assert taken <= MOST_PARAMETERS or is_kernel(node), f"{node.name} takes too much"
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None, "a bare except hides defects"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import time
 import urllib.parse
 from collections import Counter
@@ -62,6 +63,8 @@ class Line:
     async def ask(self, request: bytes) -> Sample:
         """Sends a request and reads its answer."""
         began = time.monotonic()
+        if self.streams is not None and self._ended():
+            self.close()
         try:
             if self.streams is None:
                 self.streams = await asyncio.open_connection(self.place.hostname, self.place.port)
@@ -82,6 +85,11 @@ class Line:
         except (OSError, asyncio.IncompleteReadError):
             self.close()
             return Sample(GONE, sent, time.monotonic() - began)
+
+    def _ended(self) -> bool:
+        """Whether the server has closed an idle line: HTTP clients look, too, before they use one again."""
+        reader, writer = self.streams or ()
+        return reader.at_eof() or bool(select.select([writer.get_extra_info("socket").fileno()], [], [], 0)[0])
 
     def close(self) -> None:
         """Ends the connection; the next request makes a new one."""

@@ -145,9 +145,17 @@ USUAL = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width":
         ({"runs": True, "full": True}, "dense"),
         ({"runs": True, "explicit": True}, "explicit"),
         ({"full": True}, "dense"),
+        ({"learns": True}, "packed"),
+        ({"learns": True, "dropout": 0.1}, "packed"),
+        ({"learns": True, "full": True, "runs": True}, "packed"),
+        ({"learns": True, "head_width": 24}, "variable"),
+        ({"learns": True, "device": "cpu"}, "masked"),
+        ({"learns": True, "dtype": torch.float32}, "masked"),
+        ({"learns": True, "explicit": True}, "explicit"),
         ({"full": True, "device": "cpu", "dropout": 0.1}, "dense"),
         ({"full": True, "explicit": True}, "explicit"),
     ],
 )
-def test_which_kernel(changes: dict[str, object], kernel: Kernel) -> None:
+def test_which_kernel(changes: dict[str, object], kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "HAS_TRITON", True)
     assert choose_kernel(**{**USUAL, **changes}) == kernel  # type: ignore[arg-type]

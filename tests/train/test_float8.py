@@ -47,6 +47,16 @@ def test_near_the_plain_layer_there_and_back() -> None:
     assert small.weight.grad.dtype == torch.float32
 
 
+def test_without_a_bias() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(K, N, bias=False)
+    small, x = Float8Linear(plain), torch.randn(T, K)
+    found = small(x)
+    found.sum().backward()
+    assert off(found, x @ plain.weight.detach().T) < 0.05
+    assert small.weight.grad is not None
+
+
 def test_what_is_too_large_is_held_at_the_end_of_the_scale() -> None:
     _, small = layers()
     with torch.no_grad():
@@ -78,8 +88,8 @@ def test_compiles_in_one_graph() -> None:
 def test_only_what_can_be_is_converted_and_names_stay() -> None:
     part = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 24), nn.Linear(32, 32, bias=False))
     names = list(part.state_dict())
-    assert convert(part) == 1
-    assert [type(layer) for layer in part] == [Float8Linear, nn.Linear, nn.Linear]
+    assert convert(part) == 2  # without a bias too, but no odd sides
+    assert [type(layer) for layer in part] == [Float8Linear, nn.Linear, Float8Linear]
     assert list(part.state_dict()) == names
     assert convert(part) == 0
 

@@ -360,6 +360,27 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
     assert len(rates) // 2 - 3 <= len(list(heir)) <= len(rates) // 2 + 3
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
+    compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    first = feed()
+
+    def slow(step: int) -> Sequence[Batch]:
+        now[0] += 1000.0 if step == 0 and compiles else 1.0  # the first compiled step takes long
+        return first(step)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    plan = Plan(steps=10**6, rate=1.0, warmup=0.5, minutes=0.5)
+    made = trainer(plan=plan, feed=slow, clock=lambda: now[0], settings=Settings(compile=compiles))
+    now[0] += 500.0  # what comes before the first step is no training
+    rates = [step.rate for step in made]
+    assert 30 <= len(rates) <= 32
+    assert rates[1] < 0.2  # still at the beginning of the warm-up
+    assert made.seconds < 32
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
     before = signal.getsignal(number)

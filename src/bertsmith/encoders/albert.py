@@ -28,7 +28,7 @@ class Config(TransformerSettings):
     vocabulary_size: int = 30_000  # rows of the token table; pre-training takes its tokenizer's, rounded up
     table_width: int = 128  # of the token, position and segment tables; a map leads from there to the width
     dropout: float = 0.0  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.0  # on probabilities; 0 lets training use the variable-length kernel
+    attention_dropout: float = 0.0  # on probabilities
     activation: str = "gelu_new"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
     pooler: bool = True  # one vector for each text, which sentence_order reads
     sharing: Literal["all", "attention", "feed_forward", "none"] = "all"  # what layers have in common; norms go along

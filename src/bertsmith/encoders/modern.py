@@ -40,7 +40,7 @@ class Config(TransformerSettings):
     depth_scaled: bool = False  # what each half of a block adds begins smaller, by the root of twice the layers
     segments: int = 0  # kinds of text in a row; 0: none are told apart; next_sentence wants 2
     dropout: float = 0.0  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.0  # on probabilities; 0 lets training use the variable-length kernel
+    attention_dropout: float = 0.0  # on probabilities
     epsilon: float = 1e-5  # of the norms
     pooler: bool = False  # one vector for each text, which next_sentence reads
 

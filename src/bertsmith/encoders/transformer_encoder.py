@@ -45,7 +45,7 @@ class TransformerSettings:
     positions: int = 512  # the longest text that can be read, in tokens
     segments: int = 2  # kinds of text in a row: first and second
     dropout: float = 0.1  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.1  # on probabilities; 0 lets training use the variable-length kernel
+    attention_dropout: float = 0.1  # on probabilities
     activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
     epsilon: float = 1e-12  # of the norms
     initial_range: float = 0.02  # standard deviation of new weights
@@ -194,8 +194,10 @@ class TransformerEncoder(Encoder):
         for layer in range(self.layers):
             last = layer == self.layers - 1
             x_TD, probabilities_BHLL = self.step(layer, x_TD, sight, reading.places if last else None)
-            layers.append(x_TD)
+            if keep_layers:
+                layers.append(x_TD.to(self.table.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
+        x_TD = x_TD.to(self.table.dtype)
         pooled_ND = None
         if self.pooler is not None and reading.firsts is not None:
             pooled_ND = self.pooler(x_TD[reading.firsts])

@@ -6,6 +6,7 @@ B rows, L places in a row, T = B*L flat places, R places that are read, S sequen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -15,8 +16,10 @@ from torch.nn.attention.varlen import varlen_attn
 
 from bertsmith.nn.rotary import Turns
 
-Kernel = Literal["variable", "dense", "runs", "masked", "explicit"]
+Kernel = Literal["packed", "variable", "dense", "runs", "masked", "explicit"]
 HALF = (torch.bfloat16, torch.float16)
+PACKED_WIDTHS = (16, 32, 64, 128)  # of heads, that our own kernel has tiles for
+HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Sight:
     mask: Tensor | None  # [B, 1, L, L] bool, where the kernel needs one
     runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
     turns: Turns | None = None  # of queries and keys, where these carry the positions
+    reach: tuple[Tensor, Tensor] | None = None  # [T] int32 each: where a place's text begins and ends, for "packed"
 
 
 def choose_kernel(
@@ -46,14 +50,17 @@ def choose_kernel(
     dropout: float,
     explicit: bool,
     runs: bool = False,
+    learns: bool = False,
 ) -> Kernel:
     """The fastest kernel that gives the right answer."""
     if explicit:
         return "explicit"
+    half = device == "cuda" and dtype in HALF
+    if half and learns and head_width in PACKED_WIDTHS and HAS_TRITON:
+        return "packed"
     if full:
         return "dense"
-    # The variable-length kernel knows no dropout on probabilities: the paper's 0.1 costs the masked kernel in training.
-    if device == "cuda" and dtype in HALF and dropout == 0 and head_width % 8 == 0 and head_width <= 256:
+    if half and dropout == 0 and head_width % 8 == 0 and head_width <= 256:  # it knows no dropout on probabilities
         return "variable"
     return "runs" if runs else "masked"
 
@@ -72,7 +79,12 @@ def see(
     if kernel in ("masked", "explicit"):
         same_BLL = document[:, :, None] == document[:, None, :]
         mask = (same_BLL.tril() if causal else same_BLL).unsqueeze(1)
-    return Sight(kernel, document.shape[0], causal, bounds, longest, mask, runs)
+    reach = None
+    if kernel == "packed":
+        place_T = torch.arange(document.numel(), dtype=bounds.dtype, device=bounds.device)
+        text_T = torch.searchsorted(bounds, place_T, right=True)
+        reach = bounds[text_T - 1], bounds[text_T]
+    return Sight(kernel, document.shape[0], causal, bounds, longest, mask, runs, reach=reach)
 
 
 def look(
@@ -98,6 +110,7 @@ def look(
         dropout=dropout,
         explicit=explicit,
         runs=bool(runs),
+        learns=torch.is_grad_enabled(),
     )
     return see(document, bounds, kernel=kernel, longest=longest, causal=causal, runs=runs)
 
@@ -114,11 +127,15 @@ class Attention(nn.Module):
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
-        q_THK, k_THK, v_THK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1).unbind(1)
+        qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
+        q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         if sight.turns is not None:
             q_THK, k_THK = sight.turns(q_THK), sight.turns(k_THK)
+            qkv_T3HK = torch.stack((q_THK, k_THK, v_THK), 1) if sight.kernel == "packed" else qkv_T3HK
         probabilities_BHLL = None
-        if sight.kernel == "variable":
+        if sight.kernel == "packed":
+            seen_THK = _packed(qkv_T3HK, sight, self.dropout if self.training else 0.0)
+        elif sight.kernel == "variable":
             seen_THK = _variable(q_THK, k_THK, v_THK, sight)
         elif sight.kernel == "runs":
             seen_THK = _by_runs(q_THK, k_THK, v_THK, sight, self.dropout if self.training else 0.0)
@@ -135,6 +152,13 @@ class Attention(nn.Module):
         if places is not None:
             seen_TD = seen_TD.index_select(0, places)
         return self.output(seen_TD), probabilities_BHLL
+
+
+def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:
+    from bertsmith.nn.packed_attention import attend  # which needs triton
+
+    assert sight.reach is not None
+    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal)
 
 
 def _by_rows(part_THK: Tensor, rows: int) -> Tensor:

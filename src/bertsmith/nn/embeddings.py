@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from bertsmith.nn.dropout import Dropout
+
 
 class Embeddings(nn.Module):
     """The sum of three learned tables, normalised (P-BERT §3, figure 2); positions and segments may be absent.
@@ -27,7 +29,7 @@ class Embeddings(nn.Module):
         self.positions = positions
         self.segments = segments
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.first_position = first_position
         self.project: nn.Module = project or nn.Identity()
 

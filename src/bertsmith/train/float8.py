@@ -25,62 +25,65 @@ CAPABILITY = (8, 9)  # of the first CUDA devices with such products
 class Float8Linear(nn.Linear):
     """A linear layer that learns in eight bits; when it does not learn it is as any other."""
 
-    scales: Tensor  # [3] what undoes INPUT, WEIGHT and GRADIENT, the last without T
+    undo_input: Tensor  # [1] what undoes INPUT
+    undo_weight: Tensor  # [1] and WEIGHT
+    undo_gradient: Tensor  # [1] and GRADIENT, without T
 
     def __init__(self, linear: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        undo = torch.tensor([1 / INPUT, 1 / WEIGHT, 1 / GRADIENT], device=linear.weight.device)
-        self.register_buffer("scales", undo, persistent=False)
+        for name, scale in (("input", INPUT), ("weight", WEIGHT), ("gradient", GRADIENT)):
+            # a tensor each: the kernel wants them at the beginning of a stretch of memory
+            undo = torch.tensor([1 / scale], device=linear.weight.device)
+            self.register_buffer(f"undo_{name}", undo, persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
         """[T, K] -> [T, N]."""
         if not (self.training and torch.is_grad_enabled()):
             return super().forward(input)
-        found: Tensor = _Product.apply(input, self.weight, self.bias, self.scales)  # type: ignore[no-untyped-call]
+        undo = self.undo_input, self.undo_weight, self.undo_gradient
+        found: Tensor = _Product.apply(input, self.weight, self.bias, *undo)  # type: ignore[no-untyped-call]
         return found
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor, scales: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, of_x: Tensor, of_weight: Tensor, of_g: Tensor
+    ) -> Tensor:
         x8_TK, weight8_NK = _cast(x_TK, INPUT, FORWARD), _cast(weight_NK, WEIGHT, FORWARD)
         y_TN = torch._scaled_mm(
             x8_TK,
             weight8_NK.t(),
-            scale_a=scales[0],
-            scale_b=scales[1],
-            bias=bias_N.bfloat16(),
+            scale_a=of_x,
+            scale_b=of_weight,
+            bias=None if bias_N is None else bias_N.bfloat16(),
             out_dtype=torch.bfloat16,
             use_fast_accum=True,
         )
-        ctx.save_for_backward(x_TK.bfloat16(), weight8_NK, scales)
-        ctx.kinds = x_TK.dtype, weight_NK.dtype
+        ctx.save_for_backward(x_TK.bfloat16(), weight8_NK, of_weight, of_g)
+        ctx.kinds, ctx.has_bias = (x_TK.dtype, weight_NK.dtype), bias_N is not None
         return y_TN
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g_TN,) = gradients
-        x_TK, weight8_NK, scales = ctx.saved_tensors
-        rows = len(g_TN)
+        x_TK, weight8_NK, of_weight, of_g = ctx.saved_tensors
+        rows = g_TN.shape[0]
         g8_TN = _cast(g_TN, GRADIENT * rows, BACKWARD)
         back_TK = torch._scaled_mm(
             g8_TN,
             weight8_NK.t().contiguous().t(),  # the kernel wants it column by column
-            scale_a=scales[2] / rows,
-            scale_b=scales[1],
+            scale_a=of_g / rows,
+            scale_b=of_weight,
             out_dtype=torch.bfloat16,
             use_fast_accum=True,
         )
         half_TN = g_TN.bfloat16()
         inputs, weights = ctx.kinds
-        return (
-            back_TK.to(inputs),
-            (half_TN.t() @ x_TK).to(weights),
-            half_TN.sum(0, dtype=torch.float32).to(weights),
-            None,
-        )
+        bias = half_TN.sum(0, dtype=torch.float32).to(weights) if ctx.has_bias else None
+        return back_TK.to(inputs), (half_TN.t() @ x_TK).to(weights), bias, None, None, None
 
 
 def _cast(values: Tensor, scale: float, kind: torch.dtype) -> Tensor:
@@ -103,7 +106,7 @@ def convert(part: nn.Module) -> int:
     for parent in list(part.modules()):
         for name, child in list(parent.named_children()):
             sides = getattr(child, "in_features", 1), getattr(child, "out_features", 1)
-            if type(child) is nn.Linear and child.bias is not None and not any(side % MULTIPLE for side in sides):
+            if type(child) is nn.Linear and not any(side % MULTIPLE for side in sides):
                 setattr(parent, name, Float8Linear(child))
                 changed += 1
     return changed

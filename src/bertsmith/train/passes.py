@@ -11,6 +11,7 @@ from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as compiled_gradients
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith import counters
@@ -70,6 +71,8 @@ class Passes:
         self.compiles = compiles = device == "cuda" if settings.compile is None else settings.compile
         if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
+            # gradients are computed outside autocast, and are compiled so
+            compiled_gradients.backward_pass_autocast = "off"
         if settings.deterministic:
             _forbid_chance()
         if settings.precision == "fp8":

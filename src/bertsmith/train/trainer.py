@@ -85,6 +85,8 @@ class Trainer:
         if self.skips >= self.settings.most_skips:
             raise self._diverged()
         began = self._clock()
+        if not self._warm:
+            self._began = began  # what came before it was no training
         rates = self.plan.rates(progress, parts=self.parts)
         self._wake(rates)
         loss, tokens, rows = self._gradients()
@@ -103,6 +105,11 @@ class Trainer:
                 torch.cuda.synchronize()
             self._began = self._clock()
         self._warm = True
+
+    def _elapsed(self) -> float:
+        """Seconds of the run so far; while a first step is compiled, its clock stands still."""
+        compiling = self.passes.compiles and not self._warm
+        return self._before + (0.0 if compiling else self._clock() - self._began)
 
     def _settle(self, most: int) -> None:
         """Waits until fewer than `most` steps are under way, and takes notice of the others. The same on all ranks."""
@@ -155,7 +162,7 @@ class Trainer:
     def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates) -> Reading:
         """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
         norm = self.holding.norm(self.weights)
-        elapsed = self._before + self._clock() - self._began if self.world.leads else 0.0
+        elapsed = self._elapsed() if self.world.leads else 0.0
         told = {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
         sums = self.world.sum({**_named(loss), **told})
         total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)

@@ -1,0 +1,242 @@
+"""Attention over packed texts as Triton kernels: no mask in memory, dropout on probabilities, no atomics backward.
+
+Queries, keys and values are read from where one matrix product left them [T, 3, H, K], and their gradients are written
+there. A block of queries visits the keys of its own texts only. Places of a text follow each other: `begin` [T], where
+the text of a place begins, names the text, and `end` [T] is where it ends. T flat places, H heads, K head width, tiles
+of M queries and N keys. Scores are in powers of two.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+NOTHING = tl.constexpr(-1.0e30)  # a score that no exponential survives, and no infinity
+
+
+@triton.jit
+def _mixed(x):
+    """Every bit of a number depends on every bit of another one."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
+def _keys_of_chance(seed, head, queries, keys):
+    """What says of each query and of each key, together with the other, whether the pair is dropped."""
+    root = _mixed(tl.load(seed).to(tl.uint32) + head.to(tl.uint32) * 0x9E3779B9)
+    return _mixed(queries.to(tl.uint32) ^ root) | 1, _mixed(keys.to(tl.uint32) ^ (root + 0x5BF03635)) | 1
+
+
+@triton.jit
+def _kept(of_queries, of_keys, dropped: tl.constexpr):
+    """Which pairs are kept, for two shapes that broadcast; `dropped` of 2**32 are not."""
+    return of_queries * of_keys >= dropped
+
+
+@triton.jit
+def _tile(base, places, T, part: tl.constexpr, head, H: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr):
+    """Queries (part 0), keys (1) or values (2) of some places [P, K]."""
+    at = base + places.to(tl.int64)[:, None] * (3 * H * K) + (part * H + head) * K + tl.arange(0, K)[None, :]
+    return tl.load(at) if EVEN else tl.load(at, mask=places[:, None] < T, other=0.0)
+
+
+@triton.jit
+def _plain(base, places, T, head, H: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr):
+    """A tile of [T, H, K]."""
+    at = base + places.to(tl.int64)[:, None] * (H * K) + head * K + tl.arange(0, K)[None, :]
+    return tl.load(at) if EVEN else tl.load(at, mask=places[:, None] < T, other=0.0)
+
+
+@triton.jit
+def _numbers(base, places, T, EVEN: tl.constexpr):
+    return tl.load(base + places) if EVEN else tl.load(base + places, mask=places < T, other=-1)
+
+
+@triton.jit
+def _reach(begin, end, first, T, SIZE: tl.constexpr, OTHER: tl.constexpr):
+    """From where to where the texts of a block reach; and whether it is all one text that fills whole other blocks."""
+    last = tl.minimum(first + SIZE, T) - 1
+    low, high = tl.load(begin + first), tl.load(end + last)
+    one = (tl.load(begin + last) == low) & (first + SIZE <= T)
+    return low // OTHER * OTHER, high, one & (low % OTHER == 0) & (high % OTHER == 0)
+
+
+@triton.jit
+def _look(
+    acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+    dropped: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Queries meet the keys from `low` to `high`: sums of values, of exponentials, and the greatest scores so far."""
+    for first in range(low, high, N):
+        places_n = first + tl.arange(0, N)
+        score = tl.dot(q, tl.trans(_tile(qkv, places_n, T, 1, head, H, K, EVEN))) * scale
+        if MASKED:
+            seen = begin_m[:, None] == _numbers(begin, places_n, T, EVEN)[None, :]
+            if CAUSAL:
+                seen = seen & (places_m[:, None] >= places_n[None, :])
+            score = tl.where(seen, score, NOTHING)
+        higher = tl.maximum(most, tl.max(score, 1))
+        weight = tl.exp2(score - higher[:, None])
+        less = tl.exp2(most - higher)
+        total = total * less + tl.sum(weight, 1)
+        if DROPOUT:
+            _, of_n = _keys_of_chance(seed, head, places_n, places_n)
+            weight = tl.where(_kept(of_m[:, None], of_n[None, :], dropped), weight, 0.0)
+        v = _tile(qkv, places_n, T, 2, head, H, K, EVEN)
+        acc = tl.dot(weight.to(v.dtype), v, acc * less[:, None])
+        most = higher
+    return acc, total, most
+
+
+@triton.jit
+def forward(
+    qkv, begin, end, seed, out, lse, T,
+    dropped: tl.constexpr, up: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """What a block of M queries of one head sees."""
+    head, first = tl.program_id(0) % H, tl.program_id(0) // H * M
+    places_m = first + tl.arange(0, M)
+    q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
+    begin_m = _numbers(begin, places_m, T, EVEN)
+    of_m, _ = _keys_of_chance(seed, head, places_m, places_m)
+    low, high, plain = _reach(begin, end, first, T, M, N)
+    acc = tl.zeros([M, K], tl.float32)
+    total = tl.zeros([M], tl.float32)
+    most = tl.full([M], NOTHING, tl.float32)
+    if plain and not CAUSAL:
+        acc, total, most = _look(
+            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+            dropped, scale, H, K, N, False, False, DROPOUT, True,
+        )  # fmt: skip
+    else:
+        if CAUSAL:
+            high = tl.minimum(high, first + M)
+        acc, total, most = _look(
+            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+            dropped, scale, H, K, N, True, CAUSAL, DROPOUT, EVEN,
+        )  # fmt: skip
+    acc = acc * (up / total)[:, None]
+    at = out + places_m.to(tl.int64)[:, None] * (H * K) + head * K + tl.arange(0, K)[None, :]
+    tl.store(at, acc.to(out.dtype.element_ty), mask=places_m[:, None] < T)
+    tl.store(lse + head * T + places_m, most + tl.log2(total), mask=places_m < T)
+
+
+@triton.jit
+def products(out, back, delta, T, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr):
+    """The sum over the width of what was seen times its gradient [H, T]."""
+    head, places = tl.program_id(0) % H, tl.program_id(0) // H * M + tl.arange(0, M)
+    one = _plain(out, places, T, head, H, K, False).to(tl.float32)
+    other = _plain(back, places, T, head, H, K, False).to(tl.float32)
+    tl.store(delta + head * T + places, tl.sum(one * other, 1), mask=places < T)
+
+
+@triton.jit
+def _to_keys(
+    dk, dv, k, v, qkv, back, lse, delta, begin, begin_n, of_n, seed, places_n, low, high, T, head,
+    dropped: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Keys and values meet the queries from `low` to `high`: their gradients."""
+    for first in range(low, high, M):
+        places_m = first + tl.arange(0, M)
+        q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
+        score = tl.dot(k, tl.trans(q)) * scale
+        weight = tl.exp2(score - _numbers(lse + head * T, places_m, T, EVEN)[None, :])
+        if MASKED:
+            seen = begin_n[:, None] == _numbers(begin, places_m, T, EVEN)[None, :]
+            if CAUSAL:
+                seen = seen & (places_m[None, :] >= places_n[:, None])
+            weight = tl.where(seen, weight, 0.0)
+        g = _plain(back, places_m, T, head, H, K, EVEN)
+        change = tl.dot(v, tl.trans(g))
+        kept_weight = weight
+        if DROPOUT:
+            of_m, _ = _keys_of_chance(seed, head, places_m, places_m)
+            kept = _kept(of_m[None, :], of_n[:, None], dropped)
+            kept_weight = tl.where(kept, weight, 0.0)
+            change = tl.where(kept, change, 0.0)
+        dv = tl.dot(kept_weight.to(g.dtype), g, dv)
+        change = weight * (change - down * _numbers(delta + head * T, places_m, T, EVEN)[None, :])
+        dk = tl.dot(change.to(q.dtype), q, dk)
+    return dk, dv
+
+
+@triton.jit
+def _to_queries(
+    dq, q, g, most, whole, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+    dropped: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """Queries meet the keys from `low` to `high` once more: their gradients."""
+    for first in range(low, high, N):
+        places_n = first + tl.arange(0, N)
+        k = _tile(qkv, places_n, T, 1, head, H, K, EVEN)
+        weight = tl.exp2(tl.dot(q, tl.trans(k)) * scale - most[:, None])
+        if MASKED:
+            seen = begin_m[:, None] == _numbers(begin, places_n, T, EVEN)[None, :]
+            if CAUSAL:
+                seen = seen & (places_m[:, None] >= places_n[None, :])
+            weight = tl.where(seen, weight, 0.0)
+        change = tl.dot(g, tl.trans(_tile(qkv, places_n, T, 2, head, H, K, EVEN)))
+        if DROPOUT:
+            _, of_n = _keys_of_chance(seed, head, places_n, places_n)
+            change = tl.where(_kept(of_m[:, None], of_n[None, :], dropped), change, 0.0)
+        change = weight * (change - whole[:, None])
+        dq = tl.dot(change.to(k.dtype), k, dq)
+    return dq
+
+
+@triton.jit
+def backward(
+    qkv, begin, end, seed, back, lse, delta, gradient, T,
+    dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """The gradients of N keys and values of one head, then of the N queries of the same places."""
+    head, first = tl.program_id(0) % H, tl.program_id(0) // H * N
+    places = first + tl.arange(0, N)
+    mine = _numbers(begin, places, T, EVEN)
+    of_queries, of_keys = _keys_of_chance(seed, head, places, places)
+    low, high, plain = _reach(begin, end, first, T, N, M)
+    k, v = _tile(qkv, places, T, 1, head, H, K, EVEN), _tile(qkv, places, T, 2, head, H, K, EVEN)
+    dk, dv = tl.zeros([N, K], tl.float32), tl.zeros([N, K], tl.float32)
+    if plain and not CAUSAL:
+        dk, dv = _to_keys(
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, high, T, head,
+            dropped, down, scale, H, K, M, False, False, DROPOUT, True,
+        )  # fmt: skip
+    else:
+        dk, dv = _to_keys(
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places,
+            tl.maximum(low, first // M * M) if CAUSAL else low, high, T, head,
+            dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
+        )  # fmt: skip
+    once = scale * up / LOG2_E
+    at = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + head * K + tl.arange(0, K)[None, :]
+    inside = places[:, None] < T
+    tl.store(at + H * K, (dk * once).to(gradient.dtype.element_ty), mask=inside)
+    tl.store(at + 2 * H * K, (dv * up).to(gradient.dtype.element_ty), mask=inside)
+
+    q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
+    most = _numbers(lse + head * T, places, T, EVEN)
+    whole = down * _numbers(delta + head * T, places, T, EVEN)
+    dq = tl.zeros([N, K], tl.float32)
+    if plain and not CAUSAL:
+        dq = _to_queries(
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dropped, scale, H, K, M, False, False, DROPOUT, True,
+        )  # fmt: skip
+    else:
+        if CAUSAL:
+            high = tl.minimum(high, first + N)
+        dq = _to_queries(
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
+        )  # fmt: skip
+    tl.store(at, (dq * once).to(gradient.dtype.element_ty), mask=inside)

@@ -1,0 +1,100 @@
+"""On CUDA: our own attention kernels, dropout and GELU give the plain ones' numbers, there and back, compiled too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertsmith.nn.activations import activation
+from bertsmith.nn.attention import look
+from bertsmith.nn.dropout import Dropout
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+BOUNDS = [0, 300, 512, 1024, 1100, 1111, 1700, 2048, 2048]
+RAGGED = [0, 300, 512, 1001]
+
+
+def reach(bounds: list[int]) -> tuple[Tensor, Tensor]:
+    bound = torch.tensor(bounds, dtype=torch.int32, device="cuda")
+    text = torch.searchsorted(bound, torch.arange(bounds[-1], dtype=torch.int32, device="cuda"), right=True)
+    return bound[text - 1], bound[text]
+
+
+def exact(qkv: Tensor, begin: Tensor, *, causal: bool) -> Tensor:
+    """Masked attention in float32 [T, H, K]."""
+    q, k, v = (part.transpose(0, 1).float() for part in qkv.unbind(1))
+    seen = begin[:, None] == begin
+    return F.scaled_dot_product_attention(q, k, v, seen.tril() if causal else seen).transpose(0, 1)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("bounds", [BOUNDS, RAGGED], ids=["even", "ragged"])
+def test_equal_to_masked_attention(bounds: list[int], width: int, causal: bool, compiles: bool) -> None:
+    from bertsmith.nn.packed_attention import attend
+
+    begin, end = reach(bounds)
+    torch.manual_seed(0)
+    qkv = torch.randn(bounds[-1], 3, 4, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    gradient = torch.randn(bounds[-1], 4, width, device="cuda", dtype=torch.bfloat16)
+    run = torch.compile(attend, fullgraph=True) if compiles else attend
+    found = run(qkv, begin, end, dropout=0.0, causal=causal)
+    (ours,) = torch.autograd.grad(found, qkv, gradient)
+    expected = exact(qkv, begin, causal=causal)
+    (theirs,) = torch.autograd.grad(expected, qkv, gradient.float())
+    assert (found - expected).abs().max() < 0.02
+    assert (ours - theirs).abs().max() < 0.05
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+
+
+def test_dropout_is_a_function_of_the_seed_and_right_on_average() -> None:
+    from bertsmith.nn.packed_attention import attend
+
+    begin, end = reach([0, 1000, 2048])
+    qkv = torch.randn(2048, 3, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def seen(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return attend(qkv, begin, end, dropout=0.3, causal=False)
+
+    assert torch.equal(seen(1), seen(1))
+    assert not torch.equal(seen(1), seen(2))
+    with torch.no_grad():
+        mean = torch.stack([seen(seed).float() for seed in range(200)]).mean(0)
+    expected = exact(qkv, begin, causal=False)
+    one = (seen(0) - expected).norm()
+    assert (mean - expected).norm() < one / 10  # one draw is off, 200 are not
+    # a gradient is that of what was drawn, not of another draw: along it, the sum changes as it says
+    torch.manual_seed(3)
+    (gradient,) = torch.autograd.grad(attend(qkv, begin, end, dropout=0.3, causal=False).float().sum(), qkv)
+    (other,) = torch.autograd.grad(seen(4).float().sum(), qkv)
+    (again,) = torch.autograd.grad(seen(3).float().sum(), qkv)
+    assert torch.equal(gradient, again)
+    assert not torch.equal(gradient, other)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_training_takes_it_and_nothing_else_does(dropout: float) -> None:
+    document, bounds = torch.ones(2, 64, dtype=torch.int32, device="cuda"), torch.tensor([0, 64, 128], device="cuda")
+    how = {"longest": 64, "full": False, "causal": False, "head_width": 64, "dropout": dropout}
+    assert look(document, bounds, dtype=torch.bfloat16, **how).kernel == "packed"  # type: ignore[arg-type]
+    with torch.no_grad():
+        assert look(document, bounds, dtype=torch.bfloat16, **how).kernel != "packed"  # type: ignore[arg-type]
+    assert look(document, bounds, dtype=torch.float32, **how).kernel != "packed"  # type: ignore[arg-type]
+
+
+def test_compiled_gelu_and_dropout() -> None:
+    x = torch.randn(4096, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    gelu = activation("gelu")
+    found, expected = torch.compile(gelu, fullgraph=True)(x), gelu(x)
+    assert (found - expected).abs().max() < 0.02
+    (ours,), (theirs,) = (torch.autograd.grad(some.float().sum(), x) for some in (found, expected))
+    assert (ours - theirs).abs().max() < 0.02
+    drops = torch.compile(Dropout(0.1).train(), fullgraph=True)
+    some = drops(torch.ones_like(x))
+    assert abs((some == 0).float().mean().item() - 0.1) < 0.003
+    (gradient,) = torch.autograd.grad((dropped := drops(x)).float().sum(), x)
+    assert torch.equal(gradient == 0, dropped == 0)

@@ -1,0 +1,81 @@
+"""Runs the Triton kernels on the CPU by triton's interpreter, in a process of its own, and prints how far off they are.
+
+    TRITON_INTERPRET=1 python tests/nn/packed_attention_cases.py
+
+The reference computes whole masked rows of probabilities in float64, and draws by numpy what the kernels drop.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.nn import packed_attention
+
+CASES: dict[str, dict[str, Any]] = {
+    "several texts": {"bounds": [0, 23, 32, 64, 96, 96]},
+    "no whole tile at the end": {"bounds": [0, 23, 33, 64, 75]},
+    "texts that fill tiles": {"bounds": [0, 32, 64, 128]},
+    "with dropout": {"bounds": [0, 32, 50, 64, 128], "dropout": 0.1},
+    "more dropped than kept": {"bounds": [0, 32, 50, 64, 75], "dropout": 0.7},
+    "left to right": {"bounds": [0, 23, 64, 75], "causal": True},
+    "left to right with dropout": {"bounds": [0, 23, 64, 75], "causal": True, "dropout": 0.3},
+    "wide heads": {"bounds": [0, 40, 64], "width": 32},
+}
+SEED, HEADS = 5, 2
+
+
+def mixed(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        numbers = (numbers ^ (numbers >> np.uint32(shift))) * np.uint32(factor)
+    return numbers ^ (numbers >> np.uint32(16))
+
+
+def kept(places: int, dropout: float) -> Tensor:
+    """Which pairs of queries and keys of each head are not dropped [H, T, T]."""
+    torch.manual_seed(SEED)
+    seed = int(torch.randint(0, 2**31 - 1, (1,), dtype=torch.int32))
+    found = []
+    for head in range(HEADS):
+        root = mixed(np.array([(seed + head * 0x9E3779B9) % 2**32], np.uint32))
+        place = np.arange(places, dtype=np.uint32)
+        of_queries, of_keys = (mixed(place ^ some) | np.uint32(1) for some in (root, root + np.uint32(0x5BF03635)))
+        found.append(of_queries[:, None] * of_keys >= np.uint32(round(dropout * 2**32)))
+    return torch.from_numpy(np.stack(found))
+
+
+def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width: int = 16) -> dict[str, float]:
+    """How far what is seen and the gradients are from the reference's."""
+    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
+    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
+    begin, end = bound[text - 1], bound[text]
+    draw = torch.Generator().manual_seed(0)
+    qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
+    gradient = torch.randn(places, HEADS, width, generator=draw)
+    torch.manual_seed(SEED)
+    found = packed_attention.attend(qkv, begin, end, dropout=dropout, causal=causal)
+    (ours,) = torch.autograd.grad(found, qkv, gradient)
+    q, k, v = (part.transpose(0, 1).double() for part in qkv.unbind(1))
+    seen = begin[:, None] == begin
+    seen = seen.tril() if causal else seen
+    share = (q @ k.transpose(1, 2) * width**-0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+    if dropout:
+        share = share * kept(places, dropout) / (1 - dropout)
+    expected = (share @ v).transpose(0, 1)
+    (theirs,) = torch.autograd.grad(expected, qkv, gradient.double())
+    return {"seen": (found - expected).abs().max().item(), "gradient": (ours - theirs).abs().max().item()}
+
+
+def main() -> None:
+    packed_attention.FORWARD.update(M=32, N=16)
+    packed_attention.BACKWARD.update(M=16, N=32)
+    print(json.dumps({name: off(**case) for name, case in CASES.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The quick GELU is GELU, there and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertsmith.nn.activations import QuickGelu, activation
+
+
+def test_quick_gelu_is_gelu_there_and_back() -> None:
+    x = torch.cat((torch.linspace(-12, 12, 100_001), torch.tensor([0.0, -0.0, -60.0, 60.0]))).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    found, expected = QuickGelu.apply(x), F.gelu(exact)  # type: ignore[no-untyped-call]
+    assert (found - expected).abs().max() < 1e-6
+    (ours,) = torch.autograd.grad(found.sum(), x)
+    (theirs,) = torch.autograd.grad(expected.sum(), exact)
+    assert (ours - theirs).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_in_half_precision_it_is_as_near_as_torchs_own(kind: torch.dtype) -> None:
+    x = torch.linspace(-8, 8, 20_001).to(kind).requires_grad_()
+    found = QuickGelu.apply(x)  # type: ignore[no-untyped-call]
+    (ours,) = torch.autograd.grad(found.sum(), x)
+    (theirs,) = torch.autograd.grad(F.gelu(x).sum(), x)
+    assert found.dtype == ours.dtype == kind
+    step = torch.finfo(kind).eps
+    assert torch.allclose(found.float(), F.gelu(x).float(), rtol=step, atol=1e-6)
+    assert torch.allclose(ours.float(), theirs.float(), rtol=2 * step, atol=1e-6)
+
+
+def test_one_graph() -> None:
+    x = torch.randn(100, requires_grad=True)
+    found = torch.compile(QuickGelu.apply, fullgraph=True, backend="aot_eager")(x)
+    (ours,), (theirs,) = (torch.autograd.grad(some.sum(), x) for some in (found, F.gelu(x)))
+    assert torch.allclose(found, F.gelu(x), atol=1e-6)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_by_name_it_is_torchs_where_nothing_is_compiled() -> None:
+    x = torch.randn(100, dtype=torch.bfloat16)
+    assert torch.equal(activation("gelu")(x), F.gelu(x))

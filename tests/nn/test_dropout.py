@@ -1,0 +1,74 @@
+"""Dropout by products of two random numbers: as many dropped as asked, nowhere more, no two places alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from bertsmith.nn.dropout import Dropout, drop, mixed
+
+T, D = 1024, 768
+
+
+def dropped(probability: float, seed: int) -> Tensor:
+    """1 where a number was dropped [T, D], 0 elsewhere."""
+    torch.manual_seed(seed)
+    return (drop(torch.ones(T, D), probability) == 0).float()
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
+def test_as_many_as_asked_in_every_place_and_column(probability: float) -> None:
+    spread = (probability * (1 - probability)) ** 0.5
+    for seed in range(5):
+        gone = dropped(probability, seed)
+        assert abs(gone.mean() - probability) < 5 * spread / (T * D) ** 0.5
+        for axis, count in ((0, T), (1, D)):  # as random numbers are: neither further apart nor nearer
+            standard = (gone.mean(axis) - probability) * count**0.5 / spread
+            assert 0.8 < standard.var() < 1.2
+            assert standard.abs().max() < 5.5
+
+
+def test_no_two_places_are_alike() -> None:
+    gone = dropped(0.1, 0) - 0.1
+    for some in (gone[:512], gone.T[:512]):
+        alike = torch.corrcoef(some)[~torch.eye(512, dtype=torch.bool)] * some.shape[1] ** 0.5
+        assert 0.95 < alike.std() < 1.05
+        assert alike.abs().max() < 6.5
+    squares = gone[::2, ::2] * gone[1::2, 1::2] * gone[::2, 1::2] * gone[1::2, ::2]  # what a product could give away
+    assert abs(squares.mean()) < 5 * 0.09**2 / (T * D / 4) ** 0.5
+
+
+def test_a_function_of_the_seed_alone_and_what_stays_grows() -> None:
+    assert torch.equal(dropped(0.3, 7), dropped(0.3, 7))
+    assert not torch.equal(dropped(0.3, 7), dropped(0.3, 8))
+    torch.manual_seed(0)
+    x = torch.randn(T, D, requires_grad=True)
+    found = drop(x, 0.2)
+    found.sum().backward()
+    stays = found != 0
+    assert torch.allclose(found[stays], x[stays] / 0.8)
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.where(stays, 1 / (1 - 0.2), 0.0))
+
+
+def test_one_graph() -> None:
+    whole = torch.compile(drop, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(0)
+    expected = drop(torch.ones(T, D), 0.1)
+    torch.manual_seed(0)
+    assert torch.equal(whole(torch.ones(T, D), 0.1), expected)
+
+
+def test_bits_of_small_numbers_are_everywhere() -> None:
+    found = mixed(torch.arange(4096, dtype=torch.int32))
+    bits = (found[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
+    assert (bits.float().mean(0) - 0.5).abs().max() < 0.05
+    assert len(found.unique()) == 4096
+
+
+def test_nothing_is_dropped_but_in_training() -> None:
+    layer, x = Dropout(0.5), torch.ones(8, 8)
+    assert (layer(x) == 0).any()
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)

@@ -1,0 +1,49 @@
+"""The Triton kernels, interpreted on the CPU: equal to masked attention there and back, dropout included."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+CASES = [
+    "several texts",
+    "no whole tile at the end",
+    "texts that fill tiles",
+    "with dropout",
+    "more dropped than kept",
+    "left to right",
+    "left to right with dropout",
+    "wide heads",
+]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, float]]:
+    if find_spec("triton") is None:
+        pytest.skip("needs triton")
+    script = Path(__file__).with_name("packed_attention_cases.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_to_masked_attention_there_and_back(case: str, found: dict[str, dict[str, float]]) -> None:
+    assert found[case]["seen"] < 2e-6
+    assert found[case]["gradient"] < 5e-6
+
+
+def test_every_case_is_looked_at(found: dict[str, dict[str, float]]) -> None:
+    assert [*found] == CASES
