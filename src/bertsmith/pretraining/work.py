@@ -52,7 +52,7 @@ def pretrain(
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
         trainer = make_trainer(recipe, opened, feeder, world, stopper)
         with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
-            work = _Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output))
+            work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output))
             return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
 
@@ -72,7 +72,7 @@ def make_trainer(recipe: Recipe, data: Data, feeder: Feeder, world: World, stopp
 
 
 @dataclass
-class _Work:
+class Work:
     """What the loop is given to score and to write."""
 
     recipe: Recipe

@@ -1,0 +1,293 @@
+"""`baseline`: transformers' BertForMaskedLM on the same text for the same minutes, in a plain loop.
+
+Compiled, bfloat16 autocast, fused AdamW, clipping, warm-up and then straight down to zero over the minutes. All blocks
+lie on the device, so that it never waits for text. Minutes are counted as ours are: not while it compiles (until the
+first step of a call is done), is judged or saved.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.ten_minutes import results
+from bench.ten_minutes.blocks import RATE, Hider, Order, grouped
+from bench.ten_minutes.clock import Stopwatch
+from bench.ten_minutes.judging import OBJECTIVE, Verdict
+from bench.ten_minutes.pretraining import Judging, ended, speed
+from bertsmith.devices import choose_device, measure_peak
+from bertsmith.durable import Disk
+from bertsmith.effort import flops_per_token
+from bertsmith.encoders import bert
+from bertsmith.encoders.transformer_encoder import HEAD_WIDTH, SIZES
+from bertsmith.errors import ConfigError, Stopped
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm
+from bertsmith.pretraining.parts import TABLE_MULTIPLE, Data
+from bertsmith.train.stopper import Stopper
+from bertsmith.types import Batch
+
+STATE, SETTINGS = "state.pt", "settings.json"
+AHEAD = 2  # steps that may be under way on a GPU, as in ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What can be chosen of it."""
+
+    size: str = "medium"  # a published size, or LAYERSxWIDTH
+    minutes: float = 10.0
+    rate: float = 5e-4
+    rows: int = 512
+    length: int = 128
+    warmup: float = 0.06  # share of the minutes
+    dropout: float = 0.1
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and width."""
+        if self.size in SIZES:
+            return SIZES[self.size]
+        layers, cross, width = self.size.partition("x")
+        if not (cross and layers.isdecimal() and width.isdecimal()):
+            raise ConfigError(f"--size {self.size} is none of {', '.join(SIZES)}, nor such as 8x512")
+        return int(layers), int(width)
+
+    def factor(self, progress: float) -> float:
+        """What the schedule makes of the rate."""
+        return progress / self.warmup if progress < self.warmup else (1 - progress) / (1 - self.warmup)
+
+
+@dataclass
+class Progress:
+    """Where the run stands; goes into its checkpoint."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    calls: int = 0
+    compile_seconds: list[float] = field(default_factory=list)
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+def baseline(
+    name: str, settings: Settings, data: Path, output: Path, *, judging: Judging, device: str = "auto"
+) -> dict[str, Any]:
+    """Trains in OUTPUT/NAME until the minutes are over; the result, also in result.json there."""
+    folder, wanted, opened = output / name, asdict(settings), Data.open(data)
+    known = results.finished(folder, wanted, opened.fingerprints)
+    if known is not None:
+        return known
+    before = results.read(folder / SETTINGS)
+    if before is not None and before != wanted:
+        raise ConfigError(f"{folder} holds a run with other settings: choose another name")
+    results.write(folder / SETTINGS, wanted)
+    with Stopper() as stopper:
+        run = Run(settings, opened, folder, torch.device(choose_device(device)), judging)
+        run.go(stopper)
+        return run.finish(name)
+
+
+class Run:
+    """One run under way."""
+
+    def __init__(self, settings: Settings, data: Data, folder: Path, device: torch.device, judging: Judging) -> None:
+        self.settings, self.data, self.folder, self.device, self.judging = settings, data, folder, device, judging
+        self.watch, self.judge = Stopwatch(device), judging.judge(data)
+        torch.manual_seed(settings.seed)
+        self.model = build(settings, data).to(device)
+        self.optimizer = torch.optim.AdamW(
+            decayed(self.model, settings.weight_decay), lr=settings.rate, fused=device.type == "cuda"
+        )
+        self.progress = Progress()
+        self._resume()
+        self.compiles = device.type == "cuda"
+        self.forward: Any = torch.compile(self.model) if self.compiles else self.model
+        blocks = grouped(data.shards, data.tokenizer, settings.length)
+        self.order, self.blocks = Order(len(blocks), settings.seed), torch.from_numpy(blocks).to(device)
+        self.hide = Hider(data.tokenizer, device)
+        self._began, self._before = self.watch(), self.progress.seconds
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of learning, those of earlier calls included."""
+        return self._before + self.watch() - self._began
+
+    def go(self, stopper: Stopper) -> None:
+        """Steps until the minutes are over, or raises `Stopped` with everything saved."""
+        under_way: deque[torch.cuda.Event] = deque()
+        every, first = self.judging.every, True
+        self.progress.calls += 1
+        due = self._before // every * every + every
+        self._began = self.watch()
+        while (share := self.elapsed / (60 * self.settings.minutes)) < 1:
+            if stopper.asked:
+                self._stop()
+            self.step(share)
+            if first and self.compiles:
+                self._begin_to_count()
+            first = False
+            self._wait(under_way)
+            if self.elapsed >= due:
+                due = self._judged() // every * every + every
+        self.watch.wait()
+        self.progress.seconds = self.elapsed
+
+    def step(self, share: float) -> None:
+        """One step at this share of the minutes."""
+        settings, done = self.settings, self.progress.steps
+        self.model.train()
+        ids = self.blocks[torch.from_numpy(self.order.take(done, settings.rows)).to(self.device)].long()
+        torch.manual_seed(settings.seed * 1_000_003 + done)  # dropout
+        hidden, labels = self.hide(ids, settings.seed * 1_000_003 + done)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = self.forward(input_ids=hidden, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.rate * settings.factor(share)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.progress.steps += 1
+
+    def verdict(self) -> Verdict:
+        """What the judge thinks of it now."""
+        self.model.eval()
+        return self.judge.hear(lambda batch: answers(self.model, batch), self.device)
+
+    def finish(self, name: str) -> dict[str, Any]:
+        """Writes the model and the result, and removes what going on would have needed."""
+        progress, settings = self.progress, self.settings
+        final = self._point(progress.seconds)
+        self.model.save_pretrained(self.folder / results.MODEL)
+        self.data.tokenizer.save(self.folder / results.MODEL)
+        half = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak(self.device, half)}
+        tokens, compiled = self._tokens(), progress.compile_seconds
+        result = {
+            "name": name,
+            "code": "transformers",
+            "recipe": f"BertForMaskedLM {settings.size}",
+            "minutes": settings.minutes,
+            "seed": settings.seed,
+            "seconds": progress.seconds,
+            "steps": progress.steps,
+            "tokens": tokens,
+            "text_tokens": self.data.shards.tokens,
+            "compile_seconds": compiled,
+            "calls": progress.calls,
+            **speed(tokens, progress.seconds, progress.steps, len(compiled), about),
+            **about,
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "final": final,
+            "curve": ended(progress.curve, final),
+            "judge": {"fingerprint": self.judge.fingerprint, "pieces": self.judge.pieces, **asdict(self.judging)},
+            "fingerprints": self.data.fingerprints,
+            "settings": asdict(settings),
+        }
+        results.write(self.folder / results.RESULT, result)
+        if (self.folder / STATE).exists():
+            Disk().remove(self.folder / STATE)
+        return result
+
+    def _begin_to_count(self) -> None:
+        self.watch.wait()
+        self.progress.compile_seconds.append(self.watch() - self._began)
+        self._began = self.watch()
+
+    def _judged(self) -> float:
+        """Adds a point to the curve; the seconds at which it stands."""
+        self.watch.wait()
+        seconds = self.elapsed
+        with self.watch.paused():
+            self.progress.curve.append(self._point(seconds))
+        return seconds
+
+    def _point(self, seconds: float) -> dict[str, float]:
+        place = {"seconds": seconds, "step": self.progress.steps, "tokens": self._tokens()}
+        return place | asdict(self.verdict())
+
+    def _tokens(self) -> int:
+        return self.progress.steps * self.settings.rows * self.settings.length
+
+    def _wait(self, under_way: deque[torch.cuda.Event]) -> None:
+        """So that the host is not far ahead of the device and its clock tells the truth."""
+        if self.device.type == "cuda":
+            under_way.append(torch.cuda.Event())
+            under_way[-1].record()
+            if len(under_way) > AHEAD:
+                under_way.popleft().synchronize()
+
+    def _stop(self) -> None:
+        self.watch.wait()
+        self.progress.seconds = self.elapsed
+        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        file = io.BytesIO()
+        torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
+        Disk().write_file(self.folder / STATE, [file.getbuffer()])
+        raise Stopped(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+
+    def _resume(self) -> None:
+        if not (self.folder / STATE).exists():
+            return
+        saved: Mapping[str, Any] = torch.load(self.folder / STATE, map_location=self.device, weights_only=True)
+        if saved["data"] != self.data.fingerprints:
+            raise ConfigError(f"{self.folder} was trained with other data: choose another name, or pass the same ones")
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.progress = Progress(**saved["progress"])
+
+
+def build(settings: Settings, data: Data) -> Any:
+    """transformers' model with new weights and a table for this vocabulary, as long as ours."""
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    layers, width = settings.shape
+    shape = transformers.BertConfig(
+        vocab_size=-(-data.tokenizer.vocabulary_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(width // HEAD_WIDTH, 1),
+        intermediate_size=4 * width,
+        max_position_embeddings=max(settings.length, 512),
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        pad_token_id=data.tokenizer.padding_id,
+    )
+    shape._attn_implementation = "sdpa"
+    return transformers.BertForMaskedLM(shape)
+
+
+def decayed(model: Any, decay: float) -> list[dict[str, Any]]:
+    """Its weights in two groups, as its trainer makes them: biases and norms do not decay."""
+    named = list(model.named_parameters())
+    spared = [weight for name, weight in named if "bias" in name or "LayerNorm" in name]
+    known = {id(weight) for weight in spared}
+    others = [weight for _, weight in named if id(weight) not in known]
+    return [{"params": others, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
+
+
+def answers(model: Any, batch: Batch) -> Tensor:
+    """Its logits at the places of a batch [R, V]."""
+    hidden = model.bert(input_ids=batch.ids, attention_mask=(batch.document != 0).long()).last_hidden_state
+    return model.cls(hidden.flatten(0, 1)[batch.places[OBJECTIVE]])
+
+
+def useful(settings: Settings, data: Data) -> float:
+    """FLOP for each token, counted as ours are for a model of the same shape."""
+    layers, width = settings.shape
+    shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}
+    with torch.device("meta"):
+        model = Model.build(bert.Config(**shape, vocabulary_size=data.tokenizer.vocabulary_size), [masked_lm.Config()])
+    return flops_per_token(model, length=settings.length, asked={OBJECTIVE: RATE})

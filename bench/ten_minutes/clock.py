@@ -1,0 +1,69 @@
+"""Clocks of the contest: one that stands still while nothing is learned, and one that ends a call in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from bertsmith.errors import Stopped
+
+
+class Stopwatch:
+    """Seconds that go on, as `time.monotonic`, but for those in `paused`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._left_out = 0.0
+        self._still: float | None = None  # where it stands while it is paused
+
+    def __call__(self) -> float:
+        return time.monotonic() - self._left_out if self._still is None else self._still
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens within costs no time. The device first ends what it was given before: that does."""
+        self.wait()
+        began = time.monotonic()
+        self._still = began - self._left_out
+        try:
+            yield
+            self.wait()
+        finally:
+            self._left_out += time.monotonic() - began
+            self._still = None
+
+    def wait(self) -> None:
+        """Returns when the device has nothing left to do."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def stop_after(seconds: float) -> Iterator[None]:
+    """Sends this process SIGTERM after so many seconds, 0: never. A run that hears it saves and ends.
+
+    Where no run listens, the signal becomes `Stopped`.
+    """
+    if not seconds:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _stopped)
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    raise Stopped("the time of this call is over; what is finished is kept: the same command goes on from there")

@@ -1,0 +1,82 @@
+"""Curves as a picture: lines over two axes, in plain SVG that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+WIDTH, HEIGHT = 860, 480
+LEFT, RIGHT, TOP, BOTTOM = 64, 200, 20, 52
+COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7a83")
+TICKS = 6
+
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def draw(lines: Lines, *, across: str, up: str) -> str:
+    """One line for each name, with its points."""
+    points = [point for line in lines.values() for point in line] or [(0.0, 0.0)]
+    right = max(x for x, _ in points) or 1.0
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    scale = _Scale(right, *((low, high) if high > low else (low - 0.5, low + 0.5)))
+    parts = [*_axes(scale, across, up)]
+    for number, (name, line) in enumerate(lines.items()):
+        parts += _curve(scale, name, line, number)
+    frame = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
+    style = 'font-family="sans-serif" font-size="12"'
+    background = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {frame} {style}>', background, *parts, "</svg>\n"])
+
+
+class _Scale:
+    """Numbers to places of the picture."""
+
+    def __init__(self, right: float, low: float, high: float) -> None:
+        self.right, self.low, self.high = right, low, high
+
+    def x(self, value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * value / self.right
+
+    def y(self, value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low)
+
+
+def _curve(scale: _Scale, name: str, line: Sequence[tuple[float, float]], number: int) -> list[str]:
+    colour = COLOURS[number % len(COLOURS)]
+    places = [(scale.x(x), scale.y(y)) for x, y in line]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places]
+    beside = WIDTH - RIGHT + 16
+    height = TOP + 14 + 18 * number
+    label = f'<text x="{beside + 22}" y="{height + 4}">{escape(name)}</text>'
+    sample = f'<line x1="{beside}" x2="{beside + 16}" y1="{height}" y2="{height}" stroke="{colour}" stroke-width="2"/>'
+    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>', *dots, sample, label]
+
+
+def _axes(scale: _Scale, across: str, up: str) -> list[str]:
+    found = []
+    for value in _ticks(0, scale.right):
+        x = scale.x(value)
+        found.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
+        found.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{value:g}</text>')
+    for value in _ticks(scale.low, scale.high):
+        y = scale.y(value)
+        found.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e4e4"/>')
+        found.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+    middle, centre = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
+    found.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">{escape(across)}</text>')
+    turned = f'transform="rotate(-90 16 {centre})"'
+    found.append(f'<text x="16" y="{centre}" text-anchor="middle" {turned}>{escape(up)}</text>')
+    return found
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / TICKS
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]

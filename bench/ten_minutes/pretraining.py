@@ -1,0 +1,239 @@
+"""`pretrain`: one contestant of ours, for so many minutes of learning; what a judge thinks of it as they go by.
+
+Minutes are those in which steps are taken. Not counted, but told: compiling (until the first step of each call is
+done), judging, saving. A call that is stopped goes on with the next one, minutes included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.ten_minutes import results
+from bench.ten_minutes.clock import Stopwatch
+from bench.ten_minutes.judging import Judge
+from bertsmith import config
+from bertsmith.devices import choose_device
+from bertsmith.durable import Disk
+from bertsmith.loop import Evaluation, drive, memory_advice
+from bertsmith.pretraining.feeder import Feeder
+from bertsmith.pretraining.parts import Data, build_model
+from bertsmith.pretraining.work import Work
+from bertsmith.recipe import Recipe
+from bertsmith.runs.history import CHECKPOINTS
+from bertsmith.train.log import NAME as EVENTS
+from bertsmith.train.log import read_events
+from bertsmith.train.step import Step
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.trainer import Trainer
+from bertsmith.train.world import World, join
+
+JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
+NEXT_SENTENCE = "next_sentence"
+CALLS = "calls.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What contestants are judged by, and how often."""
+
+    every: float = 30.0  # seconds of learning
+    rows: int = 2048
+    length: int = 128
+    seed: int = 0
+
+    def judge(self, data: Data) -> Judge:
+        """The judge for these data: the same for all who are trained on them."""
+        return Judge.of(data, length=self.length, rows=self.rows, seed=self.seed)
+
+
+class TimedTrainer(Trainer):
+    """A trainer that tells how long it compiled and how much of its minutes is gone."""
+
+    compile_seconds: float | None = None  # of the first step of this call
+
+    def __next__(self) -> Step:
+        if self._warm or not self.passes.compiles:
+            return super().__next__()
+        began = time.monotonic()
+        step = super().__next__()
+        self.compile_seconds = time.monotonic() - began
+        return step
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of its minutes that are gone, those of earlier calls included."""
+        return self._elapsed()
+
+
+@dataclass
+class Contest(Work):
+    """A run that is judged by the clock."""
+
+    judge: Judge | None = None
+    watch: Stopwatch | None = None
+    every: float = 30.0
+    due: float = 0.0  # seconds at which the judge is asked again
+
+    def evaluate(self) -> Evaluation | None:
+        """Called after every step; nothing where it is not yet time."""
+        assert isinstance(self.trainer, TimedTrainer)
+        assert self.watch is not None
+        if not self.due:  # the first step of this call
+            with self.watch.paused():
+                self._note_call(self.trainer.compile_seconds)
+            self.due = self.trainer.seconds // self.every * self.every + self.every
+        if self.trainer.elapsed < self.due:
+            return None
+        self.watch.wait()
+        seconds = self.trainer.elapsed
+        self.due = seconds // self.every * self.every + self.every
+        with self.watch.paused():
+            numbers = self.numbers(seconds)
+        said = " · ".join(f"{name.removeprefix(JUDGED)} {value:.4g}" for name, value in numbers.items())
+        return Evaluation({f"{JUDGED}{name}": value for name, value in numbers.items()}, 0.0, said)
+
+    def _note_call(self, seconds: float | None) -> None:
+        """A call that was killed before it could save is forgotten with the steps that it took."""
+        first = self.trainer.done
+        kept = [call for call in calls(self.output) if call["step"] < first]
+        results.write(self.output / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
+
+    def numbers(self, seconds: float) -> dict[str, float]:
+        """One point of the curve."""
+        assert self.judge is not None
+        found = {"seconds": seconds, "step": self.trainer.done, "tokens": self.trainer.tokens}
+        verdict = self.judge.hear_model(self.model, self.trainer.world.device)
+        found |= asdict(verdict) if verdict else {}
+        if NEXT_SENTENCE in self.recipe.objectives and self.held_out:
+            found[NEXT_SENTENCE] = self.trainer.score(self.held_out).accuracies[NEXT_SENTENCE]
+        return found
+
+    def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
+        """Only the last model counts; writing others would cost time."""
+        if name == results.MODEL:
+            super().write_model(name, {})
+
+
+def pretrain(
+    name: str,
+    recipe: Recipe,
+    data: Path,
+    output: Path,
+    *,
+    judging: Judging,
+    device: str = "auto",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Trains a contestant in OUTPUT/NAME until its minutes are over; the result, also in result.json there."""
+    opened = Data.open(data)
+    recipe, folder = opened.complete(recipe), output / name
+    known = results.finished(folder, config.to_dict(recipe), opened.fingerprints)
+    if known is not None:
+        return known
+    with ExitStack() as stack:
+        world = stack.enter_context(join(choose_device(device)))
+        stopper = stack.enter_context(Stopper())
+        feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
+        watch = Stopwatch(world.device)
+        work = Contest(
+            recipe,
+            opened,
+            _trainer(recipe, opened, feeder, world, stopper, watch),
+            opened.held_out(recipe, world),
+            folder,
+            judge=judging.judge(opened),
+            watch=watch,
+            every=judging.every,
+        )
+        run = work.run(feeder)
+        with memory_advice(recipe.micro_rows or recipe.rows.full, "rows"):
+            drive(run, quiet=quiet)
+            last = work.numbers(work.trainer.seconds)
+        return _told(name, work, run.about, last, judging)
+
+
+def _trainer(
+    recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper, watch: Stopwatch
+) -> TimedTrainer:
+    return TimedTrainer(
+        build_model(recipe, data.tokenizer),
+        feeder,
+        plan=recipe.plan,
+        optimizer=recipe.optimizer,
+        settings=recipe.passes,
+        world=world,
+        stopper=stopper,
+        seed=recipe.seed,
+        clock=watch,
+    )
+
+
+def _told(
+    name: str, work: Contest, about: Mapping[str, Any], last: Mapping[str, Any], judging: Judging
+) -> dict[str, Any]:
+    assert work.judge is not None
+    trainer, events = work.trainer, read_events(work.output / EVENTS)
+    made = calls(work.output)
+    compiled = [call["compile_seconds"] for call in made if call["compile_seconds"] is not None]
+    result = {
+        "name": name,
+        "code": "bertsmith",
+        "recipe": work.recipe.name,
+        "minutes": work.recipe.plan.minutes,
+        "seed": work.recipe.seed,
+        "seconds": trainer.seconds,
+        "steps": trainer.done,
+        "tokens": trainer.tokens,
+        "text_tokens": work.data.shards.tokens,
+        "compile_seconds": compiled,
+        "calls": len(made),
+        **speed(trainer.tokens, trainer.seconds, trainer.done, len(compiled), about),
+        **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
+        "final": dict(last),
+        "curve": ended(curve(events), last),
+        "judge": {"fingerprint": work.judge.fingerprint, "pieces": work.judge.pieces, **asdict(judging)},
+        "fingerprints": work.data.fingerprints,
+        "settings": config.to_dict(work.recipe),
+    }
+    results.write(work.output / results.RESULT, result)
+    Disk().remove_folder(work.output / CHECKPOINTS)
+    return result
+
+
+def speed(tokens: int, seconds: float, steps: int, unclocked: int, about: Mapping[str, Any]) -> dict[str, float]:
+    """Tokens a second and the share of the peak that they make, without the steps that the clock did not see."""
+    rate = tokens * (steps - unclocked) / max(steps, 1) / max(seconds, 1e-9)
+    return {"tokens_per_second": rate, "share_of_peak": rate * about["flops_per_token"] / about["peak_flops"]}
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    """The first step of each call so far, and what compiling took in it; None where it did not compile."""
+    found: list[dict[str, Any]] = (results.read(folder / CALLS) or {"calls": []})["calls"]
+    return found
+
+
+def ended(points: list[dict[str, Any]], last: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A curve with its end, which the judge may have seen already."""
+    return [*(point for point in points if point["step"] < last["step"]), dict(last)]
+
+
+def curve(events: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """The judge's numbers in the log of a run; a call that goes on from an earlier step makes later ones void."""
+    found: list[dict[str, float]] = []
+    for event in events:
+        if event["kind"] == "start":
+            found = [point for point in found if point["step"] <= event["step"]]
+        if event["kind"] == "evaluation":
+            named = ((key, value) for key, value in event.items() if key.startswith(JUDGED))
+            found.append({key.removeprefix(JUDGED): value for key, value in named})
+    return found
+
+
+def with_defaults(judging: Judging, minutes: float) -> Judging:
+    """Twenty points of a curve where nobody says how often."""
+    return judging if judging.every else replace(judging, every=60 * minutes / 20)

@@ -1,0 +1,341 @@
+"""The contest of `bench/ten_minutes` at the smallest size: every verb, every clock, the judge, the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from finetuning_world import COLOURS, METALS, tiny_model, tuning_of
+from studies.study_world import mrpc
+
+from bertsmith.corpus.shards import Shards
+from bertsmith.errors import Stopped
+from bertsmith.finetuning import work
+from bertsmith.finetuning.work import build_task, prepare
+from bertsmith.pretraining.feeder import Feeder
+from bertsmith.pretraining.parts import Data
+from bertsmith.text.tokenizer import load
+from bertsmith.train.stopper import Stopper
+from bertsmith.train.world import World
+from bertsmith.types import Batch
+from bertsmith.weights.model_folder import open_model
+
+pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 0.9  # of learning
+SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.positions=64", "rows.full=16"]
+SMALL += ["packing.length=32", "evaluate_rows=16", "plan.rate=1e-3"]
+JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bench_on_the_path() -> Iterator[None]:
+    sys.path.insert(0, str(ROOT))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    sys.path.remove(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of a small text in base/t/shards."""
+    folder, draw = tmp_path_factory.mktemp("ten"), random.Random(0)
+    documents = [
+        "\n".join(
+            f"the smith has {draw.choice(COLOURS)} {draw.choice(METALS)} and a thing of {draw.choice(METALS)}."
+            for _ in range(draw.randint(2, 20))
+        )
+        for _ in range(150)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    words = ["text", folder / "text.txt", "-o", folder / "t", "--vocabulary-size", 100, "--held-out", 0.2]
+    assert call(*words, "--workers", 1, "--quiet") == 0
+    return folder
+
+
+def call(*words: object) -> int:
+    from bench.ten_minutes.command_line import main
+
+    return int(main([str(word) for word in words]))
+
+
+def run_words(base: Path, *more: object) -> list[object]:
+    return ["--data", base / "t" / "shards", "-o", base / "out", "--minutes", SECONDS / 60, *JUDGED, *more]
+
+
+def ours(base: Path, name: str, *more: object) -> list[object]:
+    changes = [word for setting in SMALL for word in ("--set", setting)]
+    return ["pretrain", name, *run_words(base, *changes, "--quiet", *more)]
+
+
+def theirs(base: Path, name: str, *more: object) -> list[object]:
+    return ["baseline", name, *run_words(base, "--size", "2x64", "--rows", 16, "--length", 32, *more)]
+
+
+def result_of(base: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((base / "out" / name / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+class Watched:
+    """The steps of one side: how long they took, and a signal in the middle of the first call."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, module: str, kind: str, step: str) -> None:
+        owner = getattr(import_module(f"bench.ten_minutes.{module}"), kind)
+        original, self.seconds = getattr(owner, step), list[float]()
+
+        def watched(run: Any, *given: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return original(run, *given)
+            finally:
+                self.seconds.append(time.monotonic() - began)
+                if len(self.seconds) == 6:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.setattr(owner, step, watched)
+
+
+@pytest.fixture(scope="module")
+def contest(base: Path) -> Path:
+    """Both sides trained, each in two calls."""
+    steppers = {"quick": ("pretraining", "TimedTrainer", "__next__"), "baseline": ("baseline", "Run", "step")}
+    for name, words in (("quick", ours(base, "quick")), ("baseline", theirs(base, "baseline"))):
+        with pytest.MonkeyPatch.context() as patch:
+            watched = Watched(patch, *steppers[name])
+            assert call(*words, "--stop-after", 60) == 75
+            assert not (base / "out" / name / "result.json").exists()
+            assert call(*words) == 0
+        (base / f"{name}.json").write_text(json.dumps(watched.seconds), encoding="utf-8")
+    return base
+
+
+@pytest.mark.parametrize("name", ["quick", "baseline"])
+def test_minutes_are_kept_over_calls(contest: Path, name: str) -> None:
+    found = result_of(contest, name)
+    steps = json.loads((contest / f"{name}.json").read_text(encoding="utf-8"))
+    assert found["calls"] == 2
+    assert found["steps"] > 6
+    late = 0.1 + 2 * max(steps)  # the last step may begin just before the end
+    assert SECONDS <= found["seconds"] < SECONDS + late
+    assert sum(steps) < found["seconds"] + late  # of both calls together
+    places = [point["seconds"] for point in found["curve"]]
+    assert places == sorted(places)
+    assert len(places) >= 3
+    assert [point["step"] for point in found["curve"]][-1] == found["steps"]
+    assert found["final"]["nats_per_piece"] < found["curve"][0]["nats_per_piece"]
+    assert found["tokens_per_second"] == pytest.approx(found["tokens"] / found["seconds"])
+    assert found["share_of_peak"] > 0
+
+
+def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (contest / "out" / "quick" / "result.json").stat().st_mtime_ns
+    assert call(*ours(contest, "quick")) == 0
+    assert call(*theirs(contest, "baseline", "--rate", 1e-3)) == 78
+    assert "other settings" in capsys.readouterr().err
+    assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
+
+
+def test_everybody_is_judged_alike(contest: Path) -> None:
+    """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
+    from bench.ten_minutes.judging import Judge
+
+    judge = Judge.of(Data.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
+    for name in ("quick", "baseline"):
+        found = result_of(contest, name)
+        assert found["judge"]["fingerprint"] == judge.fingerprint
+        model, _, _ = open_model(contest / "out" / name / "last")
+        verdict = judge.hear_model(model, torch.device("cpu"))
+        assert verdict is not None
+        assert verdict.nats_per_piece == pytest.approx(found["final"]["nats_per_piece"], rel=1e-4)
+        assert verdict.accuracy == found["final"]["accuracy"]
+
+
+def test_what_the_judge_counts(base: Path) -> None:
+    from bench.ten_minutes.judging import Judge, piece_bytes
+
+    data = Data.open(base / "t" / "shards")
+    judge = Judge.of(data, length=32, rows=24, seed=0)
+    sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
+    assert sizes[tokenizer.id("the")] == 3
+    assert sizes[tokenizer.id("##h")] == 1
+    size = tokenizer.vocabulary_size
+
+    def right(batch: Batch) -> torch.Tensor:
+        return torch.nn.functional.one_hot(batch.labels["masked_lm"], size).float() * 100
+
+    def anything(batch: Batch) -> torch.Tensor:
+        return torch.zeros(len(batch.labels["masked_lm"]), size)
+
+    known, ignorant = judge.hear(right, torch.device("cpu")), judge.hear(anything, torch.device("cpu"))
+    assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
+    assert ignorant.nats_per_piece == pytest.approx(math.log(size))
+    asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
+    text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
+    assert (judge.pieces, judge.bytes) == (len(asked), text)
+    assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
+    hidden = torch.cat([batch.ids.flatten()[batch.places["masked_lm"]] for batch in judge.batches])
+    assert 0.6 < float((hidden == tokenizer.mask_id).float().mean()) < 0.95
+    assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
+
+
+def test_blocks_are_documents_joined_and_cut(base: Path) -> None:
+    from bench.ten_minutes.blocks import Hider, Order, grouped
+    from bench.ten_minutes.judging import document_bounds
+
+    shards, tokenizer = Shards.open(base / "t" / "shards"), load(base / "t" / "shards" / "tokenizer")
+    bounds = document_bounds(shards)
+    assert len(bounds) == shards.documents + 1
+    joined: list[int] = []
+    for begin, end in pairwise(bounds):
+        joined += [tokenizer.start_id, *shards.read(begin, end - begin).tolist(), tokenizer.separator_id]
+    blocks = grouped(shards, tokenizer, 32)
+    assert blocks.flatten().tolist() == joined[: len(joined) // 32 * 32]
+    order = Order(len(blocks), seed=3)
+    taken = np.concatenate([order.take(step, 7) for step in range(2 * len(blocks))])
+    for epoch in range(3):
+        assert sorted(taken[epoch * len(blocks) : (epoch + 1) * len(blocks)]) == list(range(len(blocks)))
+    ids = torch.from_numpy(blocks).long()
+    hidden, labels = Hider(tokenizer, torch.device("cpu"))(ids, seed=1)
+    asked = labels != -100
+    special = torch.isin(ids, torch.tensor(sorted(tokenizer.special_ids)))
+    assert not (asked & special).any()
+    assert torch.equal(labels[asked], ids[asked])
+    assert torch.equal(hidden[~asked], ids[~asked])
+    assert float(asked.sum() / (~special).sum()) == pytest.approx(0.15, abs=0.02)
+    assert float((hidden[asked] == tokenizer.mask_id).float().mean()) == pytest.approx(0.8, abs=0.05)
+    assert float((hidden[asked] == ids[asked]).float().mean()) == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_killed_call_leaves_no_points() -> None:
+    from bench.ten_minutes.pretraining import curve
+
+    def judged(step: int, loss: float) -> dict[str, Any]:
+        return {"kind": "evaluation", "step": step, "judged/step": step, "judged/nats_per_byte": loss}
+
+    def start(step: int) -> dict[str, Any]:
+        return {"kind": "start", "step": step}
+
+    events = [start(0), judged(3, 5.0), judged(7, 4.0), start(3), judged(6, 3.5)]
+    assert curve(events) == [{"step": 3, "nats_per_byte": 5.0}, {"step": 6, "nats_per_byte": 3.5}]
+
+
+def test_compiling_costs_no_minutes(base: Path) -> None:
+    """Where steps are compiled, the first one of a call costs nothing, and says so to the run."""
+    from bench.ten_minutes.clock import Stopwatch
+    from bench.ten_minutes.contestants import recipe_of
+    from bench.ten_minutes.pretraining import _trainer
+
+    data = Data.open(base / "t" / "shards")
+    recipe = data.complete(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
+    world = World()
+    feeder = Feeder(recipe, data.packing(recipe), world)
+    trainer = _trainer(recipe, data, feeder, world, Stopper(), Stopwatch(world.device))
+    trainer.passes.compiles = True
+    trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
+    before = time.monotonic()
+    steps = [next(trainer) for _ in range(4)]
+    assert trainer.compile_seconds is not None
+    assert 1 <= trainer.compile_seconds <= time.monotonic() - before
+    assert steps[0].numbers["seconds"] == pytest.approx(0, abs=1e-2)
+    assert 0 < steps[3].numbers["seconds"] <= trainer.elapsed < 1
+
+
+def test_a_watch_stands_still_when_told() -> None:
+    from bench.ten_minutes.clock import Stopwatch, stop_after
+
+    watch = Stopwatch(torch.device("cpu"))
+    before = watch()
+    with watch.paused():
+        still = watch()
+        time.sleep(0.2)
+        assert watch() == still
+    assert watch() - before < 0.1
+    with pytest.raises(Stopped, match="goes on"), stop_after(0.05):
+        time.sleep(5)
+
+
+KINDS = {"classification": 0.9, "regression": 0.9, "choice": 0.6, "qa": 0.8, "tagging": 0.9}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
+    from bench.ten_minutes.own_code import Tuner
+
+    tuning = tuning_of(kind, tiny, tmp_path, "epochs=8", count=96)
+    task, tokenizer = build_task(tuning), load(tiny)
+    ready = prepare(tuning, task, tokenizer, positions=64)
+    found = Tuner(tiny, tuning, ready, tokenizer, torch.device("cpu")).run(rate=3e-3, seed=0)
+    assert found[task.main] > KINDS[kind]
+
+
+def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
+    mrpc(contest / "tasks" / "glue", 32)
+    nsmc(contest / "tasks" / "nsmc")
+    words = ["--data", contest / "tasks", "-o", contest / "out", "--seeds", 2, "--set", "epochs=1", "--set", "rows=16"]
+    words += ["--set", "length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
+    assert call("tasks", "quick", "quick+fresh", *words, "--quiet") == 0
+    assert "quick+fresh on glue/mrpc: f1" in capsys.readouterr().out
+    assert call("tasks", "baseline", *words, "--own-code") == 0
+    assert call("tasks", "baseline", *words, "--quiet") == 78
+    assert "by the code of transformers: say another name" in capsys.readouterr().err
+    assert call("tasks", "quick", *words[:-1], "korean/nsmc", "--quiet") == 0
+    found = json.loads((contest / "out/scores/baseline/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (found["code"], found["seeds"], len(found["runs"])) == ("transformers", [0, 1], 4)
+    assert call("table", contest / "out") == 0
+    text = capsys.readouterr().out
+    assert "no pre-training (quick)" in text
+    assert "Google's small" in text
+    assert "NSMC" in text
+    ElementTree.parse(contest / "out" / "curves.svg")
+    monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # nothing is done twice
+    assert call("tasks", "baseline", *words, "--own-code") == 0
+
+
+def nsmc(folder: Path) -> None:
+    """Files of NSMC's make."""
+    folder.mkdir(parents=True)
+    for name in ("ratings_train.txt", "ratings_test.txt"):
+        rows = [f"{number}\tthe smith has {METALS[number % 4]}\t{number % 2}" for number in range(24)]
+        (folder / name).write_text("\n".join(["id\tdocument\tlabel", *rows]) + "\n", encoding="utf-8")
+
+
+def test_who_was_as_good_as_whom_and_when() -> None:
+    from bench.ten_minutes.table import overtakings
+
+    def run(*losses: float) -> dict[str, Any]:
+        curve = [{"seconds": 10.0 * (place + 1), "nats_per_byte": loss} for place, loss in enumerate(losses)]
+        return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"]}
+
+    found = {(one["who"], one["whom"]): one for one in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
+    assert (found["a", "b"]["seconds"], found["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
+    assert found["b", "a"]["seconds"] is None
+
+
+def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*ours(base, "nobody")) == 78
+    assert "any other name needs --recipe" in capsys.readouterr().err
+    assert call(*theirs(base, "odd", "--size", "huge")) == 78
+    assert "nor such as 8x512" in capsys.readouterr().err
