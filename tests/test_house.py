@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pictures": set(),
     "pages": {"errors", "durable"},
     "devices": {"errors"},
-    "ceilings": set(),
+    "ceilings": {"devices", "nn"},
     "counters": set(),
     "scores": {"errors", "types"},
     "batching": {"errors", "types"},
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "encoders": GROUND | {"nn", "counters"},
     "objectives": GROUND | {"nn", "counters"},
     "model": GROUND | {"nn", "encoders", "objectives"},
-    "train": GROUND | {"counters", "pictures"},  # batches and losses only
+    "train": GROUND | {"counters", "pictures", "devices"},  # batches and losses only
     "weights": GROUND | MODEL | {"text"},
     "run": GROUND | {"text", "corpus"},
     "trackers": GROUND,

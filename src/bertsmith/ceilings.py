@@ -18,6 +18,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 
+from bertsmith.devices import has_eight_bits
+from bertsmith.nn.attention import HAS_TRITON
+
 WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT-base
 SHAPES = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
 LENGTHS = (128, 512)
@@ -27,7 +30,6 @@ KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "plain": SDPBackend.MATH,
 }
-EIGHT_BITS = (8, 9)  # CUDA devices from here on have products in eight bits
 RUNS, LEAST_SECONDS = 15, 0.02
 
 
@@ -64,7 +66,7 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
         for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
             seconds = _seconds(partial(F.linear, left.to(precision), right.to(precision)), device)
             yield Ceiling(what, _name(precision), work / seconds / 1e12, "TFLOP/s")
-        if device.type == "cuda" and torch.cuda.get_device_capability(device) >= EIGHT_BITS:
+        if device.type == "cuda" and has_eight_bits(device):
             one, kind = torch.ones((), device=device), torch.float8_e4m3fn
             how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
             seconds = _seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)
@@ -98,11 +100,22 @@ def _attentions(device: torch.device, tokens: int) -> Iterator[Ceiling]:
             bounds = torch.arange(0, (rows + 1) * length, length, device=device, dtype=torch.int32)
             variable = partial(varlen_attn, cu_seq_q=bounds, cu_seq_k=bounds, max_q=length, max_k=length)
             yield from _timed(f"{what}, variable", partial(run, variable), device, precision)
+        if device.type == "cuda" and HAS_TRITON:
+            yield from _timed(f"{what}, packed", partial(_packed, length, parts, back), device, precision)
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
     q, k, v = (part.view(rows, -1, HEADS, HEAD_WIDTH).transpose(1, 2) for part in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+
+
+def _packed(length: int, parts: Tensor, back: Tensor) -> None:
+    from bertsmith.nn.packed_attention import attend  # which needs triton
+
+    place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
+    begin = place - place % length
+    parts.grad = None
+    attend(parts, begin, begin + length, dropout=0.0, causal=False).backward(back)  # type: ignore[no-untyped-call]
 
 
 def _there_and_back(attend: Callable[..., Any], *, parts: Tensor, back: Tensor) -> None:

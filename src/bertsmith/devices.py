@@ -8,6 +8,8 @@ import torch
 
 from bertsmith.errors import BertsmithError
 
+EIGHT_BITS = (8, 9)  # capability of the first CUDA devices with products in eight bits
+
 
 def choose_device(asked: str) -> str:
     """`auto` takes CUDA, else MPS, else the CPU; a device asked for by name must be there."""
@@ -20,6 +22,11 @@ def choose_device(asked: str) -> str:
         found = ", ".join(name for name in there if there[name])
         raise BertsmithError(f"--device {asked} was asked for, but torch {torch.__version__} finds only {found} here")
     return asked
+
+
+def has_eight_bits(device: torch.device) -> bool:
+    """Whether a CUDA device multiplies matrices in eight bits."""
+    return torch.cuda.get_device_capability(device) >= EIGHT_BITS
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> float:

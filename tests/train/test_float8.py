@@ -8,6 +8,8 @@ from model_world import pretraining
 from torch import Tensor, nn
 from train.test_trainer import bert_feed
 
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import make_block
 from bertsmith.train.float8 import INPUT, WEIGHT, Float8Linear, convert
 from bertsmith.train.optimizers import adamw
 from bertsmith.train.passes import Settings
@@ -85,13 +87,32 @@ def test_compiles_in_one_graph() -> None:
     assert torch.equal(x.grad, expected)
 
 
-def test_only_what_can_be_is_converted_and_names_stay() -> None:
-    part = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 24), nn.Linear(32, 32, bias=False))
+def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
+    part = make_block(width=32, heads=2, inner=64, style=Style())
+    odd = make_block(width=24, heads=2, inner=64, style=Style())
     names = list(part.state_dict())
-    assert convert(part) == 2  # without a bias too, but no odd sides
-    assert [type(layer) for layer in part] == [Float8Linear, nn.Linear, Float8Linear]
+    assert convert(part) == 3
+    assert type(part.attention.output) is nn.Linear
+    assert not part.attention.qkv.back
+    assert part.feed_forward.expand.back
+    assert part.feed_forward.contract.back
     assert list(part.state_dict()) == names
     assert convert(part) == 0
+    assert convert(odd) == 0  # no side of a matrix may be odd
+
+
+def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
+    plain, small = layers()
+    small.back = False
+    x = torch.randn(T, K, requires_grad=True)
+    again = x.detach().clone().requires_grad_()
+    gradient = torch.randn(T, N) / T
+    plain(x).backward(gradient)
+    found = small(again)
+    found.backward(gradient.bfloat16())
+    assert off(found, plain(x).detach()) > 0.005
+    assert off(again.grad, x.grad) < 0.005
+    assert off(small.weight.grad, plain.weight.grad) < 0.005
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
