@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from model_world import VOCABULARY, random_batch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.nn import packed_attention
+from bertsmith.encoders import bert, modern
+from bertsmith.model import Model
+from bertsmith.nn import attention, packed_attention
+from bertsmith.objectives import masked_lm
 
 CASES: dict[str, dict[str, Any]] = {
     "several texts": {"bounds": [0, 23, 32, 64, 96, 96]},
@@ -71,10 +75,30 @@ def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width:
     return {"seen": (found - expected).abs().max().item(), "gradient": (ours - theirs).abs().max().item()}
 
 
+def whole(kind: str) -> dict[str, float]:
+    """How far a whole model's loss and gradients are from those by masks, with texts of all lengths in its rows."""
+    narrow = {"layers": 2, "width": 32, "heads": 2, "feed_forward": 32, "dropout": 0.0, "attention_dropout": 0.0}
+    encoder = {"bert": bert, "modern": modern}[kind].Config(**narrow, vocabulary_size=VOCABULARY.size, positions=40)
+    torch.manual_seed(0)
+    model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3)
+    batch = model.hide(random_batch([12, 9, 23, 7, 40, 5, 31], length=40, pack=True))
+    found = {}
+    for kernel in ("masked", "packed"):
+        attention.choose_kernel = lambda kernel=kernel, **how: kernel
+        model.zero_grad()
+        loss = model(batch).mean()
+        loss.backward()
+        gradients = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+        found[kernel] = loss.item(), gradients
+    (ours, mine), (theirs, right) = found["packed"], found["masked"]
+    return {"seen": abs(ours - theirs), "gradient": (mine - right).abs().max().item()}
+
+
 def main() -> None:
     packed_attention.FORWARD.update(M=32, N=16)
     packed_attention.BACKWARD.update(M=16, N=32)
-    print(json.dumps({name: off(**case) for name, case in CASES.items()}))
+    found = {name: off(**case) for name, case in CASES.items()}
+    print(json.dumps({**found, **{f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}}))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ CASES = [
     "left to right",
     "left to right with dropout",
     "wide heads",
+    "a whole bert",
+    "a whole modern",
 ]
 
 
@@ -30,7 +32,7 @@ def found() -> dict[str, dict[str, float]]:
     script = Path(__file__).with_name("packed_attention_cases.py")
     done = subprocess.run(
         [sys.executable, script],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
