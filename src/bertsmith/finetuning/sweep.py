@@ -40,8 +40,11 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not task.has("dev"):
-        raise ConfigError(f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE")
+    if not (task.has("dev") or tuning.dev_share):
+        raise ConfigError(
+            f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
+            "aside: dev_share=0.1"
+        )
     model, tokenizer, _ = open_with_head(tuning, task)
     ready = prepare(tuning, task, tokenizer, positions=model.encoder.positions)
     runs: list[dict[str, Any]] = []

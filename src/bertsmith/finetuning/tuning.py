@@ -42,6 +42,7 @@ class Tuning:
     optimizer: Annotated[Any, Registry("bertsmith.train.optimizers")] = field(default_factory=adamw.Config)
     passes: Settings = field(default_factory=Settings)  # how steps are computed
     seed: int = 0  # of new heads, order and dropout
+    dev_share: float = 0.0  # of the train examples, set aside as dev examples where there are none
     evaluations: int = 1  # in each epoch, on the dev examples
     patience: int = 0  # evaluations in a row that are no better than the best, until the run ends; 0: all epochs
     save_every: int = 500  # steps between checkpoints
@@ -52,6 +53,8 @@ class Tuning:
             raise ConfigError("rows and save_every must be at least 1, epochs over 0")
         if self.micro_rows < 0 or self.length < 0 or self.evaluations < 0 or self.patience < 0:
             raise ConfigError("micro_rows, length, evaluations and patience must not be under 0")
+        if not 0 <= self.dev_share < 1:
+            raise ConfigError(f"dev_share={self.dev_share:g} must be at least 0 and under 1")
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import TaskFeeder
+from bertsmith.finetuning.splits import train_and_dev
 from bertsmith.finetuning.tuning import Tuning
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
@@ -48,11 +49,10 @@ def prepare(tuning: Tuning, task: Task, tokenizer: Tokenizer, *, positions: int)
     length = tuning.length or min(task.length, positions)
     if length > positions:
         raise ConfigError(f"length={length} is more than the {positions} positions of {tuning.model}: make it less")
-    examples = task.examples("train")
+    examples, dev = train_and_dev(tuning, task)
     asked = task.rows(examples, tokenizer, length=length, training=True)
     if not asked:
         raise DataError(f"{tuning.name}: none of its {len(examples):,} training examples can be learned from")
-    dev = task.examples("dev") if task.has("dev") else []
     return Prepared(task, length, asked, len(examples), dev, len(cut_examples(asked)))
 
 

@@ -13,6 +13,7 @@ from bertsmith import config
 from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluating.tables import baselines
+from bertsmith.finetuning.splits import train_and_dev
 from bertsmith.finetuning.sweep import sweep
 from bertsmith.finetuning.tuning import Tuning, make_tuning
 from bertsmith.finetuning.work import OBJECTIVES, build_task
@@ -148,15 +149,16 @@ def ablate(
             one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
         )
         row["cells"][cell.trial] = found | {"published": table.scores.get(one.name, {}).get(name)}
-    tasks = {cell.trial: cell.task for cell in planned}
-    return _written([_without_model(tasks, table.measures), *rows.values()], table.source, output)
+    asked = {cell.trial: cell for cell in planned}
+    return _written([_without_model(asked, table.measures), *rows.values()], table.source, output)
 
 
-def _without_model(tasks: Mapping[str, Task], measures: Mapping[str, str]) -> dict[str, Any]:
+def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> dict[str, Any]:
     """The row of what is said without looking at a text."""
     cells: dict[str, Any] = {}
-    for trial, task in tasks.items():
-        (found,) = baselines(task, task.examples("dev"))
+    for trial, cell in asked.items():
+        task, (_, dev) = cell.task, train_and_dev(cell.tuning, cell.task)
+        (found,) = baselines(task, dev)
         measure = measures.get(task.name, task.main)
         score = asdict(over_seeds([found.scores[measure]]))
         cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
