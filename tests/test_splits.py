@@ -78,7 +78,7 @@ def test_seeds_without_dev_examples(tmp_path: Path) -> None:
     wanted = ["finetune", str(model), "-t", "classification", "--train", str(train), "-o", str(tmp_path / "run")]
     wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "rows=16"]
     refused = call(*wanted)
-    assert refused.returncode == 2
+    assert refused.returncode == 78
     assert "pass --dev FILE, or set some of train aside: dev_share=0.1" in refused.stderr
     found = call(*wanted, "dev_share=0.3")
     assert found.returncode == 0, found.stderr
