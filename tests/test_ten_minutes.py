@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -255,6 +256,20 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
     assert 1 <= trainer.compile_seconds <= time.monotonic() - before
     assert steps[0].numbers["seconds"] == pytest.approx(0, abs=1e-2)
     assert 0 < steps[3].numbers["seconds"] <= trainer.elapsed < 1
+
+
+def test_runs_learn_in_turn(tmp_path: Path) -> None:
+    from bench.ten_minutes.clock import Turn
+
+    first, second, gone = (Turn(tmp_path / "turn") for _ in range(3))
+    first.take(lambda: False)
+    tries = iter([False, False, True])
+    gone.take(lambda: next(tries))  # gives up
+    threading.Timer(0.2, first.close).start()
+    began = time.monotonic()
+    second.take(lambda: False)
+    assert 0.1 < time.monotonic() - began < 5
+    Turn().take(lambda: pytest.fail("waits for nobody"))
 
 
 def test_a_watch_stands_still_when_told() -> None:

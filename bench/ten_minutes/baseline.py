@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from bench.ten_minutes import results
 from bench.ten_minutes.blocks import RATE, Hider, Order, grouped
-from bench.ten_minutes.clock import Stopwatch
+from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Verdict
 from bench.ten_minutes.pretraining import Judging, ended, speed
 from bertsmith.devices import choose_device, measure_peak
@@ -80,7 +81,14 @@ class Progress:
 
 
 def baseline(
-    name: str, settings: Settings, data: Path, output: Path, *, judging: Judging, device: str = "auto"
+    name: str,
+    settings: Settings,
+    data: Path,
+    output: Path,
+    *,
+    judging: Judging,
+    device: str = "auto",
+    turn: Turn | None = None,
 ) -> dict[str, Any]:
     """Trains in OUTPUT/NAME until the minutes are over; the result, also in result.json there."""
     folder, wanted, opened = output / name, asdict(settings), Data.open(data)
@@ -91,9 +99,10 @@ def baseline(
     if before is not None and before != wanted:
         raise ConfigError(f"{folder} holds a run with other settings: choose another name")
     results.write(folder / SETTINGS, wanted)
-    with Stopper() as stopper:
+    turn = turn or Turn()
+    with Stopper() as stopper, closing(turn):
         run = Run(settings, opened, folder, torch.device(choose_device(device)), judging)
-        run.go(stopper)
+        run.go(stopper, turn)
         return run.finish(name)
 
 
@@ -122,19 +131,21 @@ class Run:
         """Seconds of learning, those of earlier calls included."""
         return self._before + self.watch() - self._began
 
-    def go(self, stopper: Stopper) -> None:
+    def go(self, stopper: Stopper, turn: Turn) -> None:
         """Steps until the minutes are over, or raises `Stopped` with everything saved."""
         under_way: deque[torch.cuda.Event] = deque()
         every, first = self.judging.every, True
         self.progress.calls += 1
         due = self._before // every * every + every
+        if not self.compiles:
+            turn.take(lambda: stopper.asked)
         self._began = self.watch()
         while (share := self.elapsed / (60 * self.settings.minutes)) < 1:
             if stopper.asked:
                 self._stop()
             self.step(share)
             if first and self.compiles:
-                self._begin_to_count()
+                self._begin_to_count(stopper, turn)
             first = False
             self._wait(under_way)
             if self.elapsed >= due:
@@ -200,9 +211,10 @@ class Run:
             Disk().remove(self.folder / STATE)
         return result
 
-    def _begin_to_count(self) -> None:
+    def _begin_to_count(self, stopper: Stopper, turn: Turn) -> None:
         self.watch.wait()
         self.progress.compile_seconds.append(self.watch() - self._began)
+        turn.take(lambda: stopper.asked)
         self._began = self.watch()
 
     def _judged(self) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import torch
 
@@ -43,6 +46,31 @@ class Stopwatch:
         """Returns when the device has nothing left to do."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+class Turn:
+    """One of several runs learns at a time, while others compile: whoever has locked a file that all of them name."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path  # None: nobody else is there
+        self._file: IO[bytes] | None = None
+
+    def take(self, give_up: Callable[[], bool]) -> None:
+        """Returns when it is this run's turn, or when there is no more use in waiting."""
+        if self.path is None or self._file is not None:
+            return
+        self._file = self.path.open("ab")
+        while not give_up():
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+
+    def close(self) -> None:
+        """It is somebody else's turn."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def _add_run(one: argparse.ArgumentParser) -> None:
     one.add_argument("--every", type=float, default=0.0, help="seconds of learning between points; 0: a twentieth")
     one.add_argument("--judge-rows", type=int, default=2048)
     one.add_argument("--judge-length", type=int, default=128)
+    one.add_argument("--turn", type=Path, metavar="FILE", help="runs that name it compile together and learn in turn")
     _add_machine(one)
 
 
@@ -116,7 +117,7 @@ def _text(options: argparse.Namespace) -> None:
 
 
 def _pretrain(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.clock import stop_after
+    from bench.ten_minutes.clock import Turn, stop_after
     from bench.ten_minutes.contestants import recipe_of
     from bench.ten_minutes.pretraining import pretrain
 
@@ -132,17 +133,18 @@ def _pretrain(options: argparse.Namespace) -> None:
             judging=_judging(options),
             device=options.device,
             quiet=options.quiet,
+            turn=Turn(options.turn),
         )
     _show(_short(found))
 
 
 def _baseline(options: argparse.Namespace) -> None:
     from bench.ten_minutes.baseline import Settings, baseline
-    from bench.ten_minutes.clock import stop_after
+    from bench.ten_minutes.clock import Turn, stop_after
 
     names = ("size", "minutes", "rate", "rows", "length", "warmup", "dropout", "weight_decay", "seed")
     settings = Settings(**{name: getattr(options, name) for name in names})
-    how = {"judging": _judging(options), "device": options.device}
+    how = {"judging": _judging(options), "device": options.device, "turn": Turn(options.turn)}
     with stop_after(options.stop_after):
         found = baseline(options.name, settings, options.data, options.output, **how)
     _show(_short(found))

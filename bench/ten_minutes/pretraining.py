@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ten_minutes import results
-from bench.ten_minutes.clock import Stopwatch
+from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import Judge
 from bertsmith import config
 from bertsmith.devices import choose_device
@@ -55,14 +55,24 @@ class TimedTrainer(Trainer):
     """A trainer that tells how long it compiled and how much of its minutes is gone."""
 
     compile_seconds: float | None = None  # of the first step of this call
+    turn = Turn()
 
     def __next__(self) -> Step:
-        if self._warm or not self.passes.compiles:
+        if self._warm:
+            return super().__next__()
+        if not self.passes.compiles:
+            self._take_turn()
             return super().__next__()
         began = time.monotonic()
         step = super().__next__()
         self.compile_seconds = time.monotonic() - began
+        self._take_turn()
         return step
+
+    def _take_turn(self) -> None:
+        assert isinstance(self._clock, Stopwatch)
+        with self._clock.paused():
+            self.turn.take(lambda: self.stopper.asked)
 
     @property
     def elapsed(self) -> float:
@@ -128,6 +138,7 @@ def pretrain(
     judging: Judging,
     device: str = "auto",
     quiet: bool = False,
+    turn: Turn | None = None,
 ) -> dict[str, Any]:
     """Trains a contestant in OUTPUT/NAME until its minutes are over; the result, also in result.json there."""
     opened = Data.open(data)
@@ -151,6 +162,9 @@ def pretrain(
             every=judging.every,
         )
         run = work.run(feeder)
+        if turn is not None:
+            work.trainer.turn = turn
+            stack.callback(turn.close)
         with memory_advice(recipe.micro_rows or recipe.rows.full, "rows"):
             drive(run, quiet=quiet)
             last = work.numbers(work.trainer.seconds)
