@@ -29,6 +29,7 @@ from bertsmith.batching import collate
 from bertsmith.devices import measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.encoders import bert
+from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data
 from bertsmith.pretraining.work import make_trainer
@@ -214,7 +215,7 @@ def theirs(kind: str, recipe: Recipe, rows: int, length: int, dropout: float, wo
             vocab_size=vocabulary,
             hidden_size=width,
             num_hidden_layers=layers,
-            num_attention_heads=width // bert.HEAD_WIDTH,
+            num_attention_heads=width // HEAD_WIDTH,
             intermediate_size=4 * width,
             max_position_embeddings=max(length, 512),
             hidden_dropout_prob=dropout,

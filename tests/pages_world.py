@@ -11,7 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PHONE = {"width": 390, "height": 844}
+IN_A_BROWSER = [  # marks of a file of tests
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+    pytest.mark.xdist_group("browser"),
+]
 
 
 class Reader(HTMLParser):
@@ -73,3 +80,14 @@ def visiting(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any
     for page in opened:
         page.close()
     assert told == []
+
+
+def unfolded(page: Any, picture: Path) -> tuple[int, bool, int]:
+    """Of a page with all of it unfolded: its width, whether its ground is light, and the bytes of a picture of it."""
+    for details in page.locator("summary").all():
+        details.click()
+    width = page.evaluate("document.documentElement.scrollWidth")
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
+    page.screenshot(path=picture, full_page=True)
+    return width, light, picture.stat().st_size

@@ -169,3 +169,11 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     assert usual == fingerprint(), "the comparison itself is stable"
     for name, value in changed.items():
         assert fingerprint(**{name: value}) != usual, name
+
+
+def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:
+    encoder = shaken(config(segments=1).build()).eval()
+    batch = random_batch([12, 9], length=24)
+    plain, told = (batch.replace(segments=torch.full_like(batch.segments, kind)) for kind in (0, 1))
+    with torch.no_grad():
+        assert torch.equal(encoder(plain).top, encoder(told).top)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evaluating.evaluating_world import made_evaluation, mixed
-from pages_world import CHROMIUM, started, visiting
+from pages_world import IN_A_BROWSER, PHONE, unfolded
 
 from bertsmith.evaluating.writing import PAGE, write_evaluation
 from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 
 pytest.importorskip("playwright.sync_api")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as found:
-        yield found
+pytestmark = IN_A_BROWSER
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +27,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     numbers = made_evaluation(task, task.examples("dev"), [Prediction(value) for value in (1.5, 2.0, 3.0)])
     write_evaluation(numbers, base / "numbers")
     return {name: base / name / PAGE for name in ("labels", "numbers")}
-
-
-@pytest.fixture
-def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    with visiting(browser, pages) as go:
-        yield go
 
 
 def cells(page: Any, column: int) -> list[str]:
@@ -108,12 +92,8 @@ def test_numbers_are_sorted_by_distance(visit: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_all_of_it(visit: Any, scheme: str, tmp_path: Path) -> None:
-    page = visit("labels", viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    for details in page.locator("summary").all():
-        details.click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
+    page = visit("labels", viewport=PHONE, color_scheme=scheme)
+    width, light, size = unfolded(page, tmp_path / "phone.png")
+    assert width <= 390
     assert light == (scheme == "light")
-    page.screenshot(path=tmp_path / "phone.png", full_page=True)
-    assert (tmp_path / "phone.png").stat().st_size > 20_000
+    assert size > 20_000

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages_world import CHROMIUM, started, visiting
+from pages_world import IN_A_BROWSER, PHONE, unfolded
 from runs.run_world import RECIPE, MadeUp, finished_run
 
 from bertsmith.runs.report import write_report
 
 pytest.importorskip("playwright.sync_api")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as found:
-        yield found
+pytestmark = IN_A_BROWSER
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +33,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "two": write_report([one, two.folder], base / "two.html"),
         "empty": write_report([empty], base / "empty.html"),
     }
-
-
-@pytest.fixture
-def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    with visiting(browser, pages) as go:
-        yield go
 
 
 def path_of(page: Any) -> str:
@@ -118,15 +102,11 @@ def test_runs_are_switched_off_and_on(visit: Any) -> None:
 
 @pytest.mark.parametrize(("name", "scheme"), [("one", "light"), ("two", "dark")])
 def test_a_phone_shows_all_of_it(visit: Any, name: str, scheme: str, tmp_path: Path) -> None:
-    page = visit(name, viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    for details in page.locator("summary").all():
-        details.click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
+    page = visit(name, viewport=PHONE, color_scheme=scheme)
+    width, light, size = unfolded(page, tmp_path / "phone.png")
+    assert width <= 390
     assert light == (scheme == "light")
-    page.screenshot(path=tmp_path / "phone.png", full_page=True)
-    assert (tmp_path / "phone.png").stat().st_size > 20_000
+    assert size > 20_000
 
 
 def test_a_page_without_curves(visit: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages_world import CHROMIUM, started
+from pages_world import IN_A_BROWSER
 from runs.run_world import step_facts
 from serve.answer_world import tokenizer
 from serve.page_world import EVIL, browsing, models, records
@@ -26,18 +26,9 @@ from bertsmith.serve.predictor import Predictor
 from bertsmith.train.log import EventLog
 
 expect = pytest.importorskip("playwright.sync_api").expect
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = IN_A_BROWSER
 PHONE, SMALL = {"width": 390, "height": 844}, {"width": 360, "height": 640}
 REFUSED = "Failed to load resource"  # how a browser tells that an answer was no success
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

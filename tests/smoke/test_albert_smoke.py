@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from command_line import call
+from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
 
 from bertsmith.train.log import last_of_each_step, read_events
 
-SHAPE = ["encoder.width=32", "encoder.heads=2", "encoder.table_width=16", "encoder.initial_range=0.1"]
-ROWS = ["encoder.positions=64", "packing.length=32", "rows.full=16", "micro_rows=8"]
-PLAN = ["plan.steps=16", "plan.warmup=4", "plan.rate=3e-2", "save_every=8", "keep=4"]
-SIZES = [*SHAPE, *ROWS, *PLAN, "evaluate_every=8", "evaluate_rows=16"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def done(*words: object) -> Any:
-    """What a verb says in JSON, once it has gone well."""
-    found = call(*words, "--json")
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
+SIZES = [*SMALL, "encoder.table_width=16", "packing.length=32", "plan.rate=3e-2", "keep=4"]
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text, tokenizer, shards and a pre-training run in one folder."""
-    base, draw = tmp_path_factory.mktemp("albert"), random.Random(0)
-    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다 café"
-    words = line.split()
-    texts = [" ".join(" ".join(draw.choices(words, k=5)) + "." for _ in range(8)) for _ in range(120)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    text, alone = base / "text.txt", ["--workers", 1]
-    done("tokenizer", "train", text, "-o", base / "t", "--kind", "unigram", "--vocab-size", 120, *alone)
-    done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
-    where = ["-d", base / "shards", "-o", base / "run", "--device", "cpu"]
-    found = done("pretrain", "albert/tiny", *where, *SIZES)
-    assert found["steps"] == 16
-    return base
-
-
-def steps(run: Path) -> list[dict[str, Any]]:
-    return last_of_each_step(read_events(run / "events.jsonl"), "step")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    base, pieces = tmp_path_factory.mktemp("albert"), ["--kind", "unigram", "--vocab-size", 120]
+    with road_of(base, "albert/tiny", *SIZES, tokenizer=pieces, line=ACCENTED, between=" ") as found:
+        yield found
 
 
 def test_it_learns_and_says_how_well(road: Path) -> None:
@@ -67,10 +33,7 @@ def test_it_learns_and_says_how_well(road: Path) -> None:
 
 
 def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    where = ["-d", road / "shards", "-o", road / "again", "--device", "cpu"]
-    middle = min((road / "run" / "checkpoints").iterdir())
-    assert int(middle.name.removeprefix("step-")) == 8
-    done("pretrain", road / "run" / "recipe.json", *where, "--resume", middle)
+    resume(road, "again")
     mine, other = ([step["loss"] for step in steps(road / name)] for name in ("again", "run"))
     assert mine == other[8:]
     one, another = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
@@ -78,11 +41,11 @@ def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
 
 
 def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
-    where = ["-d", road / "shards", "-o", road / "dry", "--device", "cpu", "--dry-run"]
-    found = json.dumps(done("pretrain", "albert/tiny", *where, *SIZES))
+    dry = [*where(road, "dry"), "--dry-run"]
+    found = json.dumps(done("pretrain", "albert/tiny", *dry, *SIZES))
     assert "of these swapped" in found
     assert "blind guessing 0.693" in found
-    wrong = call("pretrain", "albert/tiny", *where, "packing.kind=pairs", "packing.length=32", *SIZES, "--json")
+    wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "packing.length=32", *SIZES, "--json")
     assert "sentence_order needs ordered_pairs, which packing.kind=pairs does not make" in wrong.stdout + wrong.stderr
 
 
@@ -95,14 +58,7 @@ def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:
 
 
 def test_it_is_fine_tuned(road: Path) -> None:
-    draw = random.Random(1)
-    for name, count in (("train", 128), ("dev", 32)):
-        rows = []
-        for _ in range(count):
-            metal = draw.choice(("iron", "anvil"))
-            rows.append({"text": f"{metal} the smith strikes {metal} and {metal}", "label": metal})
-        (road / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = ["-t", "classification", "--train", road / "train.jsonl", "--dev", road / "dev.jsonl"]
+    files = metals(road)
     settings = ["epochs=12", "rows=16", "rate=1e-2", "length=32"]
     found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert found[f"score/{found['main']}"] > 0.9, found
@@ -113,8 +69,8 @@ def test_it_is_fine_tuned(road: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["share_attention", "nsp"])
 def test_ablations_train_and_are_used(name: str, road: Path) -> None:
-    where = ["-d", road / "shards", "-o", road / name, "--device", "cpu"]
-    done("pretrain", f"albert/{name}", *where, *SIZES, "encoder.layers=2", "plan.steps=2", "plan.warmup=1")
+    shorter = ["encoder.layers=2", "plan.steps=2", "plan.warmup=1"]
+    done("pretrain", f"albert/{name}", *where(road, name), *SIZES, *shorter)
     settings = json.loads((road / name / "last" / "config.json").read_text())
     assert settings["model_type"] == "bertsmith", "transformers has no class for these"
     assert len(done("fill-mask", road / name / "last", "the smith [MASK] iron")["fillings"][0]) == 5

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import Done, call
+from smoke.smoke_world import done, gone_well, one_thread, steps, write_text
 
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.train.log import read_events
 from bertsmith.weights.model_folder import open_model
 
 SMALL = [
@@ -39,34 +37,17 @@ SMALL = [
 PROGRAM = "from bertsmith.cli import main\nif __name__ == '__main__':\n    main()\n"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Sums over one and over two threads differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def done(*words: object) -> Done:
-    found = call(*words)
-    assert found.returncode == 0, found.stderr
-    return found
-
-
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Text, shards, and a whole run."""
     base = tmp_path_factory.mktemp("electra")
-    draw = random.Random(0)
-    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
-    words = line.split()
-    texts = ["\n".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(60)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    done("tokenizer", "train", base / "text.txt", "-o", base / "t", "--vocab-size", 90, "--workers", 1, "-q")
-    done("prepare", base / "text.txt", "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, "--workers", 1, "-q")
-    done(*pretraining(base, base / "run"))
-    return base
+    alone = ["--workers", 1, "-q"]
+    with one_thread():
+        text = write_text(base, documents=60, sentences=6, words=7)
+        gone_well("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 90, *alone)
+        gone_well("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
+        gone_well(*pretraining(base, base / "run"))
+        yield base
 
 
 def pretraining(base: Path, run: Path) -> list[object]:
@@ -74,14 +55,14 @@ def pretraining(base: Path, run: Path) -> list[object]:
 
 
 def losses(run: Path) -> list[str]:
-    return [float(event["loss"]).hex() for event in last_of_each_step(read_events(run / "events.jsonl"), "step")]
+    return [float(step["loss"]).hex() for step in steps(run)]
 
 
 def test_both_networks_learn_and_are_left_behind(base: Path) -> None:
-    steps = last_of_each_step(read_events(base / "run" / "events.jsonl"), "step")
-    assert len(steps) == 8
+    log = steps(base / "run")
+    assert len(log) == 8
     for part in ("masked_lm", "replaced_token"):
-        assert steps[-1][f"loss/{part}"] < steps[0][f"loss/{part}"] - 0.05
+        assert log[-1][f"loss/{part}"] < log[0][f"loss/{part}"] - 0.05
     for name in ("best", "last"):
         judge, _, facts = open_model(base / "run" / name)
         assert facts.architectures == ("ElectraForPreTraining",)
@@ -92,7 +73,7 @@ def test_both_networks_learn_and_are_left_behind(base: Path) -> None:
         assert torch.equal(guesser.encoder.table, judge.encoder.table)
     card = (base / "run" / "last" / "README.md").read_text()
     assert f"| parameters | {sum(weight.numel() for weight in judge.parameters()):,} |" in card
-    found = json.loads(done("fill-mask", base / "run" / "generator" / "best", "the smith [MASK] iron", "--json").stdout)
+    found = done("fill-mask", base / "run" / "generator" / "best", "the smith [MASK] iron")
     assert len(found["fillings"][0]) == 5
 
 
@@ -115,7 +96,7 @@ def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done(*words)
+    gone_well(*words)
     assert losses(base / "again") == losses(base / "run")
     for folder in ("last", "generator/last"):
         ours, theirs = ((base / run / folder / "model.safetensors").read_bytes() for run in ("again", "run"))
@@ -125,7 +106,7 @@ def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
 @pytest.mark.slow
 def test_a_second_stage_takes_both_networks(base: Path) -> None:
     shorter = ["plan.steps=1", "plan.warmup=0", "plan.rate=0", "evaluate_every=0", f"start={base / 'run' / 'last'}"]
-    done(*pretraining(base, base / "second"), *shorter)
+    gone_well(*pretraining(base, base / "second"), *shorter)
     start = next(event for event in read_events(base / "second" / "events.jsonl") if event["kind"] == "start")
     wanted = [base / "run" / "last", base / "run" / "generator" / "last"]
     assert start["notes"] == [f"began with the weights of {folder}" for folder in wanted]
@@ -139,11 +120,11 @@ def test_fine_tuned_judged_and_embedded(base: Path) -> None:
     (base / "task.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     files = ["--train", base / "task.tsv", "--dev", base / "task.tsv", "-o", base / "tuned", "--device", "cpu", "-q"]
     settings = ["epochs=2", "rate=3e-3", "depth_decay=0.8", "rows=8"]
-    done("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
+    gone_well("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)
-    (found,) = json.loads(done("classify", base / "tuned" / "best", "iron the smith", "--json").stdout)["predictions"]
+    (found,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
     assert found["found"][0]["label"] in ("metal", "heat")
     (base / "texts.txt").write_text("iron\nfire burns\n")
-    done("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
+    gone_well("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
     assert np.load(base / "v.npy").shape == (2, 32)

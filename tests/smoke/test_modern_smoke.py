@@ -9,53 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from command_line import call
+from smoke.smoke_world import SMALL, done, make_shards, one_thread, pretrain, steps, write_text
 
 from bertsmith import load
-from bertsmith.train.log import last_of_each_step, read_events
 
-SHAPE = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "encoder.initial_range=0.1"]
-ROWS = ["encoder.positions=64", "packing.length=48", "rows.full=16", "micro_rows=8"]
-PLAN = ["plan.steps=16", "plan.warmup=4", "plan.rate=1e-2", "save_every=8"]
-SIZES = [*SHAPE, *ROWS, *PLAN, "evaluate_every=8", "evaluate_rows=16"]
+SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "plan.rate=1e-2"]
 AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segments=2", "pooler=true"]
-LINE = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def done(*words: object) -> Any:
-    """What a verb says in JSON, once it has gone well."""
-    found = call(*words, "--json")
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Text, tokenizer, shards and a pre-training run in one folder."""
-    base, draw, words = tmp_path_factory.mktemp("modern"), random.Random(0), LINE.split()
-    texts = ["\n".join(" ".join(draw.choices(words, k=5)) + "." for _ in range(8)) for _ in range(120)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    text, alone = base / "text.txt", ["--workers", 1]
-    done("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 90, *alone)
-    done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
-    pretrained(base, "run", "modern/small")
-    return base
+    base = tmp_path_factory.mktemp("modern")
+    with one_thread():
+        make_shards(base, write_text(base), "--vocab-size", 90)
+        pretrained(base, "run", "modern/small")
+        yield base
 
 
 def pretrained(base: Path, name: str, recipe: str, *changes: str) -> dict[str, Any]:
     """config.json of the model that a run leaves."""
-    where = ["-d", base / "shards", "-o", base / name, "--device", "cpu"]
-    assert done("pretrain", recipe, *where, *changes, *SIZES)["steps"] == 16
-    found = last_of_each_step(read_events(base / name / "events.jsonl"), "step")
+    pretrain(base, name, recipe, *changes, *SIZES)
+    found = steps(base / name)
     assert found[-1]["loss/masked_lm"] < found[0]["loss/masked_lm"] - 0.5
     settings: dict[str, Any] = json.loads((base / name / "last" / "config.json").read_text())
     return settings

@@ -3,56 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from command_line import call
+from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
 
 from bertsmith import load
-from bertsmith.train.log import last_of_each_step, read_events
 
-SHAPE = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "encoder.initial_range=0.1"]
-ROWS = ["encoder.positions=64", "packing.length=48", "rows.full=16", "micro_rows=8"]
-PLAN = ["plan.steps=16", "plan.warmup=4", "plan.rate=1e-2", "save_every=8", "keep=4"]
-SIZES = [*SHAPE, *ROWS, *PLAN, "evaluate_every=8", "evaluate_rows=16"]
-LINE = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다 café"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def done(*words: object) -> Any:
-    """What a verb says in JSON, once it has gone well."""
-    found = call(*words, "--json")
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
+SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "plan.rate=1e-2", "keep=4"]
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text, tokenizer, shards and a pre-training run in one folder."""
-    base, draw, words = tmp_path_factory.mktemp("roberta"), random.Random(0), LINE.split()
-    texts = [" ".join(" ".join(draw.choices(words, k=5)) + "." for _ in range(8)) for _ in range(120)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    text, alone = base / "text.txt", ["--workers", 1]
-    done("tokenizer", "train", text, "-o", base / "t", "--kind", "byte_bpe", "--vocab-size", 320, *alone)
-    done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
-    where = ["-d", base / "shards", "-o", base / "run", "--device", "cpu"]
-    assert done("pretrain", "roberta/tiny", *where, *SIZES)["steps"] == 16
-    return base
-
-
-def steps(run: Path) -> list[dict[str, Any]]:
-    return last_of_each_step(read_events(run / "events.jsonl"), "step")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    base, pieces = tmp_path_factory.mktemp("roberta"), ["--kind", "byte_bpe", "--vocab-size", 320]
+    with road_of(base, "roberta/tiny", *SIZES, tokenizer=pieces, line=ACCENTED, between=" ") as found:
+        yield found
 
 
 def test_it_learns_and_leaves_a_folder_of_transformers(road: Path) -> None:
@@ -64,10 +30,7 @@ def test_it_learns_and_leaves_a_folder_of_transformers(road: Path) -> None:
 
 
 def test_a_resumed_run_ends_with_the_same_bits(road: Path) -> None:
-    where = ["-d", road / "shards", "-o", road / "again", "--device", "cpu"]
-    middle = min((road / "run" / "checkpoints").iterdir())
-    assert int(middle.name.removeprefix("step-")) == 8
-    done("pretrain", road / "run" / "recipe.json", *where, "--resume", middle)
+    resume(road, "again")
     mine, other = ([step["loss"] for step in steps(road / name)] for name in ("again", "run"))
     assert mine == other[8:]
     one, another = (road / name / "last" / "model.safetensors" for name in ("again", "run"))
@@ -84,14 +47,7 @@ def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:
 
 
 def test_it_is_fine_tuned(road: Path) -> None:
-    draw = random.Random(1)
-    for name, count in (("train", 128), ("dev", 32)):
-        rows = []
-        for _ in range(count):
-            metal = draw.choice(("iron", "anvil"))
-            rows.append({"text": f"{metal} the smith strikes {metal} and {metal}", "label": metal})
-        (road / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = ["-t", "classification", "--train", road / "train.jsonl", "--dev", road / "dev.jsonl"]
+    files = metals(road)
     settings = ["epochs=4", "rows=16", "rate=1e-2", "length=32"]
     found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert found[f"score/{found['main']}"] > 0.9, found
@@ -104,8 +60,7 @@ def test_it_is_fine_tuned(road: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sentence_pair", "segment_pair", "doc_sentences"])
 def test_the_other_formats_of_input(name: str, road: Path) -> None:
-    where = ["-d", road / "shards", "-o", road / name, "--device", "cpu"]
-    done("pretrain", f"roberta/{name}", *where, *SIZES, "plan.steps=2", "plan.warmup=1")
+    done("pretrain", f"roberta/{name}", *where(road, name), *SIZES, "plan.steps=2", "plan.warmup=1")
     settings = json.loads((road / name / "last" / "config.json").read_text())
     pair = name.endswith("pair")
     assert settings["model_type"] == ("bertsmith" if pair else "roberta"), "transformers' RoBERTa has no next sentence"

@@ -22,7 +22,7 @@ class Encoder(nn.Module):
     width: int
     layers: int  # of an encoding that keeps them, embeddings not counted
     positions: int  # the longest text that it takes
-    segments: int  # kinds of text that it tells apart; 0: it does not look at them
+    segments: int  # kinds of text that it tells apart; fewer than 2: it does not look at them
     causal: bool  # a place sees only what stands before it
     pools: bool  # it can make one vector of each text
     style: Style
@@ -71,7 +71,7 @@ class Encoder(nn.Module):
             return
         known = {"token": (batch.ids, len(self.table)), "segment": (batch.segments, self.segments)}
         for what, (numbers, limit) in known.items():
-            if not limit:
+            if what == "segment" and limit < 2:
                 continue
             least, most = (int(bound) for bound in numbers.aminmax())
             if least < 0 or most >= limit:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, plan_reading
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Sight, look
+from bertsmith.nn.attention_choice import Shape
 from bertsmith.nn.embeddings import Embeddings
 from bertsmith.nn.pooler import Pooler
 from bertsmith.nn.style import Style
@@ -172,7 +174,10 @@ class TransformerEncoder(Encoder):
 
     def embed(self, batch: Batch) -> Tensor:
         """See `Encoder.embed`."""
-        embedded_TE: Tensor = self.embeddings(batch.ids.flatten(), batch.positions.flatten(), batch.segments.flatten())
+        segments_T = batch.segments.flatten()
+        if self.segments == 1:  # whatever a tokenizer calls them
+            segments_T = torch.zeros_like(segments_T)
+        embedded_TE: Tensor = self.embeddings(batch.ids.flatten(), batch.positions.flatten(), segments_T)
         return embedded_TE
 
     def forward(
@@ -217,6 +222,12 @@ class TransformerEncoder(Encoder):
     def table(self) -> Tensor:
         """The token table [V, E]."""
         return self.embeddings.tokens.weight
+
+    @property
+    def attends(self) -> Shape:
+        """What its attention is like, for those who choose a kernel."""
+        config = self.config
+        return Shape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
 
     def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
         return look(

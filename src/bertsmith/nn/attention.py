@@ -20,6 +20,7 @@ Kernel = Literal["packed", "variable", "dense", "runs", "masked", "explicit"]
 HALF = (torch.bfloat16, torch.float16)
 PACKED_WIDTHS = (16, 32, 64, 128)  # of heads, that our own kernel has tiles for
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA
+AVOIDED: set[Kernel] = set()  # by runs of this process: see `attention_choice`
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def choose_kernel(
     if explicit:
         return "explicit"
     half = device == "cuda" and dtype in HALF
-    if half and learns and head_width in PACKED_WIDTHS and HAS_TRITON:
+    if half and learns and head_width in PACKED_WIDTHS and HAS_TRITON and "packed" not in AVOIDED:
         return "packed"
     if full:
         return "dense"

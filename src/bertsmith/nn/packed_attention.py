@@ -17,6 +17,7 @@ from bertsmith.nn import attention_kernels as kernels
 # tiles of queries and keys: the fastest of 7 and 9 on an H200, at 512 and at 128 places, with and without dropout
 FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
 BACKWARD = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 3}
+WIDE = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}  # forward, for heads over 64: in 100 KiB of shared memory
 ROWS = 64  # of a tile of products
 
 
@@ -34,10 +35,11 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     places, _, heads, width = qkv.shape
     out, lse = qkv.new_empty(places, heads, width), qkv.new_empty(heads, places, dtype=torch.float32)
-    grid = (triton.cdiv(places, FORWARD["M"]) * heads,)
+    tiles = FORWARD if width <= 64 else WIDE
+    grid = (triton.cdiv(places, tiles["M"]) * heads,)
     wrap_triton(kernels.forward)[grid](
         qkv, begin, end, seed, out, lse, **_numbers_of(qkv, dropout), scale=width**-0.5 * kernels.LOG2_E.value,
-        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, FORWARD), **FORWARD,
+        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), **tiles,
     )  # fmt: skip
     return out, lse
 

@@ -14,6 +14,7 @@ from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
+from bertsmith.nn.attention_choice import milliseconds, settle
 from bertsmith.objectives.objective import Objective
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data, begin_with, build_model
@@ -146,6 +147,7 @@ class Work:
         chances = {objective.name: objective.chance(asked) for objective in objectives}
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
+            **self._settle_attention(hidden, dtype),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],
             "ranks": world.size,
@@ -157,6 +159,14 @@ class Work:
             "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
             "peak_flops": measure_peak(world.device, dtype) * world.size,
         }
+
+    def _settle_attention(self, batch: Batch, dtype: torch.dtype) -> dict[str, Any]:
+        """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
+        shape = getattr(self.model.encoder, "attends", None)
+        if shape is None or batch.ids.device.type != "cuda" or self.recipe.passes.deterministic:
+            return {}
+        times = settle(batch, shape, dtype, clock=milliseconds)
+        return {"attention_ms": times} if times else {}
 
 
 def _commonest(labels: Sequence[torch.Tensor]) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from faults.broken_disks import QuickDisk
+from hypothesis import strategies as some
 from numpy.typing import NDArray
 
-from bertsmith.corpus.packing.packing import PackedBatch
+from bertsmith.corpus.packing.packing import PackedBatch, Packing
 from bertsmith.corpus.shards import Pieces, ShardBuilder, Shards, token_type
 from bertsmith.types import Frame
 
@@ -67,6 +68,29 @@ def some_documents(seed: int, *, documents: int, sentences: int = 30, tokens: in
     return [chance.integers(1, tokens + 1, count).tolist() for count in counts]
 
 
+# For pairs: documents of all kinds, and any few that have very short, short and long sentences.
+MIXED = [*some_documents(0, documents=400), [1], [1, 1], [700], [3, 400, 2], [64] * 5, [2] * 900]
+TINY = some.lists(
+    some.lists(some.one_of(some.just(1), some.integers(1, 6), some.integers(30, 50)), min_size=1, max_size=6),
+    min_size=1,
+    max_size=7,
+)
+
+# Arguments of a test of pairs, for hypothesis.
+ANY = {
+    "documents": TINY,
+    "length": some.integers(5, 24),
+    "parts": some.integers(1, 7),
+    "shorter": some.sampled_from([0.0, 0.5, 1.0]),
+    "epoch": some.integers(0, 3),
+}
+
+
+def build(config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: Any) -> Any:
+    """A packing with these settings, in rows of 64 tokens where they do not say."""
+    return config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+
+
 class Places(NamedTuple):
     """Where the tokens of a split belong."""
 
@@ -118,6 +142,11 @@ def texts_of(batch: PackedBatch) -> list[Text]:
     return found
 
 
+def epoch_texts(packing: Packing, epoch: int = 0) -> list[Text]:
+    """The texts of a whole epoch."""
+    return texts_of(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+
+
 class Pair(NamedTuple):
     """All pairs of a batch at once: tokens of the split, by number."""
 
@@ -140,6 +169,15 @@ def pairs_of(batch: PackedBatch) -> Pair:
     assert np.array_equal(samples[first], samples[end])
     tokens = (ids[places] - FIRST for places in (first + 1, middle - 1, middle + 1, end - 1))
     return Pair(label, *tokens, samples[first])
+
+
+def first_pairs(packing: Packing, count: int = 10**5) -> Pair:
+    """The first so many pairs of a run."""
+    found, rows = [], 0
+    while sum(len(pairs.label) for pairs in found) < count:
+        found.append(pairs_of(packing.take(rows, 2000)))
+        rows += 2000
+    return Pair(*(np.concatenate(values)[:count] for values in zip(*found, strict=True)))
 
 
 def fingerprint(batches: Sequence[PackedBatch]) -> str:

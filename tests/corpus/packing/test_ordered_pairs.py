@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus.packing import packing_world
 from corpus.packing.packing_world import (
+    ANY,
     DOUBLE,
     FIRST,
-    FRAME,
-    PADDING,
+    MIXED,
     SEPARATOR,
     START,
     Pair,
     Places,
-    Text,
+    epoch_texts,
+    first_pairs,
     make_shards,
     pairs_of,
     same,
@@ -25,39 +28,26 @@ from corpus.packing.packing_world import (
     texts_of,
 )
 from hypothesis import given, settings
-from hypothesis import strategies as some
 
 from bertsmith.corpus.packing import cutting, ordered_pairs
-from bertsmith.corpus.packing.ordered_pairs import IN_ORDER, SWAPPED, Config, OrderedPairs
+from bertsmith.corpus.packing.ordered_pairs import IN_ORDER, SWAPPED, Config
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import sentence_order
-from bertsmith.types import NOT_ASKED, Frame
+from bertsmith.types import NOT_ASKED
 
-DOCUMENTS = [*some_documents(0, documents=400), [1], [1, 1], [700], [3, 400, 2], [64] * 5, [2] * 900]
-
-
-def build(shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: float) -> OrderedPairs:
-    return Config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+build = partial(packing_world.build, Config)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    return make_shards(tmp_path_factory.mktemp("ordered") / "set", DOCUMENTS, documents_per_part=90)
+    return make_shards(tmp_path_factory.mktemp("ordered") / "set", MIXED, documents_per_part=90)
 
 
 @pytest.fixture(scope="module")
 def many(shards: Shards) -> Pair:
     """The first 100,000 pairs of a run."""
-    packing, found, rows = build(shards), [], 0
-    while sum(len(pairs.label) for pairs in found) < 10**5:
-        found.append(pairs_of(packing.take(rows, 2000)))
-        rows += 2000
-    return Pair(*(np.concatenate(values)[: 10**5] for values in zip(*found, strict=True)))
-
-
-def epoch_texts(packing: OrderedPairs, epoch: int = 0) -> list[Text]:
-    return texts_of(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+    return first_pairs(build(shards))
 
 
 def test_labels_are_those_of_the_objective() -> None:
@@ -75,12 +65,12 @@ class TestHundredThousandPairs:
         assert np.array_equal(many.a_first[swapped], many.b_last[swapped] + 1)
 
     def test_both_are_of_one_document(self, many: Pair) -> None:
-        documents = Places.of(DOCUMENTS).documents
+        documents = Places.of(MIXED).documents
         for places in (many.a_last, many.b_first, many.b_last):
             assert np.array_equal(documents[places], documents[many.a_first])
 
     def test_both_are_whole_sentences_whatever_the_order(self, many: Pair) -> None:
-        begins = Places.of(DOCUMENTS).sentence_begins
+        begins = Places.of(MIXED).sentence_begins
         for places in (many.a_first, many.a_last + 1, many.b_first, many.b_last + 1):
             assert begins[places].all()
 
@@ -103,7 +93,7 @@ class TestHundredThousandPairs:
 
 def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
     seen = Counter()
-    places = Places.of(DOCUMENTS)
+    places = Places.of(MIXED)
     for text in texts_of(build(shards).batch(3, rows=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
@@ -121,21 +111,8 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
     assert min(seen[label] for label in (IN_ORDER, SWAPPED, NOT_ASKED)) > 5
 
 
-TINY = some.lists(
-    some.lists(some.one_of(some.just(1), some.integers(1, 6), some.integers(30, 50)), min_size=1, max_size=6),
-    min_size=1,
-    max_size=7,
-)
-
-
 @settings(max_examples=50, deadline=None)
-@given(
-    documents=TINY,
-    length=some.integers(5, 24),
-    parts=some.integers(1, 7),
-    shorter=some.sampled_from([0.0, 0.5, 1.0]),
-    epoch=some.integers(0, 3),
-)
+@given(**ANY)
 def test_every_token_is_in_one_sample_an_epoch_and_no_pair_has_a_cut_sentence(
     documents: list[list[int]], length: int, parts: int, shorter: float, epoch: int
 ) -> None:
@@ -168,12 +145,12 @@ def collected(lengths: list[int], *, room: int) -> list[int]:
 
 def test_as_many_whole_sentences_as_there_is_room_for(shards: Shards) -> None:
     packing = build(shards, shorter=0)
-    owner = Places.of(DOCUMENTS).documents
+    owner = Places.of(MIXED).documents
     sizes: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
         sizes.setdefault(int(owner[text.tokens[0]]), []).append((min(text.tokens), len(text.tokens)))
     ways = Counter()
-    for number, lengths in enumerate(DOCUMENTS):
+    for number, lengths in enumerate(MIXED):
         found = [size for _, size in sorted(sizes[number])]
         ahead, back = collected(lengths, room=61), collected(lengths[::-1], room=61)[::-1]
         assert found in (ahead, back), number

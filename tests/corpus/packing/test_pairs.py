@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus.packing import packing_world
 from corpus.packing.packing_world import (
+    ANY,
     DOUBLE,
     FIRST,
-    FRAME,
-    PADDING,
+    MIXED,
     SEPARATOR,
     START,
     Documents,
     Pair,
     Places,
-    Text,
+    epoch_texts,
+    first_pairs,
     make_shards,
     pairs_of,
     same,
@@ -27,38 +29,25 @@ from corpus.packing.packing_world import (
     texts_of,
 )
 from hypothesis import given, settings
-from hypothesis import strategies as some
 
 from bertsmith.corpus.packing import cutting, halving, outline, seating
-from bertsmith.corpus.packing.pairs import FOLLOWS, RANDOM, Config, Pairs
+from bertsmith.corpus.packing.pairs import FOLLOWS, RANDOM, Config
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.types import NOT_ASKED, Frame
+from bertsmith.types import NOT_ASKED
 
-DOCUMENTS = [*some_documents(0, documents=400), [1], [1, 1], [700], [3, 400, 2], [64] * 5, [2] * 900]
-
-
-def build(shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: float) -> Pairs:
-    return Config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+build = partial(packing_world.build, Config)
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    return make_shards(tmp_path_factory.mktemp("pairs") / "set", DOCUMENTS, documents_per_part=90)
+    return make_shards(tmp_path_factory.mktemp("pairs") / "set", MIXED, documents_per_part=90)
 
 
 @pytest.fixture(scope="module")
 def many(shards: Shards) -> Pair:
     """The first 100,000 pairs of a run."""
-    packing, found, rows = build(shards), [], 0
-    while sum(len(pairs.label) for pairs in found) < 10**5:
-        found.append(pairs_of(packing.take(rows, 2000)))
-        rows += 2000
-    return Pair(*(np.concatenate(values)[: 10**5] for values in zip(*found, strict=True)))
-
-
-def epoch_texts(packing: Pairs, epoch: int = 0) -> list[Text]:
-    return texts_of(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+    return first_pairs(build(shards))
 
 
 class TestHundredThousandPairs:
@@ -71,24 +60,24 @@ class TestHundredThousandPairs:
         assert np.array_equal(many.b_first[follows], many.a_last[follows] + 1)
 
     def test_what_is_random_comes_from_one_other_document(self, many: Pair) -> None:
-        documents = Places.of(DOCUMENTS).documents
+        documents = Places.of(MIXED).documents
         random = many.label == RANDOM
         assert (documents[many.b_first] != documents[many.a_first])[random].all()
         assert np.array_equal(documents[many.b_first], documents[many.b_last])
         assert np.array_equal(documents[many.a_first], documents[many.a_last])
 
     def test_random_texts_come_from_everywhere(self, many: Pair) -> None:
-        places = Places.of(DOCUMENTS)
+        places = Places.of(MIXED)
         starts = many.b_first[many.label == RANDOM]
         sentences = np.flatnonzero(places.sentence_begins)[:-1]
         assert len(np.unique(starts)) > 0.9 * len(sentences)
-        assert len(np.unique(places.documents[starts])) > 0.97 * len(DOCUMENTS)
+        assert len(np.unique(places.documents[starts])) > 0.97 * len(MIXED)
 
     def test_segments_change_at_a_sentence(self, many: Pair) -> None:
-        assert Places.of(DOCUMENTS).sentence_begins[many.b_first].all()
+        assert Places.of(MIXED).sentence_begins[many.b_first].all()
 
     def test_neither_end_nor_length_tells_them_apart(self, many: Pair) -> None:
-        begins = Places.of(DOCUMENTS).sentence_begins
+        begins = Places.of(MIXED).sentence_begins
         follows = many.label == FOLLOWS
         whole = begins[many.b_last + 1]
         assert 0.1 < whole.mean() < 0.9, "both kinds of end are there"
@@ -100,7 +89,7 @@ class TestHundredThousandPairs:
 
 def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
     seen = Counter()
-    begins = Places.of(DOCUMENTS).sentence_begins
+    begins = Places.of(MIXED).sentence_begins
     for text in texts_of(build(shards).batch(3, rows=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
@@ -122,21 +111,8 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
     assert min(seen[label] for label in (FOLLOWS, RANDOM, NOT_ASKED)) > 5
 
 
-TINY = some.lists(
-    some.lists(some.one_of(some.just(1), some.integers(1, 6), some.integers(30, 50)), min_size=1, max_size=6),
-    min_size=1,
-    max_size=7,
-)
-
-
 @settings(max_examples=50, deadline=None)
-@given(
-    documents=TINY,
-    length=some.integers(5, 24),
-    parts=some.integers(1, 7),
-    shorter=some.sampled_from([0.0, 0.5, 1.0]),
-    epoch=some.integers(0, 3),
-)
+@given(**ANY)
 def test_every_token_is_in_one_sample_an_epoch(
     documents: list[list[int]], length: int, parts: int, shorter: float, epoch: int
 ) -> None:
@@ -276,7 +252,7 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_single_sentences(shards: Shards) -> None:
     """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
-    places = Places.of(DOCUMENTS)
+    places = Places.of(MIXED)
     found = pairs_of(build(shards, single_sentences=True).take(0, 4000))
     follows = found.label == FOLLOWS
     assert abs(follows.mean() - 0.5) < 0.02

@@ -1,0 +1,84 @@
+"""Which attention kernel learns fastest here: measured once, at the beginning of a run.
+
+Our own one is the fastest of those measured so far; another device may find it slower, or have no room for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bertsmith.nn import attention
+from bertsmith.nn.attention import Attention, Kernel, choose_kernel, see
+from bertsmith.types import Batch
+
+WARM, RUNS = 2, 5
+Times = dict[str, float | None]  # by kernel; None where it does not run
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an encoder's attention is like."""
+
+    heads: int
+    head_width: int
+    dropout: float
+    causal: bool
+
+
+def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[Callable[[], object]], float]) -> Times:
+    """Has runs of this process avoid our kernel where it is not the fastest; milliseconds of a layer there and back.
+
+    Empty where there is nothing to choose. `clock`: see `milliseconds`.
+    """
+    how = {"device": batch.ids.device.type, "dtype": dtype, "full": batch.full, "head_width": shape.head_width}
+    attention.AVOIDED.clear()
+    usual, other = (
+        choose_kernel(**how, dropout=shape.dropout, explicit=False, runs=bool(batch.runs), learns=learns)  # type: ignore[arg-type]
+        for learns in (True, False)
+    )
+    if usual == other:
+        return {}
+    layer = Attention(width=shape.heads * shape.head_width, heads=shape.heads, dropout=shape.dropout)
+    layer = layer.to(batch.ids.device, dtype).train()
+    x_TD = torch.randn(batch.ids.numel(), layer.output.in_features, device=batch.ids.device, dtype=dtype)
+    found: Times = {}
+    for kernel in (usual, other):
+
+        def there_and_back(kernel: Kernel = kernel) -> None:
+            sight = see(
+                batch.document,
+                batch.bounds,
+                kernel=kernel,
+                longest=batch.longest,
+                causal=shape.causal,
+                runs=batch.runs,
+            )
+            layer(x_TD, sight)[0].sum().backward()
+
+        try:
+            found[kernel] = clock(there_and_back)
+        except RuntimeError:  # a device without room for its tiles
+            found[kernel] = None
+    ours, theirs = found[usual], found[other]
+    if ours is None or (theirs is not None and theirs < ours):
+        attention.AVOIDED.add(usual)
+    return found
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """The median of several runs on the current CUDA device, after some that find their kernels."""
+    for _ in range(WARM):
+        run()
+    taken = []
+    for _ in range(RUNS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(float(begin.elapsed_time(end)))
+    return statistics.median(taken)

@@ -1,0 +1,119 @@
+"""What the roads from text to a model in use share: a small text, small sizes, verbs that go well, a task."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from command_line import Done, call
+
+from bertsmith.train.log import last_of_each_step, read_events
+
+LINE = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
+ACCENTED = f"{LINE} café"
+STEPS, HALF = 16, 8  # of a run of these sizes, and up to its first checkpoint
+SMALL = [
+    "encoder.width=32",
+    "encoder.heads=2",
+    "encoder.initial_range=0.1",
+    "encoder.positions=64",
+    "rows.full=16",
+    "micro_rows=8",
+    f"plan.steps={STEPS}",
+    "plan.warmup=4",
+    f"save_every={HALF}",
+    "evaluate_every=8",
+    "evaluate_rows=16",
+]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums over one and over two threads differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def gone_well(*words: object) -> Done:
+    """What a verb leaves behind, once it has gone well."""
+    found = call(*words)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def done(*words: object) -> Any:
+    """What a verb says in JSON, once it has gone well."""
+    return json.loads(gone_well(*words, "--json").stdout)
+
+
+def write_text(
+    base: Path, line: str = LINE, *, between: str = "\n", documents: int = 120, sentences: int = 8, words: int = 5
+) -> Path:
+    """Documents of so many sentences of so many words of the line, with that between the sentences."""
+    draw, known = random.Random(0), line.split()
+    texts = [
+        between.join(" ".join(draw.choices(known, k=words)) + "." for _ in range(sentences)) for _ in range(documents)
+    ]
+    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    return base / "text.txt"
+
+
+def make_shards(base: Path, text: Path, *tokenizer: object) -> None:
+    """Shards of the text, with a tokenizer that is trained on it by these words of the command line."""
+    alone = ["--workers", 1]
+    done("tokenizer", "train", text, "-o", base / "t", *tokenizer, *alone)
+    done("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)
+
+
+def where(base: Path, name: str) -> list[object]:
+    """A run of that name on the shards, for `pretrain`."""
+    return ["-d", base / "shards", "-o", base / name, "--device", "cpu"]
+
+
+def pretrain(base: Path, name: str, recipe: str, *settings: str) -> None:
+    """A whole run of that name on the shards."""
+    assert done("pretrain", recipe, *where(base, name), *settings)["steps"] == STEPS
+
+
+@contextmanager
+def road_of(
+    base: Path, recipe: str, *settings: str, tokenizer: list[object], line: str = LINE, between: str = "\n"
+) -> Iterator[Path]:
+    """Text, tokenizer, shards and a pre-training run in one folder; what is done with them is done in one thread."""
+    with one_thread():
+        make_shards(base, write_text(base, line, between=between), *tokenizer)
+        pretrain(base, "run", recipe, *settings)
+        yield base
+
+
+def resume(base: Path, name: str) -> None:
+    """A run of that name that goes on from the first checkpoint of `run`."""
+    middle = min((base / "run" / "checkpoints").iterdir())
+    assert int(middle.name.removeprefix("step-")) == HALF
+    done("pretrain", base / "run" / "recipe.json", *where(base, name), "--resume", middle)
+
+
+def steps(run: Path) -> list[dict[str, Any]]:
+    """What a run's log says of each step."""
+    return last_of_each_step(read_events(run / "events.jsonl"), "step")
+
+
+def metals(base: Path) -> list[object]:
+    """A task for `finetune`: which metal stands in the text?"""
+    draw = random.Random(1)
+    for name, count in (("train", 128), ("dev", 32)):
+        rows = []
+        for _ in range(count):
+            metal = draw.choice(("iron", "anvil"))
+            rows.append({"text": f"{metal} the smith strikes {metal} and {metal}", "label": metal})
+        (base / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["-t", "classification", "--train", base / "train.jsonl", "--dev", base / "dev.jsonl"]
