@@ -39,7 +39,7 @@ from bertsmith.terminal_studies import spread
 # The recipe that each begins with, and what makes it as large as the others.
 MEMBERS = {
     "bert": ("bert/small", ()),
-    "roberta": ("roberta/small", ("encoder.segments=2",)),  # pairs of BERT's tokenizer name a second one
+    "roberta": ("roberta/small", ()),
     "albert": ("albert/small", ()),
     "electra": ("electra/mini", ("encoder.width=512", "encoder.heads=8")),
 }
