@@ -89,7 +89,9 @@ class Line:
     def _ended(self) -> bool:
         """Whether the server has closed an idle line: HTTP clients look, too, before they use one again."""
         reader, writer = self.streams or ()
-        return reader.at_eof() or bool(select.select([writer.get_extra_info("socket").fileno()], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return reader.at_eof() or bool(poll.poll(0))
 
     def close(self) -> None:
         """Ends the connection; the next request makes a new one."""

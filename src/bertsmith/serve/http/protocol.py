@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import struct
 import time
@@ -20,6 +21,7 @@ from bertsmith.serve.http.limits import Limits, flag
 from bertsmith.serve.http.metrics import Metrics
 from bertsmith.serve.http.problems import Problem
 
+UNREAD_GRACE = 1.0  # seconds in which a busy loop reads what has come to an idle connection
 BODY_GRACE = 1.5  # the guard answers a slow body first; a connection that goes on all the same is cut after this
 
 
@@ -52,6 +54,16 @@ class PatientProtocol(H11Protocol):
         """An answer is written, though perhaps not yet taken."""
         super().on_response_complete()
         self._note()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Ends an idle connection, unless a request has come that a busy loop has not read yet: it would be lost."""
+        there = self.transport.get_extra_info("socket")
+        if there is not None and not self.transport.is_closing() and _unread(there.fileno()):
+            self.timeout_keep_alive_task = self.loop.call_later(UNREAD_GRACE, self.timeout_keep_alive_handler)
+            return
+        if not self.transport.is_closing() and self.transport.can_write_eof():
+            self.transport.write_eof()  # told at once: closing waits for the loop, and callers would go on sending
+        super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         """What was sent is no HTTP."""
@@ -116,3 +128,12 @@ async def sweep(connections: set[Any], limits: Limits) -> None:
         now = time.monotonic()
         for connection in list(connections):
             connection.sweep(now)
+
+
+def _unread(connection: int) -> bool:
+    """Whether something has come on a connection, its end included."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([connection], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
