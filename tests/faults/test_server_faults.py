@@ -166,7 +166,11 @@ def test_many_slow_callers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("callers", [1, 4, 16, 64, 128])
 def test_stopped_again_and_again(callers: int) -> None:
-    check(stop_under_load(callers=callers, cost=0.08 if callers < 16 else 0.02))
+    for _ in range(5):  # the signal may come between two requests of one caller
+        outcome = stop_under_load(callers=callers, cost=0.08 if callers < 16 else 0.02)
+        if outcome.landed or outcome.failures:
+            break
+    check(outcome)
 
 
 @pytest.mark.slow
