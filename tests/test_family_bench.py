@@ -125,6 +125,7 @@ def study(*words: object) -> int:
     return int(family_study.main([str(word) for word in words]))
 
 
+@pytest.mark.slow
 def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, names = tmp_path / "out", ["bert", "roberta", "albert", "electra"]
     how = ["--data", shards, "-o", out, "--minutes", 0.012, "--device", "cpu", "--quiet", *settings(*SHAPE, *ROWS)]
@@ -150,6 +151,7 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
     assert sum("finished" in line for line in lines) == 4
 
 
+@pytest.mark.slow
 def test_minutes_go_on(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["pretrain", "albert", "--data", shards, "-o", tmp_path, "--minutes", 0.03, "--device", "cpu", "--quiet"]
     words += settings(*SHAPE, *ROWS)

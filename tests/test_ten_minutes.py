@@ -294,7 +294,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("classification", "qa") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
     from bench.ten_minutes.own_code import Tuner
 

@@ -26,6 +26,7 @@ from bertsmith.exporting.parity import Measured, NotEqual, measure
 from bertsmith.objectives import classify, masked_lm, next_sentence, span, tag
 from bertsmith.weights.model_folder import verify_folder
 
+pytestmark = pytest.mark.xdist_group("onnx")  # one process: conversions take seconds
 LABELS = ("cold", "warm", "hot")
 
 

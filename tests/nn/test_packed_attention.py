@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("packed_attention")  # one process: its cases are run once
 CASES = [
     "several texts",
     "no whole tile at the end",

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 WHOLE = 2**32
 SALT = 0x5BF03635  # sets columns apart from places
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """Each number is dropped with that probability in training, and the others grow; see `drop`."""
 
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x_TD: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
-        if not self.training or self.probability == 0:
-            return x_TD
-        if torch.compiler.is_compiling() and x_TD.is_cuda and x_TD.ndim == 2:
-            return drop(x_TD, self.probability)
-        return F.dropout(x_TD, self.probability)
+        if self.training and 0 < self.p < 1 and torch.compiler.is_compiling() and input.is_cuda and input.ndim == 2:
+            return drop(input, self.p)
+        return super().forward(input)
 
 
 def drop(x_TD: Tensor, probability: float) -> Tensor:
