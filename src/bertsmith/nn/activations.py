@@ -26,7 +26,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class QuickGelu(torch.autograd.Function):
-    """GELU with erf to 1.5e-7 (Abramowitz and Stegun 7.1.26): far finer than half precision, in half the instructions.
+    """GELU with erf to 1.5e-7 (Abramowitz and Stegun 7.1.26): far finer than half precision, and short.
 
     One exponential serves the function and its derivative. What stands above x, erfc(|x| / √2) = t (a₁ + t (a₂ + …)) e,
     with t = 1 / (1 + p |x| / √2) and e = exp(-x² / 2), falls to 0 on both sides: no sign is asked for.
