@@ -31,7 +31,7 @@ demo: $(VENV)/core
 	$(BIN)/bertsmith demo
 
 test: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/test_house.py  # two cores; the house: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # two workers, two cores
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -3,14 +3,13 @@
     PYTHONPATH=src python bench/attention_gpu.py [--lengths 512 128] [--dropout 0 0.1] [--heads 12] [--tiles]
 
 65,536 places in rows of a length; nine rows in ten hold one text, the others two. `dense cuDNN` lets texts of a row see
-each other: it is there as a mark. Milliseconds of one layer, medians of 11; `off` is the greatest difference from
+each other: it is there as a mark. Milliseconds of one layer, medians; `off` is the greatest difference from
 float32. `--tiles` times our kernels for many sizes of tiles: queries, keys, warps, stages.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -20,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bertsmith.ceilings import median_seconds
 from bertsmith.nn import packed_attention
 
 PLACES, WIDTH, NAMES = 65_536, 64, ("M", "N", "num_warps", "num_stages")
@@ -66,18 +66,8 @@ class World:
         torch.autograd.grad(attend(), self.qkv, self.gradient)
 
 
-def milliseconds(run: Callable[[], object], times: int = 11) -> float:
-    for _ in range(3):
-        run()
-    taken = []
-    for _ in range(times):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        taken.append(begin.elapsed_time(end))
-    return statistics.median(taken)
+def milliseconds(run: Callable[[], object]) -> float:
+    return 1e3 * median_seconds(run, torch.device("cuda"))
 
 
 def compare(world: World, dropout: float) -> None:

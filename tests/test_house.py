@@ -52,7 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluating": GROUND | {"text", "scores", "tasks", "model", "weights", "devices", "finetuning", "runs", "pages"},
     "studies": GROUND | MODEL | {"text", "scores", "tasks", "weights", "devices", "finetuning", "evaluating", "runs"},
     "comparing": GROUND | {"pretraining", "recipe", "runs"},
-    "pretraining": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "effort"},
+    "pretraining": GROUND
+    | MODEL
+    | {"text", "corpus", "weights", "devices", "ceilings", "train", "recipe", "loop", "effort"},
     "recipe_text": GROUND | {"recipe"},
     "checking": GROUND | MODEL | {"text", "corpus", "weights", "devices", "train", "recipe", "loop", "pretraining"},
     "serve": GROUND

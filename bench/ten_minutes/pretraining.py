@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
 from bertsmith.loop import Evaluation, drive, memory_advice
 from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import Data, build_model
-from bertsmith.pretraining.work import Work
+from bertsmith.pretraining.parts import Data
+from bertsmith.pretraining.work import Work, make_trainer
 from bertsmith.recipe import Recipe
 from bertsmith.runs.history import CHECKPOINTS
 from bertsmith.train.log import NAME as EVENTS
@@ -174,17 +175,9 @@ def pretrain(
 def _trainer(
     recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper, watch: Stopwatch
 ) -> TimedTrainer:
-    return TimedTrainer(
-        build_model(recipe, data.tokenizer),
-        feeder,
-        plan=recipe.plan,
-        optimizer=recipe.optimizer,
-        settings=recipe.passes,
-        world=world,
-        stopper=stopper,
-        seed=recipe.seed,
-        clock=watch,
-    )
+    made = make_trainer(recipe, data, feeder, world, stopper, made=partial(TimedTrainer, clock=watch))
+    assert isinstance(made, TimedTrainer)
+    return made
 
 
 def _told(

@@ -64,12 +64,12 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
         what, work = f"product {rows:,} × {inner:,} × {outer:,}", 2 * rows * inner * outer
         left, right = torch.randn(rows, inner, device=device), torch.randn(outer, inner, device=device)
         for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
-            seconds = _seconds(partial(F.linear, left.to(precision), right.to(precision)), device)
+            seconds = median_seconds(partial(F.linear, left.to(precision), right.to(precision)), device)
             yield Ceiling(what, _name(precision), work / seconds / 1e12, "TFLOP/s")
         if device.type == "cuda" and has_eight_bits(device):
             one, kind = torch.ones((), device=device), torch.float8_e4m3fn
             how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-            seconds = _seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)
+            seconds = median_seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)
             yield Ceiling(what, _name(kind), work / seconds / 1e12, "TFLOP/s")
 
 
@@ -77,11 +77,11 @@ def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
     source = torch.zeros(size * size, device=device)
     target = torch.empty_like(source)
     moved = source.numel() * source.element_size()
-    seconds = _seconds(lambda: target.copy_(source), device)
+    seconds = median_seconds(lambda: target.copy_(source), device)
     yield Ceiling("copy within the device, read and written", "float32", 2 * moved / seconds / 1e9, "GB/s")
     if device.type == "cuda":
         pinned = torch.zeros(source.shape, pin_memory=True)
-        seconds = _seconds(lambda: target.copy_(pinned, non_blocking=True), device)
+        seconds = median_seconds(lambda: target.copy_(pinned, non_blocking=True), device)
         yield Ceiling("copy from pinned memory", "float32", moved / seconds / 1e9, "GB/s")
 
 
@@ -126,7 +126,7 @@ def _there_and_back(attend: Callable[..., Any], *, parts: Tensor, back: Tensor) 
 def _timed(what: str, run: Callable[[], Any], device: torch.device, precision: torch.dtype) -> Iterator[Ceiling]:
     """Nothing where this device has no such kernel."""
     try:
-        seconds = _seconds(run, device)
+        seconds = median_seconds(run, device)
     except RuntimeError:
         return
     yield Ceiling(what, _name(precision), 1e3 * seconds, "ms")
@@ -136,7 +136,7 @@ def _name(precision: torch.dtype) -> str:
     return str(precision).removeprefix("torch.")
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+def median_seconds(run: Callable[[], Any], device: torch.device) -> float:
     """The median of several runs; of many at once where one takes hardly any time."""
     run()
     once = max(_clocked(run, device, times=1), 1e-7)

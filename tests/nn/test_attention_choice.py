@@ -17,6 +17,10 @@ SHAPE = Shape(heads=2, head_width=16, dropout=0.1, causal=False)
 CUDA = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width": 64, "dropout": 0.1, "explicit": False}
 
 
+class OutOfResources(Exception):
+    """As triton's, which is no RuntimeError."""
+
+
 @pytest.fixture(autouse=True)
 def forgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(attention, "HAS_TRITON", True)
@@ -33,7 +37,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, ours: float | None, theirs: float) 
         run()
         taken = next(times)
         if taken is None:
-            raise RuntimeError("out of resources: shared memory")
+            raise OutOfResources("shared memory")
         return taken
 
     return settle(random_batch([12, 9, 23, 7], length=24, pack=True), SHAPE, torch.float32, clock=clock)

@@ -31,6 +31,11 @@ def train_and_dev(tuning: Tuning, task: Task) -> tuple[list[Example], list[Examp
     return learned, dev
 
 
+def dev_examples(tuning: Tuning, task: Task) -> list[Example]:
+    """The dev examples alone; train is read only where they come from it."""
+    return task.examples("dev") if task.has("dev") else train_and_dev(tuning, task)[1]
+
+
 def set_aside(example: Example, share: float) -> bool:
     """Whether an example is one of that share: by its longest text, so that questions on one passage stay together.
 

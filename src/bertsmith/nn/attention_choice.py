@@ -5,7 +5,6 @@ Our own one is the fastest of those measured so far; another device may find it 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from bertsmith.nn import attention
 from bertsmith.nn.attention import Attention, Kernel, choose_kernel, see
 from bertsmith.types import Batch
 
-WARM, RUNS = 2, 5
 Times = dict[str, float | None]  # by kernel; None where it does not run
 
 
@@ -30,9 +28,9 @@ class Shape:
 
 
 def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[Callable[[], object]], float]) -> Times:
-    """Has runs of this process avoid our kernel where it is not the fastest; milliseconds of a layer there and back.
+    """Has runs of this process avoid our kernel where it is not the fastest; seconds of a layer there and back.
 
-    Empty where there is nothing to choose. `clock`: see `milliseconds`.
+    Empty where there is nothing to choose. `clock` tells the seconds that something takes.
     """
     how = {"device": batch.ids.device.type, "dtype": dtype, "full": batch.full, "head_width": shape.head_width}
     attention.AVOIDED.clear()
@@ -61,24 +59,9 @@ def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[C
 
         try:
             found[kernel] = clock(there_and_back)
-        except RuntimeError:  # a device without room for its tiles
+        except Exception:  # no room for its tiles, no such instruction: torch, triton and CUDA each have their own
             found[kernel] = None
     ours, theirs = found[usual], found[other]
     if ours is None or (theirs is not None and theirs < ours):
         attention.AVOIDED.add(usual)
     return found
-
-
-def milliseconds(run: Callable[[], object]) -> float:
-    """The median of several runs on the current CUDA device, after some that find their kernels."""
-    for _ in range(WARM):
-        run()
-    taken = []
-    for _ in range(RUNS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        taken.append(float(begin.elapsed_time(end)))
-    return statistics.median(taken)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bertsmith.ceilings import median_seconds
 from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
-from bertsmith.nn.attention_choice import milliseconds, settle
+from bertsmith.nn.attention_choice import settle
 from bertsmith.objectives.objective import Objective
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data, begin_with, build_model
@@ -57,10 +59,12 @@ def pretrain(
             return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
 
-def make_trainer(recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper) -> Trainer:
+def make_trainer(
+    recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper, made: Callable[..., Trainer] = Trainer
+) -> Trainer:
     """The trainer of a recipe's model, with new weights or those that it starts from."""
     model = build_model(recipe, data.tokenizer)
-    return Trainer(
+    return made(
         model,
         feeder,
         plan=recipe.plan,
@@ -165,8 +169,8 @@ class Work:
         shape = getattr(self.model.encoder, "attends", None)
         if shape is None or batch.ids.device.type != "cuda" or self.recipe.passes.deterministic:
             return {}
-        times = settle(batch, shape, dtype, clock=milliseconds)
-        return {"attention_ms": times} if times else {}
+        times = settle(batch, shape, dtype, clock=partial(median_seconds, device=batch.ids.device))
+        return {"attention_seconds": times} if times else {}
 
 
 def _commonest(labels: Sequence[torch.Tensor]) -> float:

@@ -13,7 +13,7 @@ from bertsmith import config
 from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluating.tables import baselines
-from bertsmith.finetuning.splits import train_and_dev
+from bertsmith.finetuning.splits import dev_examples
 from bertsmith.finetuning.sweep import sweep
 from bertsmith.finetuning.tuning import Tuning, make_tuning
 from bertsmith.finetuning.work import OBJECTIVES, build_task
@@ -157,8 +157,8 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
     """The row of what is said without looking at a text."""
     cells: dict[str, Any] = {}
     for trial, cell in asked.items():
-        task, (_, dev) = cell.task, train_and_dev(cell.tuning, cell.task)
-        (found,) = baselines(task, dev)
+        task = cell.task
+        (found,) = baselines(task, dev_examples(cell.tuning, task))
         measure = measures.get(task.name, task.main)
         score = asdict(over_seeds([found.scores[measure]]))
         cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
