@@ -1,24 +1,30 @@
 """Pre-training speed: ours against transformers, same shapes, same number of tokens, one process, interleaved rounds.
 
     python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
-        [--ours real full] [--peers eager compiled modernbert] [--set passes.precision=fp8]... [--rounds 3] [--profile]
+        [--ours real full graphs] [--peers eager compiled modernbert] [--set passes.precision=bf16]... [--rounds 3]
+        [--profile] [--turn FILE]
 
-Ours: `real` is packed text from shards by the run's own data path, `full` random tokens in rows without padding; both
-with masked LM and next sentence, the paper's optimiser, clipping. transformers: BertForPreTraining, sdpa, bf16
+Ours: `real` is packed text from shards by the run's own data path, `full` random tokens in rows without padding,
+`graphs` is `real` replayed as CUDA graphs; all with masked LM and next sentence, the paper's optimiser, clipping, in
+the precision that a run finds fastest. transformers: BertForPreTraining, sdpa, bf16
 autocast, fused AdamW, clipping, random tokens in full rows, as it computes them: logits for every place. ModernBERT is
 its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.effort`, the same for everybody of
 one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
-where the device's time goes in a step of ours.
+where the device's time goes in a step of ours. With `--turn` several calls may compile at the same time: each waits for
+the lock on that file before it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +36,7 @@ from bertsmith.devices import measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
+from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data
 from bertsmith.pretraining.work import make_trainer
@@ -65,6 +72,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--turn", metavar="FILE", help="a file that is locked while something is timed")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
@@ -87,17 +95,20 @@ def compare(
     changes = [f"packing.length={length}", f"rows.full={rows}", f"micro_rows={rows}", "plan.steps=1000000"]
     changes += [f"encoder.dropout={dropout}", f"encoder.attention_dropout={dropout}", *options.set]
     recipe = data.complete(with_overrides(recipes.find(f"bert/{size}"), changes))
+    recipe, _ = settled(recipe, Path("no run yet"), world)
+    precision = recipe.passes.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
     for kind in options.ours:
-        makers[f"bertsmith {kind}"] = lambda kind=kind: ours(kind, recipe, data, world)
+        makers[f"bertsmith {kind} {precision}"] = lambda kind=kind: ours(kind, recipe, data, world)
     for kind in options.peers:
         makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, rows, length, dropout, world)
     useful = useful_flops(recipe, data)
     candidates = [made(f"{case} dropout {dropout:g} {name}", make, useful) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
-    for _ in range(options.rounds):
-        for one in candidates:
-            speeds[one.name].append(timed(one, options.steps))
+    with turn(options.turn):
+        for _ in range(options.rounds):
+            for one in candidates:
+                speeds[one.name].append(timed(one, options.steps))
     for one in candidates:
         found, middle = speeds[one.name], statistics.median(speeds[one.name])
         flops = middle * one.useful
@@ -111,6 +122,17 @@ def compare(
         for one in candidates[: len(options.ours)]:
             profiled(one)
     return {name: statistics.median(found) for name, found in speeds.items()}
+
+
+@contextmanager
+def turn(file: str | None) -> Iterator[None]:
+    """Alone on the device, among calls that name the same file."""
+    if file is None:
+        yield
+        return
+    with open(file, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def profiled(one: Candidate, steps: int = 3, most: int = 30) -> None:
@@ -163,7 +185,9 @@ def useful_flops(recipe: Recipe, data: Data) -> float:
 
 
 def ours(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], int]:
-    if kind == "real":
+    if kind == "graphs":
+        recipe = with_overrides(recipe, ["passes.graphs=true"])
+    if kind in ("real", "graphs"):
         packing = data.packing(recipe)
         feeder: Any = Feeder(recipe, packing, world)
         share = real_share(feeder(0))

@@ -23,12 +23,13 @@ from command_line import call
 from bertsmith import recipes, run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, Stopped
-from bertsmith.pretraining import pretrain
+from bertsmith.pretraining import choices, pretrain
 from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.text.wordpiece import Config
 from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.trainer import Trainer
+from bertsmith.train.world import World
 
 SMALL = [
     "encoder.width=32",
@@ -311,3 +312,26 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     run.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     with pytest.raises(ConfigError, match="was trained with another data"):
         pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Path) -> None:
+    begun = pretrain(recipe("passes.precision=bf16", "plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    again = pretrain(recipe("plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    assert again["loss"] == begun["loss"]
+    assert read_recipe(tmp_path / "recipe.json").passes.precision == "bf16"
+    with pytest.raises(ConfigError, match="precision"):
+        pretrain(recipe("passes.precision=fp32", "plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [({"bf16": 2.0, "fp8": 1.0}, "fp8"), ({}, "bf16")])
+def test_on_cuda_a_measurement_settles_the_precision(
+    seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
+    monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
+    found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
+    assert found.passes.precision == expected
+    assert facts == ({"precision_seconds": seconds} if seconds else {})
+    assert choices.settled(recipe("passes.precision=fp32"), tmp_path, World())[0].passes.precision == "fp32"
+    assert choices.settled(recipe(), tmp_path, World())[0].passes.precision == "auto"  # on a CPU

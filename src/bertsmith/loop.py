@@ -184,11 +184,16 @@ def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
 
 
 def recipe_changes(folder: Path, recipe: Any) -> list[str]:
-    """How a recipe differs from that of the run in a folder; an error where the run would learn otherwise."""
+    """How a recipe differs from that of the run in a folder; an error where the run would learn otherwise.
+
+    What the recipe leaves to the machine was settled when the run began.
+    """
     if not (folder / RECIPE).exists():
         return []
     before = config.to_dict(config.read(type(recipe), folder / RECIPE))
-    changes = list(config.differences(before, config.to_dict(recipe)))
+    changes = [
+        change for change in config.differences(before, config.to_dict(recipe)) if not change.endswith('is now "auto"')
+    ]
     wrong = [change for change in changes if change.split(" ")[0] not in FREE]
     if wrong:
         raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")

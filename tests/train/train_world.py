@@ -32,6 +32,9 @@ class Toy(nn.Module):
     def depths(self) -> list[nn.Module]:
         return [self.table, self.middle, self.heads]
 
+    def learn_in_eight_bits(self) -> None:
+        raise AssertionError("nobody asks it to")
+
     def hide(self, batch: Batch) -> Batch:
         ids = batch.ids
         labels = {"word": torch.where(batch.document > 0, ids, -100), "long": batch.labels["long"]}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import activation
-from bertsmith.nn.attention import Attention, Sight
+from bertsmith.nn.activations import activation, gelu
+from bertsmith.nn.attention import HAS_TRITON, Attention, Sight
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.style import Style
 
@@ -28,8 +30,22 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
-        out_TD: Tensor = self.contract(self.activation(self.expand(x_TD)))
+        out_TD: Tensor = self.contract(self._inner(x_TD))
         return out_TD
+
+    def _inner(self, x_TD: Tensor) -> Tensor:
+        """What stands between the matrices [T, F]; compiled for CUDA, GELU's gradient brings the bias's along."""
+        bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation is gelu
+        if plain and bias is not None and _learns_in_half(x_TD) and torch.compiler.is_compiling():
+            from bertsmith.nn.fused_gelu import biased_gelu  # which needs triton
+
+            return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias)
+        return self.activation(self.expand(x_TD))
+
+
+def _learns_in_half(x_TD: Tensor) -> bool:
+    half = x_TD.dtype.itemsize == 2 or torch.is_autocast_enabled("cuda")
+    return HAS_TRITON and x_TD.is_cuda and half and torch.is_grad_enabled()
 
 
 class GatedFeedForward(FeedForward):

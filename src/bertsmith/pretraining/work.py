@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from bertsmith.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.model import Model
 from bertsmith.nn.attention_choice import settle
 from bertsmith.objectives.objective import Objective
+from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data, begin_with, build_model
 from bertsmith.recipe import Recipe
@@ -51,11 +52,12 @@ def pretrain(
     recipe = opened.complete(recipe)
     with ExitStack() as stack:
         world = stack.enter_context(join(choose_device(device)))
+        recipe, measured = settled(recipe, Path(output), world)
         stopper = stack.enter_context(Stopper())
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
         trainer = make_trainer(recipe, opened, feeder, world, stopper)
         with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
-            work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output))
+            work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)
             return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
 
@@ -85,6 +87,7 @@ class Work:
     trainer: Trainer
     held_out: list[Batch]
     output: Path
+    measured: dict[str, Any] = field(default_factory=dict)  # before it began, for the log
 
     def run(self, feeder: Feeder) -> Run:
         return Run(
@@ -151,6 +154,7 @@ class Work:
         chances = {objective.name: objective.chance(asked) for objective in objectives}
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
+            **self.measured,
             **self._settle_attention(hidden, dtype),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],

@@ -15,11 +15,13 @@ from torch._functorch import config as compiled_gradients
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith import counters
+from bertsmith.devices import has_eight_bits
 from bertsmith.errors import ConfigError
-from bertsmith.train import float8
 from bertsmith.train.sharding import Holding, Split, Whole
 from bertsmith.train.world import World
 from bertsmith.types import Batch, Loss
+
+Precision = Literal["auto", "fp8", "bf16", "fp32"]
 
 
 class Trainable(Protocol):
@@ -37,12 +39,17 @@ class Trainable(Protocol):
     def depths(self) -> list[nn.Module]:
         """Its parts from bottom to top; every parameter is in exactly one."""
 
+    def learn_in_eight_bits(self) -> None:
+        """From here on, where that is faster; weights and their names stay."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How steps are computed; what they learn is the plan's and the optimiser's affair."""
 
-    precision: Literal["auto", "fp8", "bf16", "fp32"] = "auto"  # auto: bf16 on CUDA. Weights and moments stay fp32
+    precision: Precision = (
+        "auto"  # on CUDA bf16, or fp8 where pre-training finds that faster; weights and moments stay fp32
+    )
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
     graphs: bool = (
@@ -76,9 +83,8 @@ class Passes:
         if settings.deterministic:
             _forbid_chance()
         if settings.precision == "fp8":
-            float8.check(world.device)
-            for part in model.depths()[1:-1]:
-                float8.convert(part)
+            _check_eight_bits(world.device)
+            model.learn_in_eight_bits()
         if settings.recompute:
             for part in model.depths()[1:-1]:
                 _recompute(part)
@@ -120,6 +126,14 @@ class Passes:
         hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():
             return self.holding.score(hidden)
+
+
+def _check_eight_bits(device: torch.device) -> None:
+    if device.type == "cuda" and not has_eight_bits(device):
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(f"passes.precision=fp8: {name} knows no products in eight bits: take bf16")
+    if device.type not in ("cuda", "cpu"):
+        raise ConfigError(f"passes.precision=fp8 is for CUDA, not for {device.type}: take bf16")
 
 
 def _forbid_chance() -> None:

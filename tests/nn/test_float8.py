@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from model_world import pretraining
 from torch import Tensor, nn
 from train.test_trainer import bert_feed
 
+from bertsmith.nn.float8 import INPUT, WEIGHT, Float8FeedForward, Float8Linear, convert
 from bertsmith.nn.style import Style
-from bertsmith.nn.transformer import make_block
-from bertsmith.train.float8 import INPUT, WEIGHT, Float8Linear, convert
+from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.train.optimizers import adamw
 from bertsmith.train.passes import Settings
 from bertsmith.train.plan import Plan
@@ -113,6 +115,25 @@ def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
     assert off(found, plain(x).detach()) > 0.005
     assert off(again.grad, x.grad) < 0.005
     assert off(small.weight.grad, plain.weight.grad) < 0.005
+
+
+def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
+    torch.manual_seed(0)
+    plain = FeedForward(width=K, inner=2 * K, style=Style())
+    small = Float8FeedForward(copy.deepcopy(plain))
+    x = torch.randn(T, K, requires_grad=True)
+    again = x.detach().clone().requires_grad_()
+    gradient = torch.randn(T, K) / T
+    expected, found = plain(x), small(again)
+    expected.backward(gradient)
+    found.backward(gradient.bfloat16())
+    assert 0.005 < off(found, expected.detach()) < 0.08
+    assert 0.005 < off(again.grad, x.grad) < 0.1
+    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
+        assert off(ours.grad, theirs.grad) < 0.08
+        assert ours.grad.dtype == torch.float32
+    assert off(small.contract.bias.grad, plain.contract.bias.grad) < 0.005
+    assert torch.equal(small.eval()(x), plain(x))
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")

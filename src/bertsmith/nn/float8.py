@@ -1,0 +1,212 @@
+"""Matrix products in eight bits: forward, and backward to the input; gradients of weights stay in bfloat16.
+
+Scales are fixed powers of two, so that no pass over the numbers is needed to find them and the compiler can put each
+cast into the kernel before it. What goes in was normalised just before, what comes back is of the order of 1 / tokens.
+A cast that would need a pass of its own costs what it gains: what goes into the matrix behind attention and what comes
+back from attention stay in bfloat16. T rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.nn.activations import gelu
+from bertsmith.nn.attention import HAS_TRITON
+from bertsmith.nn.transformer import FeedForward
+
+FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
+INPUT = 8.0  # times what goes in: exact to 1/16 from 0.002 to 56, where it ends
+WEIGHT = 128.0  # times the weights: from 0.0001 to 3.5
+GRADIENT = 16.0  # times T times what comes back: from 4e-6 / T to 3584 / T
+MULTIPLE = 16  # of which both sides of a matrix must be
+BACK_TOO = {"qkv": False, "expand": True, "contract": True}  # which matrices of a block; whether backward as well
+
+
+class Float8Linear(nn.Linear):
+    """A linear layer that learns in eight bits; when it does not learn it is as any other."""
+
+    undo_input: Tensor  # [1] what undoes INPUT
+    undo_weight: Tensor  # [1] and WEIGHT
+    undo_gradient: Tensor  # [1] and GRADIENT, without T
+
+    def __init__(self, linear: nn.Linear, *, back: bool = True) -> None:
+        nn.Module.__init__(self)
+        self.back = back  # whether gradients of what goes in are computed in eight bits too
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        for name, scale in (("input", INPUT), ("weight", WEIGHT), ("gradient", GRADIENT)):
+            # a tensor each: the kernel wants them at the beginning of a stretch of memory
+            undo = torch.tensor([1 / scale], device=linear.weight.device)
+            self.register_buffer(f"undo_{name}", undo, persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[T, K] -> [T, N]."""
+        if not (self.training and torch.is_grad_enabled()):
+            return super().forward(input)
+        undo = self.undo_input, self.undo_weight, self.undo_gradient
+        found: Tensor = _Product.apply(input, self.weight, self.bias, self.back, *undo)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_TK: Tensor,
+        weight_NK: Tensor,
+        bias_N: Tensor | None,
+        back: bool,
+        of_x: Tensor,
+        of_weight: Tensor,
+        of_g: Tensor,
+    ) -> Tensor:
+        weight8_NK = _cast_weight(weight_NK)
+        y_TN = _forth(_cast_in(x_TK), weight8_NK, bias_N, of_x, of_weight)
+        ctx.save_for_backward(x_TK.bfloat16(), weight8_NK if back else weight_NK, of_weight, of_g)
+        ctx.kinds, ctx.has_bias, ctx.back = (x_TK.dtype, weight_NK.dtype), bias_N is not None, back
+        return y_TN
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g_TN,) = gradients
+        x_TK, weight_NK, of_weight, of_g = ctx.saved_tensors
+        half_TN = g_TN.bfloat16()
+        if ctx.back:
+            rows = g_TN.shape[0]
+            back_TK = _back(_cast(g_TN, GRADIENT * rows, BACKWARD), weight_NK, of_g / rows, of_weight)
+        else:
+            back_TK = half_TN @ weight_NK.bfloat16()
+        inputs, weights = ctx.kinds
+        bias = half_TN.sum(0, dtype=torch.float32).to(weights) if ctx.has_bias else None
+        return back_TK.to(inputs), (half_TN.t() @ x_TK).to(weights), bias, None, None, None, None
+
+
+class Float8FeedForward(nn.Module):
+    """Two matrices with GELU between them that learn in eight bits; GELU casts for both in its own pass.
+
+    When it does not learn it is as the one that it was made of.
+    """
+
+    def __init__(self, plain: FeedForward) -> None:
+        super().__init__()
+        self.expand, self.contract = Float8Linear(plain.expand), Float8Linear(plain.contract)
+        self.activation = plain.activation
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """[T, D] -> [T, D]."""
+        if not (self.training and torch.is_grad_enabled()):
+            out_TD: Tensor = self.contract(self.activation(self.expand(x_TD)))
+            return out_TD
+        weights = self.expand.weight, self.expand.bias, self.contract.weight, self.contract.bias
+        undo = self.expand.undo_input, self.expand.undo_weight, self.expand.undo_gradient
+        out_TD = _Feed.apply(x_TD, *weights, *undo)  # type: ignore[no-untyped-call]
+        return out_TD
+
+
+class _Feed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, *given: Tensor) -> Tensor:
+        expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight, of_g = given
+        x8_TD, expand8_FD, contract8_DF = (_cast_in(x_TD), _cast_weight(expand_FD), _cast_weight(contract_DF))
+        h_TF = _forth(x8_TD, expand8_FD, expand_F, of_x, of_weight)
+        y_TF, y8_TF = _gelu(h_TF)
+        out_TD = _forth(y8_TF, contract8_DF, contract_D, of_x, of_weight)
+        ctx.save_for_backward(x_TD.bfloat16(), h_TF, y_TF, expand8_FD, contract8_DF, of_weight, of_g)
+        ctx.kinds = x_TD.dtype, expand_FD.dtype
+        return out_TD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x_TD, h_TF, y_TF, expand8_FD, contract8_DF, of_weight, of_g = ctx.saved_tensors
+        g_TD, rows = gradients[0].bfloat16(), len(x_TD)
+        dy_TF = _back(_cast(g_TD, GRADIENT * rows, BACKWARD), contract8_DF, of_g / rows, of_weight)
+        dh_TF, dh8_TF, expand_F = _gelu_back(dy_TF, h_TF, GRADIENT * rows)
+        dx_TD = _back(dh8_TF, expand8_FD, of_g / rows, of_weight)
+        inputs, weights = ctx.kinds
+        found = dh_TF.t() @ x_TD, expand_F, g_TD.t() @ y_TF, g_TD.sum(0, dtype=torch.float32)
+        return dx_TD.to(inputs), *(each.to(weights) for each in found), None, None, None
+
+
+def _gelu(h_TF: Tensor) -> tuple[Tensor, Tensor]:
+    """GELU, and the same in eight bits."""
+    if h_TF.is_cuda and HAS_TRITON:
+        from bertsmith.nn.fused_gelu import gelu_eight  # which needs triton
+
+        found: tuple[Tensor, Tensor] = gelu_eight(h_TF, INPUT)
+        return found
+    y_TF = gelu(h_TF)
+    return y_TF, _cast_in(y_TF)
+
+
+def _gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """GELU's gradient, the same in eight bits, and its column sums."""
+    if h_TF.is_cuda and HAS_TRITON:
+        from bertsmith.nn.fused_gelu import gelu_eight_back
+
+        dh_TF, dh8_TF, sums_PF = gelu_eight_back(dy_TF, h_TF, scale)
+        return dh_TF, dh8_TF, sums_PF.sum(0)
+    dh_TF = torch.ops.aten.gelu_backward(dy_TF, h_TF)
+    return dh_TF, _cast(dh_TF, scale, BACKWARD), dh_TF.sum(0, dtype=torch.float32)
+
+
+def _forth(x8_TK: Tensor, weight8_NK: Tensor, bias_N: Tensor | None, of_x: Tensor, of_weight: Tensor) -> Tensor:
+    """The product [T, N] of what goes in and the weights."""
+    return torch._scaled_mm(
+        x8_TK,
+        weight8_NK.t(),
+        scale_a=of_x,
+        scale_b=of_weight,
+        bias=None if bias_N is None else bias_N.bfloat16(),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+
+
+def _back(g8_TN: Tensor, weight8_NK: Tensor, of_g: Tensor, of_weight: Tensor) -> Tensor:
+    """The gradient [T, K] of what went in."""
+    return torch._scaled_mm(
+        g8_TN,
+        weight8_NK.t().contiguous().t(),  # the kernel wants it column by column
+        scale_a=of_g,
+        scale_b=of_weight,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+
+
+def _cast_in(x: Tensor) -> Tensor:
+    return _cast(x, INPUT, FORWARD)
+
+
+def _cast_weight(weight: Tensor) -> Tensor:
+    return _cast(weight, WEIGHT, FORWARD)
+
+
+def _cast(values: Tensor, scale: float, kind: torch.dtype) -> Tensor:
+    most = torch.finfo(kind).max
+    return (values.float() * scale).clamp(-most, most).to(kind)
+
+
+def convert(part: nn.Module) -> int:
+    """Has the linear layers in a part that gain by it learn in eight bits; how many they are."""
+    changed = 0
+    for name, child in list(part.named_children()):
+        if type(child) is FeedForward and child.activation is gelu and child.expand.bias is not None:
+            if _fits(child.expand):
+                setattr(part, name, Float8FeedForward(child))
+                changed += 2
+        elif type(child) is nn.Linear and name in BACK_TOO:
+            if _fits(child):
+                setattr(part, name, Float8Linear(child, back=BACK_TOO[name]))
+                changed += 1
+        else:
+            changed += convert(child)
+    return changed
+
+
+def _fits(linear: nn.Linear) -> bool:
+    """Whether the kernels take its shape."""
+    return linear.in_features % MULTIPLE == 0 and linear.out_features % MULTIPLE == 0

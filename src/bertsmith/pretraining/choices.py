@@ -1,0 +1,55 @@
+"""What a recipe leaves to the machine, settled before a run begins; a run that goes on keeps what it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import config
+from bertsmith.ceilings import median_seconds
+from bertsmith.devices import has_eight_bits
+from bertsmith.loop import RECIPE
+from bertsmith.model import Model
+from bertsmith.nn import float8_choice
+from bertsmith.recipe import Recipe
+from bertsmith.train.passes import Precision
+from bertsmith.train.world import World
+
+
+def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe with its precision chosen, and what was measured for it.
+
+    On CUDA that is eight bits where these are faster, else bfloat16: the first rank measures. Runs that must be the
+    same bit for bit are not left to a measurement, nor are those that take no compiled steps or share out weights.
+    """
+    if recipe.passes.precision != "auto":
+        return recipe, {}
+    if (folder / RECIPE).exists():
+        begun = config.read(Recipe, folder / RECIPE).passes.precision
+        return _with(recipe, begun), {}
+    if world.device.type != "cuda":
+        return recipe, {}
+    times = _measured(recipe, world) if world.leads else {}
+    told = world.sum({"eight": world.number(bool(times) and float8_choice.wins(times))})
+    return _with(recipe, "fp8" if told["eight"] > 0 else "bf16"), {"precision_seconds": times} if times else {}
+
+
+def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
+    """Seconds by precision; nothing where there is no choice."""
+    passes = recipe.passes
+    if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
+        return {}
+    with torch.device("meta"):
+        shape = float8_choice.shape_of(Model.build(recipe.encoder, recipe.objectives.values()))
+    if shape is None:
+        return {}
+    places = (recipe.micro_rows or recipe.rows.full // world.size) * recipe.packing.length
+    return float8_choice.measure(places, shape, world.device, clock=partial(median_seconds, device=world.device))
+
+
+def _with(recipe: Recipe, precision: Precision) -> Recipe:
+    return replace(recipe, passes=replace(recipe.passes, precision=precision))

@@ -1,0 +1,69 @@
+"""On CUDA: GELU with its column sums and its eight bits is GELU, and eight bits are chosen by measurement."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertsmith.ceilings import median_seconds
+from bertsmith.nn import float8_choice
+from bertsmith.nn.float8 import Float8FeedForward
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import FeedForward
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+SHAPES = [(2048, 3072), (1001, 520)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
+def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int]) -> None:
+    from bertsmith.nn.fused_gelu import biased_gelu
+
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.zeros(shape[1], device="cuda", requires_grad=True)
+    back = torch.randn_like(x)
+    found, expected = biased_gelu(x, bias), F.gelu(x)
+    ours = torch.autograd.grad(found, (x, bias), back)
+    (theirs,) = torch.autograd.grad(expected, x, back)
+    assert torch.allclose(found.float(), expected.float(), rtol=0.01, atol=1e-5)
+    assert torch.allclose(ours[0].float(), theirs.float(), rtol=0.02, atol=1e-4)
+    sums = theirs.double().sum(0)
+    assert (ours[1] - sums).norm() < 1e-3 * sums.norm()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
+def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int]) -> None:
+    from bertsmith.nn.fused_gelu import gelu_eight, gelu_eight_back
+
+    torch.manual_seed(0)
+    x, back = (torch.randn(shape, device="cuda") * 4 for _ in range(2))
+    for ours, small in (gelu_eight(x, 8.0), gelu_eight_back(back, x, 16.0)[:2]):
+        scale, most = (8.0, 448.0) if small.dtype == torch.float8_e4m3fn else (16.0, 57344.0)
+        cast = (ours * scale).clamp(-most, most).to(small.dtype)
+        assert torch.equal(small.view(torch.uint8), cast.view(torch.uint8))
+
+
+def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled() -> None:
+    torch.manual_seed(0)
+    half = Float8FeedForward(FeedForward(width=768, inner=3072, style=Style())).cuda().train()
+    x = torch.randn(2048, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    back = torch.randn_like(x) / len(x)
+    found = []
+    for run in (half, torch.compile(half, fullgraph=True)):
+        half.zero_grad()
+        (gradient,) = torch.autograd.grad(seen := run(x), x, back, retain_graph=True)
+        seen.backward(back)
+        found.append([seen.detach(), gradient, *(each.grad.clone() for each in half.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.float() - theirs.float()).norm() < 0.01 * theirs.float().norm()
+
+
+def test_the_faster_precision_is_found() -> None:
+    clock = partial(median_seconds, device=torch.device("cuda"))
+    times = float8_choice.measure(65_536, (768, 3072), torch.device("cuda"), clock=clock)
+    assert None not in times.values()
+    assert float8_choice.wins(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]
