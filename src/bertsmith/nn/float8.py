@@ -194,10 +194,9 @@ def convert(part: nn.Module) -> int:
     """Has the linear layers in a part that gain by it learn in eight bits; how many they are."""
     changed = 0
     for name, child in list(part.named_children()):
-        if type(child) is FeedForward and child.activation is gelu and child.expand.bias is not None:
-            if _fits(child.expand):
-                setattr(part, name, Float8FeedForward(child))
-                changed += 2
+        if isinstance(child, FeedForward) and serves(child):
+            setattr(part, name, Float8FeedForward(child))
+            changed += 2
         elif type(child) is nn.Linear and name in BACK_TOO:
             if _fits(child):
                 setattr(part, name, Float8Linear(child, back=BACK_TOO[name]))
@@ -205,6 +204,12 @@ def convert(part: nn.Module) -> int:
         else:
             changed += convert(child)
     return changed
+
+
+def serves(feeds: FeedForward) -> bool:
+    """Whether both matrices and GELU between them can be one in eight bits."""
+    plain = type(feeds) is FeedForward and feeds.activation is gelu and feeds.expand.bias is not None
+    return plain and _fits(feeds.expand)
 
 
 def _fits(linear: nn.Linear) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.nn.float8 import convert
+from bertsmith.nn.float8 import convert, serves
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, FeedForward
 
@@ -23,7 +23,7 @@ WORTH = 0.97  # of the time in bfloat16, under which eight bits are taken: they 
 def shape_of(model: nn.Module) -> tuple[int, int] | None:
     """Width and inner width of the halves that eight bits would serve; None where a model has none."""
     for part in model.modules():
-        if type(part) is FeedForward and convert(nn.ModuleList([part])):
+        if isinstance(part, FeedForward) and serves(part):
             return part.expand.in_features, part.expand.out_features
     return None
 
