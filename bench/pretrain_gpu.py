@@ -230,7 +230,10 @@ def theirs(kind: str, recipe: Recipe, rows: int, length: int, dropout: float, wo
     config: Any
     vocabulary = recipe.encoder.vocabulary_size
     if kind == "modernbert":
-        config = transformers.ModernBertConfig(vocab_size=vocabulary, max_position_embeddings=max(length, 512))
+        special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+        config = transformers.ModernBertConfig(
+            vocab_size=vocabulary, max_position_embeddings=max(length, 512), **special
+        )
         config._attn_implementation = "sdpa"
         model: Any = transformers.ModernBertForMaskedLM(config)
     else:

@@ -23,7 +23,7 @@ from command_line import call
 from bertsmith import recipes, run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, Stopped
-from bertsmith.pretraining import choices, pretrain
+from bertsmith.pretraining import choices, feeder, pretrain
 from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.text.wordpiece import Config
@@ -329,9 +329,34 @@ def test_on_cuda_a_measurement_settles_the_precision(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
+    monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
     found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.passes.precision == expected
+    assert found.passes.graphs
+    monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e6)
+    assert not choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))[0].passes.graphs
     assert facts == ({"precision_seconds": seconds} if seconds else {})
     assert choices.settled(recipe("passes.precision=fp32"), tmp_path, World())[0].passes.precision == "fp32"
     assert choices.settled(recipe(), tmp_path, World())[0].passes.precision == "auto"  # on a CPU
+
+
+def test_batches_from_other_processes_are_the_same_and_outlive_them(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, world, small = Data.open(shards), World(), recipe()
+    here = feeder.Feeder(small, data.packing(small), world)
+    monkeypatch.setattr(feeder, "_makers", lambda world: 2)
+    there = feeder.Feeder(small, data.packing(small), world)
+    assert there.steps == 3
+    for step in (0, 1, 2, 7, 3):
+        for ours, theirs in zip(there(step), here(step), strict=True):
+            assert torch.equal(ours.ids, theirs.ids)
+            assert torch.equal(ours.labels["next_sentence"], theirs.labels["next_sentence"])
+    assert there._callers is not None
+    for process in there._callers._all:
+        process.kill()
+    with pytest.warns(UserWarning, match="was killed: they are made here now"):
+        found = there(20)
+    assert torch.equal(found[0].ids, here(20)[0].ids)
+    assert there._callers is None

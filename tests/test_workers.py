@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from bertsmith.errors import ConfigError, DataError, Stopped
-from bertsmith.workers import AHEAD, ordered_map
+from bertsmith.workers import AHEAD, CallerDied, Callers, ordered_map
 
 
 def slow_first(unit: int) -> int:
@@ -80,3 +84,64 @@ def test_wrong_settings() -> None:
         ordered_map(slow_first, [], workers=0)
     with pytest.raises(ConfigError, match="the engines are local and ray"):
         ordered_map(slow_first, [], engine="spark")
+
+
+class Shelf:
+    """What a process holds: it knows where it is, and how to fail."""
+
+    def __init__(self, things: list[str]) -> None:
+        self.things = things
+
+    def take(self, number: int, *, loud: bool = False) -> tuple[str, int]:
+        print("printed things do not disturb answers")
+        if number >= len(self.things):
+            raise DataError(f"there is no thing {number}")
+        return self.things[number].upper() if loud else self.things[number], os.getpid()
+
+    def end(self) -> None:
+        os._exit(3)
+
+
+@pytest.fixture
+def callers() -> Iterator[Callers]:
+    found = Callers(Shelf(["iron", "쇠"]).take, 2)
+    yield found
+    found.close()
+
+
+def test_callers_answer_from_processes_of_their_own(callers: Callers) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: callers(number % 2, loud=number > 5), range(8)))
+    assert [thing for thing, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_callers_raise_what_the_function_raises_and_go_on(callers: Callers) -> None:
+    for _ in range(3):
+        with pytest.raises(DataError, match="there is no thing 7"):
+            callers(7)
+    assert callers(0)[0] == "iron"
+
+
+def test_a_caller_that_is_gone_is_told() -> None:
+    callers = Callers(Shelf([]).end, 1)
+    for _ in range(2):
+        with pytest.raises(CallerDied):
+            callers()
+    callers.close()
+
+
+def test_callers_end_with_the_process_that_started_them() -> None:
+    script = (
+        "import os, sys, signal\n"
+        "from bertsmith.workers import Callers\n"
+        "callers = Callers(os.getpid, 1)\n"
+        "print(callers(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    there = Path(f"/proc/{int(done.stdout)}")
+    until = time.monotonic() + 20
+    while there.exists() and "State:\tZ" not in (there / "status").read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not there.exists() or "State:\tZ" in (there / "status").read_text()

@@ -1,19 +1,24 @@
 """Work units over processes: results in order, a bounded number under way, the same answer for any number of workers.
 
-Owns process pools and the optional Ray engine. Knows nothing of text or shards: a unit is whatever the caller hands in.
+Owns process pools, the optional Ray engine, and processes that call one function for the threads of this one. Knows
+nothing of text or shards: a unit is whatever the caller hands in.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import IO, Any, TypeVar
 
 from bertsmith.errors import BertsmithError, ConfigError, Stopped
 
@@ -21,6 +26,7 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 ENGINES = ("local", "ray")
+HEADER = 8  # bytes before a message of `Callers`: its size
 AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
 
 
@@ -135,3 +141,92 @@ def _over_ray(
 
 def _call(function: Callable[[Unit], Result], unit: Unit) -> Result:
     return function(unit)
+
+
+class CallerDied(Exception):
+    """A process of `Callers` is gone."""
+
+
+class Callers:
+    """Processes that each hold a copy of a function, and call it for threads of this one that would hold each other up.
+
+    They read what to call it with until nobody can write that any more: whatever ends this process ends them too.
+    """
+
+    def __init__(self, function: Callable[..., Any], workers: int) -> None:
+        held = pickle.dumps(function, protocol=5)
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        self._all = [
+            # a session of its own: what stops a run from the keyboard is for this process alone
+            subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **path},
+                start_new_session=True,
+            )
+            for _ in range(workers)
+        ]
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        for process in self._all:
+            assert process.stdin is not None
+            _write(process.stdin, held)
+            self._idle.put(process)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """What the function gives, or raises, by the first process that has nothing to do."""
+        process = self._idle.get()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _write(process.stdin, pickle.dumps((given, named), protocol=5))
+            answer = _read(process.stdout)
+        except OSError as error:
+            raise CallerDied from error
+        finally:
+            self._idle.put(process)
+        if answer is None:
+            raise CallerDied
+        good, found = pickle.loads(answer)
+        if good:
+            return found
+        raise found
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self._all:
+            process.kill()
+            process.wait()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    stream.write(len(data).to_bytes(HEADER, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    """The next message; None where there will be none."""
+    header = stream.read(HEADER)
+    size = int.from_bytes(header, "little")
+    data = stream.read(size) if len(header) == HEADER else b""
+    return data if len(header) == HEADER and len(data) == size else None
+
+
+def _serve() -> None:
+    """What a process of `Callers` does. Whatever is printed there goes to the standard error."""
+    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    held = _read(asked)
+    function = pickle.loads(held) if held is not None else None
+    while function is not None and (question := _read(asked)) is not None:
+        given, named = pickle.loads(question)
+        try:
+            answer = True, function(*given, **named)
+        except Exception as error:
+            answer = False, error
+        _write(answers, pickle.dumps(answer, protocol=5))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -32,7 +32,7 @@ def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int]
     assert torch.allclose(found.float(), expected.float(), rtol=0.01, atol=1e-5)
     assert torch.allclose(ours[0].float(), theirs.float(), rtol=0.02, atol=1e-4)
     sums = theirs.double().sum(0)
-    assert (ours[1] - sums).norm() < 1e-3 * sums.norm()
+    assert (ours[1] - sums).norm() < 5e-3 * sums.norm()  # theirs are of rounded numbers
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])

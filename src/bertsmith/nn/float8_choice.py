@@ -41,6 +41,7 @@ def measure(
     x_TD = torch.randn(places, width, device=device, dtype=torch.bfloat16, requires_grad=True)
     back_TD = torch.randn_like(x_TD) / places
     found: Times = {}
+    runs = {}
     for precision in ("bf16", "fp8"):
         feeds = FeedForward(width=width, inner=inner, style=Style())
         half = Block(attention=None, feed_forward=feeds, width=width, style=Style(), dropout=0.0).to(device).train()
@@ -53,8 +54,11 @@ def measure(
                 seen_TD: Tensor = run(x_TD, None)[0]
             seen_TD.backward(back_TD)  # type: ignore[no-untyped-call]
 
+        runs[precision] = there_and_back
+    for precision, there_and_back in (*runs.items(), *runs.items()):  # in turn: another process may be in the way
         try:
-            found[precision] = clock(there_and_back)
+            seconds = clock(there_and_back)
+            found[precision] = min(seconds, found.get(precision) or seconds)
         except Exception:  # no such instruction, no room: torch, triton and CUDA each have their own
             found[precision] = None
     return found

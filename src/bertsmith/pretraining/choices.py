@@ -11,7 +11,8 @@ import torch
 
 from bertsmith import config
 from bertsmith.ceilings import median_seconds
-from bertsmith.devices import has_eight_bits
+from bertsmith.devices import has_eight_bits, measure_peak
+from bertsmith.effort import flops_per_token
 from bertsmith.loop import RECIPE
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
@@ -19,12 +20,23 @@ from bertsmith.recipe import Recipe
 from bertsmith.train.passes import Precision
 from bertsmith.train.world import World
 
+SHORT = 0.03  # seconds: of shorter steps the device would wait for what the host hands it
+
 
 def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with its precision chosen, and what was measured for it.
+    """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
+    recipe, measured = _with_precision(recipe, folder, world)
+    if recipe.passes.graphs is None and world.device.type == "cuda":
+        gain = recipe.passes.compile is not False and _step_seconds(recipe, world) < SHORT
+        recipe = replace(recipe, passes=replace(recipe.passes, graphs=gain))
+    return recipe, measured
 
-    On CUDA that is eight bits where these are faster, else bfloat16: the first rank measures. Runs that must be the
-    same bit for bit are not left to a measurement, nor are those that take no compiled steps or share out weights.
+
+def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """On CUDA eight bits where these are faster, else bfloat16: the first rank measures.
+
+    Runs that must be the same bit for bit are not left to a measurement, nor are those that take no compiled steps or
+    share out weights.
     """
     if recipe.passes.precision != "auto":
         return recipe, {}
@@ -38,6 +50,14 @@ def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[st
     return _with(recipe, "fp8" if told["eight"] > 0 else "bf16"), {"precision_seconds": times} if times else {}
 
 
+def _step_seconds(recipe: Recipe, world: World) -> float:
+    """What a micro-batch would take at half of what the device does at most; heads and tables left out."""
+    with torch.device("meta"):
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    flops = flops_per_token(model, length=recipe.packing.length, asked={}) * _places(recipe, world)
+    return 2 * flops / measure_peak(world.device, torch.bfloat16)
+
+
 def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
     """Seconds by precision; nothing where there is no choice."""
     passes = recipe.passes
@@ -47,8 +67,14 @@ def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
         shape = float8_choice.shape_of(Model.build(recipe.encoder, recipe.objectives.values()))
     if shape is None:
         return {}
-    places = (recipe.micro_rows or recipe.rows.full // world.size) * recipe.packing.length
-    return float8_choice.measure(places, shape, world.device, clock=partial(median_seconds, device=world.device))
+    return float8_choice.measure(
+        _places(recipe, world), shape, world.device, clock=partial(median_seconds, device=world.device)
+    )
+
+
+def _places(recipe: Recipe, world: World) -> int:
+    rows: int = recipe.micro_rows or recipe.rows.full // world.size
+    return rows * int(recipe.packing.length)
 
 
 def _with(recipe: Recipe, precision: Precision) -> Recipe:

@@ -55,6 +55,7 @@ def pretrain(
         recipe, measured = settled(recipe, Path(output), world)
         stopper = stack.enter_context(Stopper())
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
+        stack.callback(feeder.close)
         trainer = make_trainer(recipe, opened, feeder, world, stopper)
         with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
             work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)

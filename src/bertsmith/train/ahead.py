@@ -1,4 +1,4 @@
-"""Batches made ahead: the next step's in a thread, while this one is computed."""
+"""Batches made ahead: those of the next steps, each in a thread, while this one is computed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ PATIENCE = 300.0  # seconds until batches that do not come are an error: a file 
 
 
 class Ahead:
-    """`ahead(step)`, counted from 0: any step can be asked for, the one after the last is ready soonest."""
+    """`ahead(step)`, counted from 0: any step can be asked for, the ones after the last are ready soonest."""
 
-    def __init__(self, make: Callable[[int], Sequence[Batch]], *, source: object) -> None:
-        """`make` gives the micro-batches of a step; `source` is where they come from, for messages."""
-        self.make, self.source = make, source
-        self._next: tuple[int, Future[Sequence[Batch]]] | None = None
+    def __init__(self, make: Callable[[int], Sequence[Batch]], *, source: object, steps: int = 1) -> None:
+        """`make` gives the micro-batches of a step, and is called for so many `steps` ahead at the same time; `source`
+        is where they come from, for messages."""
+        self.make, self.source, self.steps = make, source, steps
+        self._next: dict[int, Future[Sequence[Batch]]] = {}
         self._waits: dict[int, float] = {}
 
     def __call__(self, step: int) -> Sequence[Batch]:
         """The micro-batches of a step."""
-        began, waiting = time.monotonic(), self._next
-        ready = waiting[1] if waiting is not None and waiting[0] == step else self._begin(step)
+        began = time.monotonic()
+        ready = self._next[step] if step in self._next else self._begin(step)
         try:
             found = ready.result(timeout=PATIENCE)
         except TooLate as error:
@@ -34,7 +35,8 @@ class Ahead:
                 f"no batch for step {step + 1:,} within {PATIENCE:g} seconds: is the disk of {self.source} in order?"
             ) from error
         self._waits[step] = time.monotonic() - began
-        self._next = (step + 1, self._begin(step + 1))
+        soon = range(step + 1, step + 1 + self.steps)
+        self._next = {each: self._next[each] if each in self._next else self._begin(each) for each in soon}
         return found
 
     def waited(self, number: int) -> float:

@@ -52,8 +52,8 @@ class Settings:
     )
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
-    graphs: bool = (
-        False  # replay compiled steps as CUDA graphs: for small steps, whose launches take longer than they do
+    graphs: bool | None = (
+        None  # replay compiled steps as CUDA graphs; where not said, in pre-training if steps are short enough to gain
     )
     deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
@@ -94,7 +94,7 @@ class Passes:
         if settings.shard and world.size > 1:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
-            self.holding = Whole(module, world, compiles=compiles, graphs=settings.graphs and compiles)
+            self.holding = Whole(module, world, compiles=compiles, graphs=bool(settings.graphs) and compiles)
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)

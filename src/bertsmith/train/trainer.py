@@ -131,12 +131,13 @@ class Trainer:
 
     def _wake(self, rates: optimizers.Rates) -> None:
         """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
-        self.module.train()
-        for part, rate in zip(self.model.depths(), rates, strict=True):
-            part.train(rate is not None)  # what sleeps drops nothing: its activations are fixed
+        awake = tuple(rate is not None for rate in rates)
+        if awake != self._awake or not self.module.training:
+            self.module.train()
+            for part, learns in zip(self.model.depths(), awake, strict=True):
+                part.train(learns)  # what sleeps drops nothing: its activations are fixed
         for parameter in self.holding.parameters.values():
             parameter.grad = None
-        awake = tuple(rate is not None for rate in rates)
         if awake != self._awake:
             self._awake = awake
             for weight in self.weights:
