@@ -94,7 +94,8 @@ class Passes:
         if settings.shard and world.size > 1:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
-            self.holding = Whole(module, world, compiles=compiles, graphs=bool(settings.graphs) and compiles)
+            self.holding = Whole(module, world, compiles=compiles)
+        self.replays = bool(settings.graphs) and compiles and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
@@ -106,16 +107,18 @@ class Passes:
         found: tuple[Batch, dict[str, Tensor], Tensor] = self._hide(batch.to(self.world.device, non_blocking=True))
         return found
 
-    def learn(self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool) -> Loss:
+    def seed_dropout(self, step: int, micro: int) -> None:
+        """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
+        _seed(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+
+    def learn(self, batch: Batch, counts: Mapping[str, Tensor], *, last: bool) -> Loss:
         """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
 
-        Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it. Ranks
-        exchange gradients with the `last` micro-batch of a step.
+        Ranks exchange gradients with the `last` micro-batch of a step.
         """
-        _seed_dropout(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
         with self.holding.exchange(last):
             with self._autocast():
-                loss = self.holding(batch, alone=micro == 0 and last)
+                loss = self.holding(batch)
             total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
             total.backward()  # type: ignore[no-untyped-call]
         return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
@@ -144,7 +147,7 @@ def _forbid_chance() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _seed_dropout(device: torch.device, seed: int) -> None:
+def _seed(device: torch.device, seed: int) -> None:
     if device.type == "cpu":  # torch.manual_seed would also note the seed for devices that are not there: 0.5 ms
         torch.default_generator.manual_seed(seed)
     else:

@@ -31,11 +31,8 @@ class Holding(Protocol):
 
     parameters: dict[str, nn.Parameter]  # that autograd knows
 
-    def __call__(self, batch: Batch, *, alone: bool = False) -> Loss:
-        """The loss of a hidden batch, to learn from; the same on all ranks as far as exchanges go.
-
-        `alone`: it is all that its step learns from.
-        """
+    def __call__(self, batch: Batch) -> Loss:
+        """The loss of a hidden batch, to learn from; the same on all ranks as far as exchanges go."""
 
     def score(self, batch: Batch) -> Loss:
         """The loss of a hidden batch, to be told only."""
@@ -65,28 +62,17 @@ class Holding(Protocol):
 class Whole:
     """Every rank holds everything and gradients are averaged (DDP); so does one process alone."""
 
-    def __init__(self, model: nn.Module, world: World, *, compiles: bool, graphs: bool = False) -> None:
-        self.model, self.world, self.compiles, self.graphs = model.to(world.device), world, compiles, graphs
+    def __init__(self, model: nn.Module, world: World, *, compiles: bool) -> None:
+        self.model, self.world, self.compiles = model.to(world.device), world, compiles
         self.parameters = dict(model.named_parameters())
         self._wrapped: nn.Module
         self._forward: Any
-        self._replayed: Any
         self.rewrap()
 
-    def __call__(self, batch: Batch, *, alone: bool = False) -> Loss:
+    def __call__(self, batch: Batch) -> Loss:
         """See `Holding`."""
-        found: Loss
-        if not (alone and self.graphs):
-            found = self._forward(batch)
-            return found
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        found = self._replayed(batch)
-        # the next replay writes over what this one gives
-        sums = {name: value.clone() for name, value in found.sums.items()}
-        counts, correct = (
-            {name: value.clone() for name, value in part.items()} for part in (found.counts, found.correct)
-        )
-        return Loss(sums, counts, correct, found.weights)
+        found: Loss = self._forward(batch)
+        return found
 
     def score(self, batch: Batch) -> Loss:
         """See `Holding`."""
@@ -97,8 +83,6 @@ class Whole:
         """See `Holding`."""
         self._wrapped = self.world.wrap(self.model)
         self._forward = torch.compile(self._wrapped, dynamic=False) if self.compiles else self._wrapped
-        replay = {"dynamic": False, "mode": "reduce-overhead"}
-        self._replayed = torch.compile(self._wrapped, **replay) if self.graphs else self._forward  # type: ignore[call-overload]
 
     def exchange(self, last: bool) -> AbstractContextManager[None]:
         """See `Holding`."""
@@ -148,7 +132,7 @@ class Split:
         fully_shard(self.root, mesh=mesh)  # moves to the device what it splits, part by part
         self.parameters = dict(model.named_parameters())
 
-    def __call__(self, batch: Batch, *, alone: bool = False) -> Loss:
+    def __call__(self, batch: Batch) -> Loss:
         return Loss(*self.root(batch))
 
     def score(self, batch: Batch) -> Loss:

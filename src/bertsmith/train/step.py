@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -47,15 +47,20 @@ def exact(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class Reading:
-    """Numbers [] on their way from the device."""
+def together(values: Mapping[str, Tensor]) -> Tensor:
+    """Numbers [] as one tensor [names]."""
+    return torch.stack([value.detach().to(exact(value.device)) for value in values.values()])
 
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        self._names = tuple(values)
-        device = next(iter(values.values())).device
-        self._values = torch.stack([value.detach().to(exact(device)) for value in values.values()])
+
+class Reading:
+    """Numbers on their way from the device."""
+
+    def __init__(self, names: Sequence[str], values: Tensor) -> None:
+        """`values` [names] may change as soon as this returns."""
+        self._names = tuple(names)
+        self._values = values
         self._there: torch.cuda.Event | None = None
-        if device.type == "cuda":
+        if values.device.type == "cuda":
             host = torch.empty(self._values.shape, dtype=self._values.dtype, pin_memory=True)
             self._values = host.copy_(self._values, non_blocking=True)
             self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]

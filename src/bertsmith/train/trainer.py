@@ -13,6 +13,7 @@ from functools import reduce
 from operator import add
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,8 +21,9 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.train.optimizers import optimizer as optimizers
 from bertsmith.train.passes import Passes, Settings, Trainable
 from bertsmith.train.plan import Plan
+from bertsmith.train.replay import Outcome, Replay, Told
 from bertsmith.train.state import State, differences
-from bertsmith.train.step import Diverged, Reading, Scores, Step
+from bertsmith.train.step import Diverged, Reading, Scores, Step, together
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.world import World
 from bertsmith.types import Batch, Loss
@@ -60,6 +62,8 @@ class Trainer:
                 f"passes.shard=true splits matrices over the ranks, but {name} needs them whole: "
                 "choose optimizer adamw or reference, or passes.shard=false"
             )
+        replays = self.passes.replays and self.optimizer.replays
+        self._replay = Replay(self._compute, self.world) if replays else None
         self.done = 0  # steps
         self.tokens = 0  # of all steps that are settled
         self.skips = 0  # steps without an update since the last one with
@@ -88,15 +92,45 @@ class Trainer:
         if not self._warm:
             self._began = began  # what came before it was no training
         rates = self.plan.rates(progress, parts=self.parts)
+        if self._replay is not None:
+            rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
         self._wake(rates)
-        loss, tokens, rows = self._gradients()
-        reading = self._update(loss, tokens, rates)
+        outcome = self._learn(self.feed(self.done), rates)
+        reading = Reading(outcome.names, outcome.values)
         self.done += 1
         self._warm_up()
         top = next(rate for rate in reversed(rates) if rate is not None)
-        step = Step(self.done, top, rows, self._clock() - began, reading, loss.weights)
+        step = Step(self.done, top, outcome.rows, self._clock() - began, reading, outcome.weights)
         self._under_way.append(step)
         return step
+
+    def _learn(self, batches: Sequence[Batch], rates: optimizers.Rates) -> Outcome:
+        """One step, replayed where that is possible."""
+        if not batches:
+            raise DataError(f"step {self.done + 1:,} was given no batch")
+        if self._replay is not None and len(batches) == 1:
+            self.passes.seed_dropout(self.done, 0)
+            told = {"stop": float(self.stopper.asked), "seconds": self._elapsed()}
+            found = self._replay(batches[0], rates, told)
+            if found is not None:
+                return found
+        return self._compute(batches, rates, self._told, seed=self.passes.seed_dropout)
+
+    def _compute(
+        self,
+        batches: Sequence[Batch],
+        rates: optimizers.Rates,
+        told: Told,
+        seed: Callable[[int, int], None] = lambda step, micro: None,
+    ) -> Outcome:
+        """Gradients of the mean over all micro-batches and ranks, and one update."""
+        loss, tokens, rows = self._gradients(batches, seed)
+        values = self._update(loss, tokens, rates, told)
+        return Outcome(tuple(values), together(values), loss.weights, rows)
+
+    def _told(self) -> dict[str, Tensor]:
+        elapsed = self._elapsed() if self.world.leads else 0.0
+        return {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
 
     def _warm_up(self) -> None:
         """Where steps are compiled, the clock of the run starts when the first one of this process is done."""
@@ -144,34 +178,30 @@ class Trainer:
                 self.holding.parameters[weight.name].requires_grad_(awake[weight.depth])
             self.holding.rewrap()
 
-    def _gradients(self) -> tuple[Loss, Tensor, int]:
-        """Gradients of the mean over all micro-batches and ranks; this rank's loss, all ranks' tokens [] and rows."""
-        hidden = [self.passes.hide(batch) for batch in self.feed(self.done)]
-        if not hidden:
-            raise DataError(f"step {self.done + 1:,} was given no batch")
+    def _gradients(self, batches: Sequence[Batch], seed: Callable[[int, int], None]) -> tuple[Loss, Tensor, int]:
+        """Those of this rank; its loss, all ranks' tokens [] and rows."""
+        hidden = [self.passes.hide(batch) for batch in batches]
         asked = reduce(_added, [counts for _, counts, _ in hidden])
         tokens = reduce(add, [tokens for _, _, tokens in hidden])
         counts = self.world.sum({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in asked}
-        losses = [
-            self.passes.learn(batch, divisors, step=self.done, micro=micro, last=micro == len(hidden) - 1)
-            for micro, (batch, _, _) in enumerate(hidden)
-        ]
+        losses = []
+        for micro, (batch, _, _) in enumerate(hidden):
+            seed(self.done, micro)
+            losses.append(self.passes.learn(batch, divisors, last=micro == len(hidden) - 1))
         rows = sum(len(batch.ids) for batch, _, _ in hidden) * self.world.size
         return reduce(add, losses), counts["tokens"], rows
 
-    def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates) -> Reading:
+    def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates, told: Told) -> dict[str, Tensor]:
         """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
         norm = self.holding.norm(self.weights)
-        elapsed = self._elapsed() if self.world.leads else 0.0
-        told = {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
-        sums = self.world.sum({**_named(loss), **told})
+        sums = self.world.sum({**_named(loss), **told()})
         total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)
         finite = torch.isfinite(norm) & torch.isfinite(cast(Tensor, total))
         divisor = (norm / self.settings.clip).clamp(min=1) if self.settings.clip else torch.ones_like(norm)
         skip = (~finite).float()
         self.optimizer.step(rates, divisor=torch.where(finite, divisor, 1.0), skip=skip)
-        return Reading({**sums, "tokens": tokens, "norm": norm, "skip": skip})
+        return {**sums, "tokens": tokens, "norm": norm, "skip": skip}
 
     def score(self, batches: Iterable[Batch]) -> Scores:
         """The mean losses and accuracies of batches, each rank bringing its own, without learning from them."""
@@ -180,7 +210,8 @@ class Trainer:
         if not losses:
             raise DataError("there is nothing to score: no batch was given")
         found = reduce(add, losses)
-        numbers = Reading(self.world.sum(_named(found))).numbers()
+        sums = self.world.sum(_named(found))
+        numbers = Reading(tuple(sums), together(sums)).numbers()
         return Scores.of(numbers, found.weights)
 
     def state(self) -> State:
@@ -215,6 +246,8 @@ class Trainer:
         self.seconds = self._before = shared.progress["seconds"]
         self._began = self._clock()
         self._under_way.clear()
+        if self._replay is not None:
+            self._replay.forget()
         return differences(shared.made_with, self._made_with())
 
 

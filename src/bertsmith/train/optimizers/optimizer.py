@@ -15,6 +15,18 @@ FOLDER = "bertsmith.train.optimizers"
 Rates = Sequence[float | None]  # by depth, bottom first; None where a part is asleep
 
 
+class HeldRate(float):
+    """A rate that lies on the device too, where a step that is replayed finds a later one."""
+
+    tensor: Tensor
+
+    def __new__(cls, rate: float, tensor: Tensor) -> HeldRate:
+        """`tensor` [] is what counts on the device."""
+        found = super().__new__(cls, rate)
+        found.tensor = tensor.fill_(rate)
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Weight:
     """One parameter, and what an optimiser may want to know of it."""
@@ -29,6 +41,7 @@ class Weight:
 class Optimizer:
     """Changes weights from their gradients. Nothing here waits for the device."""
 
+    replays = False  # takes a `HeldRate` from its tensor
     elementwise = False  # no number of an update depends on another place of its weight: pieces of weights do too
 
     def __init__(self, weights: Sequence[Weight]) -> None:
