@@ -2,7 +2,7 @@
 
     python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
         [--ours real full graphs] [--peers eager compiled modernbert] [--set passes.precision=bf16]... [--rounds 3]
-        [--profile] [--turn FILE]
+        [--profile] [--turn FILE [--of 3]]
 
 Ours: `real` is packed text from shards by the run's own data path, `full` random tokens in rows without padding,
 `graphs` is `real` replayed as CUDA graphs; all with masked LM and next sentence, the paper's optimiser, clipping, in
@@ -11,7 +11,8 @@ autocast, fused AdamW, clipping, random tokens in full rows, as it computes them
 its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.effort`, the same for everybody of
 one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
 where the device's time goes in a step of ours. With `--turn` several calls may compile at the same time: each waits for
-the lock on that file before it is timed.
+the lock on that file before it is timed, and with `--of` also until so many of them have compiled: then nothing else is
+under way.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from bertsmith.train.world import World
 from bertsmith.types import Batch, Row
 
 WARM = 6
+PATIENCE = 180  # seconds that calls wait for each other
 ASKED = {"masked_lm": 0.15}
 
 
@@ -73,6 +75,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--turn", metavar="FILE", help="a file that is locked while something is timed")
+    parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
@@ -105,10 +108,13 @@ def compare(
     useful = useful_flops(recipe, data)
     candidates = [made(f"{case} dropout {dropout:g} {name}", make, useful) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
-    with turn(options.turn):
+    with turn(options.turn, options.of, case):
         for _ in range(options.rounds):
             for one in candidates:
                 speeds[one.name].append(timed(one, options.steps))
+        if options.profile:
+            for one in candidates[: len(options.ours)]:
+                profiled(one)
     for one in candidates:
         found, middle = speeds[one.name], statistics.median(speeds[one.name])
         flops = middle * one.useful
@@ -118,18 +124,22 @@ def compare(
             f"{one.memory:6.1f}",
             flush=True,
         )
-    if options.profile:
-        for one in candidates[: len(options.ours)]:
-            profiled(one)
     return {name: statistics.median(found) for name, found in speeds.items()}
 
 
 @contextmanager
-def turn(file: str | None) -> Iterator[None]:
-    """Alone on the device, among calls that name the same file."""
+def turn(file: str | None, of: int, name: str) -> Iterator[None]:
+    """Alone on the device, among calls that name the same file; when `of` of them are ready, or some have failed."""
     if file is None:
         yield
         return
+    if of:
+        ready = Path(f"{file}.ready")
+        ready.mkdir(exist_ok=True)
+        (ready / name.replace("/", "-")).touch()
+        until = time.monotonic() + PATIENCE
+        while len(list(ready.iterdir())) < of and time.monotonic() < until:
+            time.sleep(0.1)
     with open(file, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -21,6 +21,7 @@ from bertsmith import config
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
 from bertsmith.loop import Evaluation, drive, memory_advice
+from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.feeder import Feeder
 from bertsmith.pretraining.parts import Data
 from bertsmith.pretraining.work import Work, make_trainer
@@ -150,7 +151,9 @@ def pretrain(
     with ExitStack() as stack:
         world = stack.enter_context(join(choose_device(device)))
         stopper = stack.enter_context(Stopper())
+        recipe, measured = settled(recipe, folder, world)
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
+        stack.callback(feeder.close)
         watch = Stopwatch(world.device)
         work = Contest(
             recipe,
@@ -158,6 +161,7 @@ def pretrain(
             _trainer(recipe, opened, feeder, world, stopper, watch),
             opened.held_out(recipe, world),
             folder,
+            measured,
             judge=judging.judge(opened),
             watch=watch,
             every=judging.every,

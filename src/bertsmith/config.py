@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
+AUTO = "auto"  # a setting that is left to the machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,6 +272,11 @@ def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
     elif before != now:
         old, new = (text if len(text) <= 80 else text[:77] + "..." for text in map(json.dumps, (before, now)))
         yield f"{where} was {old} and is now {new}"
+
+
+def changes(before: Any, now: Any) -> list[str]:
+    """As `differences`, but for what is now left to the machine: that was settled when a run began."""
+    return [line for line in differences(before, now) if not line.endswith(f'is now "{AUTO}"')]
 
 
 def read(cls: type[T], path: Path) -> T:

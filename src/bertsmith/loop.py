@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,11 +22,13 @@ from bertsmith.train.checkpoints import Checkpoints, Resumed
 from bertsmith.train.display import Display
 from bertsmith.train.log import NAME as EVENTS
 from bertsmith.train.log import EventLog, last_of_each_step, read_events
+from bertsmith.train.passes import Settings
 from bertsmith.train.state import State
 from bertsmith.train.step import Step
 from bertsmith.train.trainer import Trainer
 from bertsmith.train.world import World
 
+T = TypeVar("T")
 RECIPE = "recipe.json"
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
@@ -181,6 +183,15 @@ def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
         writer.log.sync()
     best = {"best_step": run.best[0]} if run.best[0] else {}
     return {"run": str(run.folder), **facts, **best, **numbers}
+
+
+def as_begun(recipe: T, folder: Path) -> T:
+    """The recipe with the precision that the run in a folder began with, where it leaves that to the machine."""
+    passes: Settings = recipe.passes  # type: ignore[attr-defined]
+    if passes.precision != config.AUTO or not (folder / RECIPE).exists():
+        return recipe
+    begun = config.read(type(recipe), folder / RECIPE).passes.precision  # type: ignore[attr-defined]
+    return replace(recipe, passes=replace(passes, precision=begun))  # type: ignore[type-var]
 
 
 def recipe_changes(folder: Path, recipe: Any) -> list[str]:

@@ -20,7 +20,7 @@ from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import TaskFeeder
 from bertsmith.finetuning.splits import train_and_dev
 from bertsmith.finetuning.tuning import Tuning
-from bertsmith.loop import Evaluation, Run, drive, memory_advice
+from bertsmith.loop import Evaluation, Run, as_begun, drive, memory_advice
 from bertsmith.model import Model
 from bertsmith.tasks.task import Asked, Example, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
@@ -94,6 +94,7 @@ def finetune(
     `stand_in`: takes the place of the folder's encoder while heads learn, such as one that repeats what that one said;
     the models that are written have the folder's own.
     """
+    tuning = as_begun(tuning, Path(output))
     task = prepared.task if prepared else build_task(tuning)
     model, tokenizer, notes = open_with_head(tuning, task)
     ready = prepared or prepare(tuning, task, tokenizer, positions=model.encoder.positions)

@@ -22,7 +22,7 @@ BACKWARD = ({"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}, {"M": 4, "N": 256, "
 def _gelu(x: Tensor, y: Tensor, small: Tensor, scale: float, most: float) -> None:
     eight = small is not y
     tiles = FORWARD[eight]
-    wrap_triton(kernels.forward)[(triton.cdiv(x.numel(), tiles["N"]),)](
+    wrap_triton(kernels.gelu)[(triton.cdiv(x.numel(), tiles["N"]),)](
         x, y, small, x.numel(), scale=scale, most=most, EIGHT=eight, **tiles
     )
 
@@ -33,7 +33,7 @@ def _gelu_back(back: Tensor, x: Tensor, gradient: Tensor, small: Tensor, scale: 
     tiles = BACKWARD[eight]
     rows = tiles["M"] * tiles["TURNS"]
     sums = x.new_empty(triton.cdiv(places, rows), width, dtype=torch.float32)
-    wrap_triton(kernels.backward)[(len(sums) * triton.cdiv(width, tiles["N"]),)](
+    wrap_triton(kernels.gelu_back)[(len(sums) * triton.cdiv(width, tiles["N"]),)](
         back, x, gradient, small, sums, places, scale=scale, most=most, F=width, EIGHT=eight,
         EVEN=places % rows == 0 and width % tiles["N"] == 0, **tiles,
     )  # fmt: skip

@@ -27,7 +27,7 @@ def _small(values, scale: tl.constexpr, most: tl.constexpr):
 
 
 @triton.jit
-def forward(x, y, small, size, scale: tl.constexpr, most: tl.constexpr, N: tl.constexpr, EIGHT: tl.constexpr):
+def gelu(x, y, small, size, scale: tl.constexpr, most: tl.constexpr, N: tl.constexpr, EIGHT: tl.constexpr):
     """GELU of N numbers, and once more in eight bits."""
     at = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
     inside = at < size
@@ -40,7 +40,7 @@ def forward(x, y, small, size, scale: tl.constexpr, most: tl.constexpr, N: tl.co
 
 
 @triton.jit
-def backward(
+def gelu_back(
     back, x, gradient, small, sums, T,
     scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
     EIGHT: tl.constexpr, EVEN: tl.constexpr,

@@ -87,7 +87,7 @@ def is_finished(folder: Path, recipe: Any) -> bool:
     if not (folder / RECIPE).exists():
         return False
     run = read_run(folder)
-    return run.state == FINISHED and run.recipe == config.to_dict(recipe)
+    return run.state == FINISHED and not config.changes(run.recipe, config.to_dict(recipe))
 
 
 class RunReader:

@@ -52,8 +52,8 @@ class Settings:
     )
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
-    graphs: bool | None = (
-        None  # replay compiled steps as CUDA graphs; where not said, in pre-training if steps are short enough to gain
+    graphs: bool = (
+        False  # replay whole steps as CUDA graphs: for small ones, whose kernels are handed over slower than computed
     )
     deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
@@ -95,7 +95,7 @@ class Passes:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
             self.holding = Whole(module, world, compiles=compiles)
-        self.replays = bool(settings.graphs) and compiles and device == "cuda" and world.size == 1
+        self.replays = settings.graphs and compiles and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
@@ -109,13 +109,17 @@ class Passes:
 
     def seed_dropout(self, step: int, micro: int) -> None:
         """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
-        _seed(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+        _seed_dropout(self.world.device, counters.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
 
-    def learn(self, batch: Batch, counts: Mapping[str, Tensor], *, last: bool) -> Loss:
+    def learn(
+        self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
+    ) -> Loss:
         """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
 
-        Ranks exchange gradients with the `last` micro-batch of a step.
+        Ranks exchange gradients with the `last` micro-batch of a step. Without `seed` dropout goes by what was seeded.
         """
+        if seed:
+            self.seed_dropout(step, micro)
         with self.holding.exchange(last):
             with self._autocast():
                 loss = self.holding(batch)
@@ -147,7 +151,7 @@ def _forbid_chance() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _seed(device: torch.device, seed: int) -> None:
+def _seed_dropout(device: torch.device, seed: int) -> None:
     if device.type == "cpu":  # torch.manual_seed would also note the seed for devices that are not there: 0.5 ms
         torch.default_generator.manual_seed(seed)
     else:

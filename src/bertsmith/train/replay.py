@@ -73,13 +73,19 @@ class Replay:
         self._seen.clear()
         self._recordings.clear()
 
-    def __call__(self, batch: Batch, rates: Rates, told: Mapping[str, float]) -> Outcome | None:
-        """One step; None where it must be computed as usual. The outcome holds until the next one."""
+    def __call__(
+        self, batch: Batch, rates: Rates, told: Mapping[str, float], *, prepare: Callable[[], None] = lambda: None
+    ) -> Outcome | None:
+        """One step; None where it must be computed as usual. The outcome holds until the next one.
+
+        `prepare` is called before a step is recorded.
+        """
         key = _shape(batch), _pattern(rates)
         self._seen[key] += 1
         if not self._works or self._seen[key] <= WARM:
             return None
         if key not in self._recordings:
+            prepare()
             try:
                 recording = self._record(batch, rates, told)
             except RuntimeError as error:

@@ -94,7 +94,6 @@ class Trainer:
         rates = self.plan.rates(progress, parts=self.parts)
         if self._replay is not None:
             rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
-        self._wake(rates)
         outcome = self._learn(self.feed(self.done), rates)
         reading = Reading(outcome.names, outcome.values)
         self.done += 1
@@ -111,18 +110,13 @@ class Trainer:
         if self._replay is not None and len(batches) == 1:
             self.passes.seed_dropout(self.done, 0)
             told = {"stop": float(self.stopper.asked), "seconds": self._elapsed()}
-            found = self._replay(batches[0], rates, told)
+            found = self._replay(batches[0], rates, told, prepare=lambda: self._wake(rates))
             if found is not None:
                 return found
-        return self._compute(batches, rates, self._told, seed=self.passes.seed_dropout)
+        self._wake(rates)
+        return self._compute(batches, rates, self._told, seed=True)
 
-    def _compute(
-        self,
-        batches: Sequence[Batch],
-        rates: optimizers.Rates,
-        told: Told,
-        seed: Callable[[int, int], None] = lambda step, micro: None,
-    ) -> Outcome:
+    def _compute(self, batches: Sequence[Batch], rates: optimizers.Rates, told: Told, *, seed: bool = False) -> Outcome:
         """Gradients of the mean over all micro-batches and ranks, and one update."""
         loss, tokens, rows = self._gradients(batches, seed)
         values = self._update(loss, tokens, rates, told)
@@ -166,10 +160,9 @@ class Trainer:
     def _wake(self, rates: optimizers.Rates) -> None:
         """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
         awake = tuple(rate is not None for rate in rates)
-        if awake != self._awake or not self.module.training:
-            self.module.train()
-            for part, learns in zip(self.model.depths(), awake, strict=True):
-                part.train(learns)  # what sleeps drops nothing: its activations are fixed
+        self.module.train()
+        for part, learns in zip(self.model.depths(), awake, strict=True):
+            part.train(learns)  # what sleeps drops nothing: its activations are fixed
         for parameter in self.holding.parameters.values():
             parameter.grad = None
         if awake != self._awake:
@@ -178,17 +171,18 @@ class Trainer:
                 self.holding.parameters[weight.name].requires_grad_(awake[weight.depth])
             self.holding.rewrap()
 
-    def _gradients(self, batches: Sequence[Batch], seed: Callable[[int, int], None]) -> tuple[Loss, Tensor, int]:
+    def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
         """Those of this rank; its loss, all ranks' tokens [] and rows."""
         hidden = [self.passes.hide(batch) for batch in batches]
         asked = reduce(_added, [counts for _, counts, _ in hidden])
         tokens = reduce(add, [tokens for _, _, tokens in hidden])
         counts = self.world.sum({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in asked}
-        losses = []
-        for micro, (batch, _, _) in enumerate(hidden):
-            seed(self.done, micro)
-            losses.append(self.passes.learn(batch, divisors, last=micro == len(hidden) - 1))
+        last = len(hidden) - 1
+        losses = [
+            self.passes.learn(batch, divisors, step=self.done, micro=micro, last=micro == last, seed=seed)
+            for micro, (batch, _, _) in enumerate(hidden)
+        ]
         rows = sum(len(batch.ids) for batch, _, _ in hidden) * self.world.size
         return reduce(add, losses), counts["tokens"], rows
 
