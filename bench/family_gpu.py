@@ -1,7 +1,7 @@
 """Pre-training speed of the family: RoBERTa, ALBERT and ELECTRA against transformers, in one process, round by round.
 
     python bench/family_gpu.py SHARDS [--cases roberta/base/512 albert/base/512 electra/small/128] [--peers compiled]
-        [--set encoder.dropout=0]... [--tokens 65536] [--rounds 3] [--steps 20] [--device cuda]
+        [--set encoder.dropout=0]... [--tokens 65536] [--rounds 3] [--steps 20] [--turn FILE [--of 3]] [--device cuda]
 
 A case is FAMILY/SIZE/LENGTH. Ours: packed text from shards by the run's own data path, with the packing and objectives
 of the recipe. transformers: RobertaForMaskedLM; AlbertForPreTraining; for ELECTRA ElectraForMaskedLM as generator and
@@ -14,7 +14,7 @@ clipped to 1. `eager` is the peer that is not compiled.
 Shards of any tokenizer that has a mask will do; of `roberta` positions begin behind its padding's number, on both
 sides. ALBERT's n-grams are of tokens wherever the tokenizer does not tell which tokens go on with a word. Tokens are
 real ones, padding does not count; useful TFLOP/s as in `bertsmith.effort`. Medians of interleaved rounds; × is ours
-over the peer.
+over the peer. Ours learns in the precision that a run finds fastest. `--turn` and `--of` as in `pretrain_gpu.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from pretrain_gpu import Candidate, made, ours, timed
+from pretrain_gpu import Candidate, made, ours, timed, turn
 from torch import Tensor, nn
 
 from bertsmith import recipes
@@ -37,6 +38,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
+from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, with_overrides
 from bertsmith.train.world import World
@@ -59,6 +61,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--tokens", type=int, default=65_536, help="places in a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--turn", metavar="FILE", help="a file that is locked while something is timed")
+    parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
     world, data = World(device=torch.device(options.device)), Data.open(options.shards)
@@ -84,18 +88,26 @@ def recipe_of(case: str, data: Data, options: argparse.Namespace) -> Recipe:
 def compare(recipe: Recipe, data: Data, world: World, options: argparse.Namespace, peak: float) -> dict[str, float]:
     """One case: everybody built, warmed up, and timed in turn."""
     torch.compiler.reset()  # graphs of the case before would have the next ones compiled for any length
+    recipe, _ = settled(recipe, Path("no run yet"), world)
     makers: dict[str, Callable[[], Callable[[], int]]] = {OURS: lambda: ours("real", recipe, data, world)}
     for kind in options.peers:
         makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, data, world)
     useful = useful_flops(recipe)
     candidates = [made(name, make, useful) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
-    for _ in range(options.rounds):
-        for one in candidates:
-            speeds[one.name].append(timed(one, options.steps))
+    with turn(options.turn, options.of, recipe.name):
+        for _ in range(options.rounds):
+            for one in candidates:
+                speeds[one.name].append(timed(one, options.steps))
     middles = {name: statistics.median(found) for name, found in speeds.items()}
     for one in candidates:
-        show(f"{recipe.name}/{recipe.packing.length}", one, speeds[one.name], peak, middles[OURS])
+        show(
+            f"{recipe.name}/{recipe.packing.length} {recipe.passes.precision}",
+            one,
+            speeds[one.name],
+            peak,
+            middles[OURS],
+        )
     del candidates, one
     gc.collect()
     if world.device.type == "cuda":

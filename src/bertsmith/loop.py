@@ -202,9 +202,7 @@ def recipe_changes(folder: Path, recipe: Any) -> list[str]:
     if not (folder / RECIPE).exists():
         return []
     before = config.to_dict(config.read(type(recipe), folder / RECIPE))
-    changes = [
-        change for change in config.differences(before, config.to_dict(recipe)) if not change.endswith('is now "auto"')
-    ]
+    changes = config.changes(before, config.to_dict(recipe))
     wrong = [change for change in changes if change.split(" ")[0] not in FREE]
     if wrong:
         raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")

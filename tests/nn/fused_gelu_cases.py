@@ -5,8 +5,6 @@ TRITON_INTERPRET=1 python tests/nn/fused_gelu_cases.py
 
 from __future__ import annotations
 
-import json
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -48,13 +46,9 @@ def eight(shape: tuple[int, int]) -> dict[str, float]:
     return {"there": off[0], "back": off[1], "sums": (sums.sum(0) - gradient.sum(0)).abs().max().item()}
 
 
-def main() -> None:
+def found() -> dict[str, dict[str, float]]:
     for forward, backward in zip(fused_gelu.FORWARD, fused_gelu.BACKWARD, strict=True):
         forward.update(N=64)
         backward.update(M=4, N=32, TURNS=2)
-    found = {name: biased(shape) for name, shape in SHAPES.items()}
-    print(json.dumps({**found, **{f"{name}, eight bits": eight(shape) for name, shape in SHAPES.items()}}))
-
-
-if __name__ == "__main__":
-    main()
+    plain = {name: biased(shape) for name, shape in SHAPES.items()}
+    return plain | {f"{name}, eight bits": eight(shape) for name, shape in SHAPES.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import fused_gelu_cases
 import numpy as np
 import torch
 from model_world import VOCABULARY, random_batch
@@ -98,7 +99,8 @@ def main() -> None:
     packed_attention.FORWARD.update(M=32, N=16)
     packed_attention.BACKWARD.update(M=16, N=32)
     found = {name: off(**case) for name, case in CASES.items()}
-    print(json.dumps({**found, **{f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}}))
+    found |= {f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}
+    print(json.dumps({"attention": found, "gelu": fused_gelu_cases.found()}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The Triton kernels, interpreted on the CPU: equal to masked attention there and back, dropout included."""
+"""The Triton kernels, interpreted on the CPU: masked attention with dropout, and GELU with its eight bits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ CASES = [
 ]
 
 
+SHAPES = ["whole tiles", "rags", "fewer than a tile"]
+Off = dict[str, dict[str, float]]  # by case and what is compared
+
+
 @pytest.fixture(scope="module")
-def found() -> dict[str, dict[str, float]]:
+def found() -> dict[str, Off]:
     if find_spec("triton") is None:
         pytest.skip("needs triton")
     script = Path(__file__).with_name("packed_attention_cases.py")
@@ -43,10 +47,26 @@ def found() -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equal_to_masked_attention_there_and_back(case: str, found: dict[str, dict[str, float]]) -> None:
-    assert found[case]["seen"] < 2e-6
-    assert found[case]["gradient"] < 5e-6
+def test_equal_to_masked_attention_there_and_back(case: str, found: dict[str, Off]) -> None:
+    assert found["attention"][case]["seen"] < 2e-6
+    assert found["attention"][case]["gradient"] < 5e-6
 
 
-def test_every_case_is_looked_at(found: dict[str, dict[str, float]]) -> None:
-    assert [*found] == CASES
+def test_every_case_is_looked_at(found: dict[str, Off]) -> None:
+    assert [*found["attention"]] == CASES
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gelu_there_and_back_and_the_bias_s_gradient(shape: str, found: dict[str, Off]) -> None:
+    off = found["gelu"][shape]
+    assert off["there"] < 2e-6
+    assert off["back"] < 5e-6
+    assert off["sums"] < 5e-5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_eight_bits_beside_it(shape: str, found: dict[str, Off]) -> None:
+    off = found["gelu"][f"{shape}, eight bits"]
+    assert off["there"] < 0.1  # see `fused_gelu_cases.eight`
+    assert off["back"] < 0.15
+    assert off["sums"] < 5e-5
