@@ -153,6 +153,24 @@ def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytes
     assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
 
 
+def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
+    words = ours(base, "longer", "--recipe", "bert/medium", "--after", "quick", "--set", "packing.length=64")
+    assert call(*words) == 0
+    first, found = result_of(base, "quick"), result_of(base, "longer")
+    for key in ("minutes", "seconds", "steps", "tokens"):
+        assert found[key] > first[key]
+    assert found["minutes"] == pytest.approx(2 * first["minutes"])
+    assert found["curve"][: len(first["curve"])] == first["curve"]
+    assert all(one["seconds"] <= other["seconds"] for one, other in pairwise(found["curve"]))
+    assert found["final"]["tokens"] == found["tokens"]
+    assert found["after"] == "quick"
+    assert found["settings"]["start"].endswith("quick/last")
+    again = result_of(base, "longer")
+    assert call(*words) == 0
+    assert result_of(base, "longer") == again
+    assert call(*ours(base, "lost", "--recipe", "bert/medium", "--after", "nobody")) != 0
+
+
 def test_everybody_is_judged_alike(contest: Path) -> None:
     """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
     from bench.ten_minutes.judging import Judge

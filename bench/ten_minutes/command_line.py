@@ -57,6 +57,9 @@ def _add_pretrain(verbs: Any) -> None:
     one.add_argument("name", help="of contestants.py, or any with --recipe")
     one.add_argument("--recipe", default="", help="instead of the table's")
     one.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE")
+    one.add_argument(
+        "--after", default="", metavar="NAME", help="goes on from this contestant's model, minutes and all"
+    )
     _add_run(one)
     one.add_argument("--quiet", action="store_true")
 
@@ -120,10 +123,11 @@ def _pretrain(options: argparse.Namespace) -> None:
     from bench.ten_minutes.clock import Turn, stop_after
     from bench.ten_minutes.contestants import recipe_of
     from bench.ten_minutes.pretraining import pretrain
+    from bench.ten_minutes.results import MODEL
 
-    recipe = recipe_of(
-        options.name, recipe=options.recipe, changes=options.set, minutes=options.minutes, seed=options.seed
-    )
+    start = [f"start={options.output / options.after / MODEL}"] if options.after else []
+    changes = [*options.set, *start]
+    recipe = recipe_of(options.name, recipe=options.recipe, changes=changes, minutes=options.minutes, seed=options.seed)
     with stop_after(options.stop_after):
         found = pretrain(
             options.name,
@@ -134,6 +138,7 @@ def _pretrain(options: argparse.Namespace) -> None:
             device=options.device,
             quiet=options.quiet,
             turn=Turn(options.turn),
+            after=options.after,
         )
     _show(_short(found))
 

@@ -20,6 +20,7 @@ from bench.ten_minutes.judging import Judge
 from bertsmith import config
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
+from bertsmith.errors import ConfigError
 from bertsmith.loop import Evaluation, drive, memory_advice
 from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.feeder import Feeder
@@ -37,6 +38,7 @@ from bertsmith.train.world import World, join
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"
 CALLS = "calls.json"
+SPENT = ("minutes", "seconds", "steps", "tokens", "compile_seconds", "calls")  # what stages add up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +143,18 @@ def pretrain(
     device: str = "auto",
     quiet: bool = False,
     turn: Turn | None = None,
+    after: str = "",
 ) -> dict[str, Any]:
-    """Trains a contestant in OUTPUT/NAME until its minutes are over; the result, also in result.json there."""
+    """Trains a contestant in OUTPUT/NAME until its minutes are over; the result, also in result.json there.
+
+    `after`: the contestant with whose last model it begins, as a second stage on longer rows does; what that one has
+    spent and seen counts for both.
+    """
     opened = Data.open(data)
     recipe, folder = opened.complete(recipe), output / name
+    earlier = results.read(output / after / results.RESULT) if after else None
+    if after and earlier is None:
+        raise ConfigError(f"{after} is not finished: it has no {results.RESULT} in {output / after}")
     known = results.finished(folder, config.to_dict(recipe), opened.fingerprints)
     if known is not None:
         return known
@@ -173,7 +183,10 @@ def pretrain(
         with memory_advice(recipe.micro_rows or recipe.rows.full, "rows"):
             drive(run, quiet=quiet)
             last = work.numbers(work.trainer.seconds)
-        return _told(name, work, run.about, last, judging)
+        result = _told(name, work, run.about, last, judging)
+        results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
+        Disk().remove_folder(folder / CHECKPOINTS)
+        return results.read(folder / results.RESULT) or result
 
 
 def _trainer(
@@ -191,7 +204,7 @@ def _told(
     trainer, events = work.trainer, read_events(work.output / EVENTS)
     made = calls(work.output)
     compiled = [call["compile_seconds"] for call in made if call["compile_seconds"] is not None]
-    result = {
+    return {
         "name": name,
         "code": "bertsmith",
         "recipe": work.recipe.name,
@@ -211,9 +224,21 @@ def _told(
         "fingerprints": work.data.fingerprints,
         "settings": config.to_dict(work.recipe),
     }
-    results.write(work.output / results.RESULT, result)
-    Disk().remove_folder(work.output / CHECKPOINTS)
-    return result
+
+
+def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a stage with all that came before it."""
+    sums = {key: earlier[key] + result[key] for key in SPENT}
+    seconds = earlier["seconds"], result["seconds"]
+    before = {"seconds": earlier["seconds"], "step": earlier["steps"], "tokens": earlier["tokens"]}
+    points = (*result["curve"], result["final"])
+    shifted = [{**point, **{key: point[key] + before[key] for key in before}} for point in points]
+    rates = {
+        key: (earlier[key] * seconds[0] + result[key] * seconds[1]) / sum(seconds)
+        for key in ("tokens_per_second", "share_of_peak")
+    }
+    curves = {"curve": [*earlier["curve"], *shifted[:-1]], "final": shifted[-1]}
+    return {**result, **sums, **rates, **curves, "after": earlier["name"]}
 
 
 def speed(tokens: int, seconds: float, steps: int, unclocked: int, about: Mapping[str, Any]) -> dict[str, float]:
