@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -129,6 +130,15 @@ def test_a_caller_that_is_gone_is_told() -> None:
         with pytest.raises(CallerDied):
             callers()
     callers.close()
+
+
+def test_callers_end_when_nobody_holds_them() -> None:
+    callers = Callers(os.getpid, 1)
+    process = callers._all[0]
+    assert process.poll() is None
+    del callers
+    gc.collect()
+    assert process.poll() is not None
 
 
 def test_callers_end_with_the_process_that_started_them() -> None:

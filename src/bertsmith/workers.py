@@ -12,11 +12,13 @@ import pickle
 import signal
 import subprocess
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
@@ -167,6 +169,7 @@ class Callers:
             )
             for _ in range(workers)
         ]
+        self._end = weakref.finalize(self, _end, self._all)
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         for process in self._all:
             assert process.stdin is not None
@@ -193,10 +196,17 @@ class Callers:
         raise found
 
     def close(self) -> None:
-        """Ends the processes."""
-        for process in self._all:
-            process.kill()
-            process.wait()
+        """Ends the processes, as they end when nobody holds this any more."""
+        self._end()
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError):  # what was not read any more
+                stream.close()  # type: ignore[union-attr]
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:
