@@ -18,6 +18,7 @@ from bertsmith.types import Batch
 from bertsmith.workers import CallerDied, Callers, default_workers
 
 MOST_MAKERS = 4
+PLACES = 2**22  # that may be ready for later steps, some 40 bytes each
 CORES = 4  # of this machine and this rank, for each process that makes batches
 
 
@@ -26,7 +27,8 @@ class Feeder(Ahead):
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
         makers = _makers(world)
-        super().__init__(self._make, source=source, steps=1 + makers)
+        places = recipe.rows.full * recipe.packing.length // world.size
+        super().__init__(self._make, source=source, steps=max(1, min(1 + makers, PLACES // places)))
         self._callers = Callers(packing.batch, makers) if makers else None
         self.recipe, self.packing, self.world = recipe, packing, world
         self.rows = (recipe.micro_rows or recipe.rows.full // world.size) * world.size
