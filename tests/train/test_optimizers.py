@@ -13,7 +13,7 @@ from train.train_world import Toy, same, snapshot, toy_weights
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.train.optimizers import adamw, lamb, muon, optimizer, reference
-from bertsmith.train.optimizers.optimizer import Optimizer, Weight
+from bertsmith.train.optimizers.optimizer import HeldRate, Optimizer, Weight
 
 KINDS = config.names(optimizer.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
@@ -274,6 +274,20 @@ class TestEveryOptimizer:
             )
         for name, length in lengths[1].items():
             assert length == pytest.approx(lengths[0][name] * (0.5 if name.startswith("parts.1.") else 1), rel=1e-4)
+
+    def test_of_a_held_rate_the_tensor_counts(self, kind: str) -> None:
+        """As a replayed step needs it: the number of the step that was recorded is another one."""
+        found = []
+        for held in (False, True):
+            weights = toy_weights()
+            made, tensor = build(kind, weights), torch.zeros(())
+            for step, rate in enumerate((0.5, 0.25, 0.125)):
+                gradients(weights, seed=step)
+                rates = [HeldRate(9.0, tensor)] * 3 if held else [rate] * 3
+                tensor.fill_(rate)
+                made.step(rates, divisor=ONE, skip=ZERO)
+            found.append(snapshot({weight.name: weight.tensor for weight in weights}))
+        assert same(*found)
 
     def test_wrong_settings(self, kind: str) -> None:
         module = config.find(optimizer.FOLDER, kind)

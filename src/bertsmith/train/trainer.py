@@ -62,8 +62,7 @@ class Trainer:
                 f"passes.shard=true splits matrices over the ranks, but {name} needs them whole: "
                 "choose optimizer adamw or reference, or passes.shard=false"
             )
-        replays = self.passes.replays and self.optimizer.replays
-        self._replay = Replay(self._compute, self.world) if replays else None
+        self._replay = Replay(self._compute, self.world) if self.passes.replays else None
         self.done = 0  # steps
         self.tokens = 0  # of all steps that are settled
         self.skips = 0  # steps without an update since the last one with

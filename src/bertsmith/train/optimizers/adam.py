@@ -19,7 +19,7 @@ class Adam(Optimizer):
     that wakes late is corrected too.
     """
 
-    replays = elementwise = True
+    elementwise = True
 
     def __init__(
         self,

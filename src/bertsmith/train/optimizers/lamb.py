@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.train.optimizers.adam import Adam, check
-from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due
+from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due, on_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class LAMB(Optimizer):
         found = due(self.weights, rates)
         directions = self.adam.directions([weight for weight, _ in found], rates, divisor=divisor, skip=skip)
         for (weight, rate), direction in zip(found, directions, strict=True):
-            length = (1 - skip) * -rate
+            length = (skip - 1) * on_device(rate, skip)
             if weight.decays:
                 direction.add_(weight.tensor, alpha=self.weight_decay)
                 length = length * _ratio(weight.tensor.norm(), direction.norm())

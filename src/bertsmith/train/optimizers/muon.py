@@ -16,7 +16,7 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.train.optimizers import adam
 from bertsmith.train.optimizers.adam import Adam
-from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due, gradient, load_by_name
+from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due, gradient, load_by_name, on_device
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
 # above a thousandth of the norm to between 0.84 and 1.15.
@@ -88,9 +88,10 @@ class Muon(Optimizer):
         torch._foreach_add_(kept, list(gradient_NRC.unbind()))
         direction_NRC = orthogonal(gradient_NRC.add_(torch.stack(kept), alpha=momentum))
         rows, columns = weights[0].tensor.shape
-        direction_NRC *= (1 - skip) * -rate * ADAM_LENGTH * math.sqrt(max(rows, columns))
+        length = (1 - skip) * on_device(rate, skip)
+        direction_NRC *= -length * ADAM_LENGTH * math.sqrt(max(rows, columns))
         tensors: list[Tensor] = [weight.tensor for weight in weights]
-        torch._foreach_mul_(tensors, 1 - rate * self.config.weight_decay * (1 - skip))
+        torch._foreach_mul_(tensors, 1 - length * self.config.weight_decay)
         torch._foreach_add_(tensors, list(direction_NRC.to(tensors[0].dtype).unbind()))
 
     def state(self) -> dict[str, Tensor]:

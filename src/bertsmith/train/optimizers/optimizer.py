@@ -41,7 +41,6 @@ class Weight:
 class Optimizer:
     """Changes weights from their gradients. Nothing here waits for the device."""
 
-    replays = False  # takes a `HeldRate` from its tensor
     elementwise = False  # no number of an update depends on another place of its weight: pieces of weights do too
 
     def __init__(self, weights: Sequence[Weight]) -> None:
@@ -51,7 +50,7 @@ class Optimizer:
         """One update of every weight that has a gradient and whose part is awake; the others do not even decay.
 
         Gradients count `divisor` [] times less (that is how they are clipped). Where `skip` [] is 1, as it is when a
-        gradient is not finite, no weight and no state changes; else it is 0.
+        gradient is not finite, no weight and no state changes; else it is 0. Of a `HeldRate` the tensor counts.
         """
         raise NotImplementedError
 
@@ -92,6 +91,11 @@ def due(weights: Sequence[Weight], rates: Rates) -> list[tuple[Weight, float]]:
     """The weights that an update concerns, each with its rate."""
     found = [(weight, rates[weight.depth]) for weight in weights if weight.tensor.grad is not None]
     return [(weight, rate) for weight, rate in found if rate is not None]
+
+
+def on_device(rate: float, beside: Tensor) -> Tensor:
+    """A rate [] where updates are computed."""
+    return rate.tensor if isinstance(rate, HeldRate) else torch.full((), rate, device=beside.device)
 
 
 def gradient(weight: Weight) -> Tensor:
