@@ -153,6 +153,16 @@ def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytes
     assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
 
 
+def test_books_become_documents(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "b.txt").write_text("Iron\nand fire.\n \n\nThe end.\n", encoding="utf-8")
+    (tmp_path / "books" / "a.txt").write_bytes("Caf\xe9\n".encode("latin-1"))
+    assert call("books", tmp_path / "books", "-o", tmp_path / "books.jsonl") == 0
+    found = [json.loads(line)["text"] for line in (tmp_path / "books.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert found == ["Café", "Iron and fire.\nThe end."]
+    assert call("books", tmp_path, "-o", tmp_path / "none.jsonl") != 0
+
+
 def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
     words = ours(base, "longer", "--recipe", "bert/medium", "--after", "quick", "--set", "packing.length=64")
     assert call(*words) == 0

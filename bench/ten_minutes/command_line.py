@@ -25,6 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.ten_minutes", description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_books(verbs)
     _add_text(verbs)
     _add_pretrain(verbs)
     _add_baseline(verbs)
@@ -35,6 +36,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", "--output", type=Path, help="where table.md, curves.svg and table.json go")
     one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these contestants; all if none")
     return parser
+
+
+def _add_books(verbs: Any) -> None:
+    one = verbs.add_parser("books", help="a folder of books to one file with a book a line, for text")
+    one.set_defaults(verb=_books)
+    one.add_argument("folder", type=Path)
+    one.add_argument("-o", "--output", type=Path, required=True, help="a .jsonl file")
 
 
 def _add_text(verbs: Any) -> None:
@@ -109,6 +117,12 @@ def _add_tasks(verbs: Any) -> None:
 def _add_machine(one: argparse.ArgumentParser) -> None:
     one.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="of this call; the next goes on")
     one.add_argument("--device", default="auto")
+
+
+def _books(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.books import write_books
+
+    _show({"books": write_books(options.folder, options.output)})
 
 
 def _text(options: argparse.Namespace) -> None:
