@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from command_line import call
 
 from bertsmith import ceilings, terminal
 from bertsmith.ceilings import SHAPES, measure
+from bertsmith.devices import measure_peak
 
 
 def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +36,15 @@ def test_without_a_gpu_one_line_says_so() -> None:
     done = call("doctor", "--gpu")
     assert done.returncode == 2
     assert "finds only cpu here" in done.stderr
+
+
+def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
+    """bfloat16 takes a hundred times as long where a CPU has no instructions for it."""
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    for dtype in (torch.float32, torch.bfloat16):
+        began = time.monotonic()
+        assert measure_peak(torch.device("cpu"), dtype) > 1e6
+        assert time.monotonic() - began < 10
+    assert torch.equal(torch.rand(1), expected)

@@ -8,6 +8,7 @@ import torch
 
 from bertsmith.errors import BertsmithError
 
+LONG = 0.01  # seconds of a product that need not be longer to be timed
 EIGHT_BITS = (8, 9)  # capability of the first CUDA devices with products in eight bits
 
 
@@ -30,14 +31,23 @@ def has_eight_bits(device: torch.device) -> bool:
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of one large product of matrices, the best of several: what this device can do at most. Takes 0.3 s."""
-    size = 8192 if device.type == "cuda" else 1024
-    left = torch.ones(size, size, device=device, dtype=dtype)
+    """FLOP/s of one large product of random matrices, the best of several: what this device can do at most. 0.3 s."""
+    size = 8192 if device.type == "cuda" else 128
+    left = _random(size, device, dtype)
+    while device.type != "cuda" and size < 1024 and _product_seconds(left) < LONG:  # bfloat16 may be very slow there
+        size *= 2
+        left = _random(size, device, dtype)
     _product_seconds(left)  # the first one also starts libraries
     until, best = time.monotonic() + 0.25, _product_seconds(left)
     while time.monotonic() < until:
         best = min(best, _product_seconds(left))
     return 2 * size**3 / best
+
+
+def _random(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers such as occur: a product of ones takes less power, and less time."""
+    draw = torch.Generator(device).manual_seed(0)  # nobody else's draws change by it
+    return torch.randn(size, size, device=device, generator=draw).to(dtype)
 
 
 def _product_seconds(left: torch.Tensor) -> float:
