@@ -100,8 +100,10 @@ def stop_after(steps: int, work: Callable[[], Any]) -> None:
 @pytest.fixture(scope="module")
 def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
     found = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
+    torch.set_num_threads(before)  # of all tests that this process runs afterwards
     assert found["steps"] == 16
     return folder
 

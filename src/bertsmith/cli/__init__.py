@@ -48,6 +48,7 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
 
 INTERRUPTED = 130  # what the option parser makes of a KeyboardInterrupt
 ENDED_WITHIN = 2.0  # seconds in which torchrun ends the other ranks when one has ended
+LOST_WITHIN = 20.0  # and when one is gone, which a busy machine takes longer to notice
 
 
 def main() -> NoReturn:
@@ -91,7 +92,7 @@ def _speaks(status: int) -> bool:
     if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
         return _first_rank()
     try:
-        time.sleep(ENDED_WITHIN * (3 if status == Lost.exit_code else 1))
+        time.sleep(LOST_WITHIN if status == Lost.exit_code else ENDED_WITHIN)
     except KeyboardInterrupt:
         return False
     return True
