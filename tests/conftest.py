@@ -1,13 +1,22 @@
-"""A browser for the tests of HTML pages, and a way to visit the pages that a file of tests makes."""
+"""One torch for all tests; a browser for those of HTML pages, and a way to visit the pages that a file of tests makes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pages_world import started, visiting
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A product in bfloat16 that fails, on a CPU without, has torch multiply by other kernels from then on."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.backends.mkldnn.enabled = torch.backends.mkldnn.is_available()
 
 
 @pytest.fixture(scope="module")

@@ -96,13 +96,16 @@ def test_without_the_optimisers_state_it_is_not_the_same() -> None:
     assert [step.loss.hex() for step in heir] != losses[5:]
 
 
-def test_what_keeps_a_run_from_being_the_same_is_said() -> None:
+def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = trainer()
     next(begun)
     kept = begun.state()
     notes = trainer().load(State(kept.weights, kept.optimizer, kept.progress, {**kept.made_with, "threads": 77}))
     assert notes == (f"threads was 77, now {torch.get_num_threads()}",)
-    assert {"torch", "device", "threads", "ranks"} <= kept.made_with.keys()
+    assert {"torch", "device", "threads", "ranks", "onednn"} <= kept.made_with.keys()
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.made_with["onednn"])
+    notes = trainer().load(kept)
+    assert notes == (f"onednn was {kept.made_with['onednn']}, now {not kept.made_with['onednn']}",)
     with pytest.raises(DataError, match=r"of another model: heads.long.bias is in only one"):
         trainer().load(
             State({name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress)

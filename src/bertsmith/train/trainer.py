@@ -221,7 +221,10 @@ class Trainer:
         return self.holding.gather(self.module.state_dict())
 
     def _made_with(self) -> dict[str, object]:
-        return {**self.world.made_with(), "sharded": self.sharded}
+        found = {**self.world.made_with(), "sharded": self.sharded}
+        if self.world.device.type == "cpu" and not self.passes.half:  # torch itself turns it off at a failing product
+            found["onednn"] = bool(torch.backends.mkldnn.enabled)
+        return found
 
     def load(self, state: State | None) -> tuple[str, ...]:
         """Goes on from rank 0's state, if it has one. What is returned keeps losses from being the same bit for bit."""
