@@ -1,4 +1,4 @@
-"""One torch for all tests; a browser for those of HTML pages, and a way to visit the pages that a file of tests makes."""
+"""One torch for all tests; a browser for those of HTML pages, and a way to visit the pages that a file makes."""
 
 from __future__ import annotations
 
