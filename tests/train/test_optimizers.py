@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,6 +12,9 @@ from train.train_world import Toy, same, snapshot, toy_weights
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.nn.attention import Attention
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.train.optimizers import adamw, lamb, muon, optimizer, reference
 from bertsmith.train.optimizers.optimizer import HeldRate, Optimizer, Weight
 
@@ -163,6 +166,46 @@ def test_muon_moves_inner_matrices_by_their_orthogonal_momentum_and_the_rest_by_
         made.step([rate] * 5, divisor=torch.tensor(2.0), skip=ZERO)
     assert furthest([weight for weight in weights if weight.inner], ours) < 1e-5
     assert furthest([weight for weight in weights if not weight.inner], exact(twin)) < 1e-6
+
+
+class Stack(nn.Linear):
+    stacks: ClassVar[dict[str, int]] = {"weight": 2}
+
+
+def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> None:
+    """Queries, keys and values; the halves of a gated layer: a weight of two is two weights."""
+    parts = [nn.Linear(1, 1), Stack(8, 32, bias=False), nn.Linear(1, 1)]
+    halves = [nn.Linear(1, 1), nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(2)), nn.Linear(1, 1)]
+    others = optimizer.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
+    whole = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    assert [weight.stacked for weight in whole if weight.inner] == [2]
+    for apart in (True, False):
+        inner, *both = parts[1].weight, *halves[1].parameters()
+        for ours, theirs in zip(inner.detach().chunk(2), both, strict=True):
+            theirs.data.copy_(ours)
+        made, one_by_one = muon.Config(apart=apart).build(whole), muon.Config().build(others)
+        for step in range(3):
+            gradients(whole, seed=step)
+            for weight, part in zip(both, inner.grad.chunk(2), strict=True):
+                weight.grad = part.clone()
+            for each in (made, one_by_one):
+                each.step([0.1] * 3, divisor=ONE, skip=ZERO)
+        assert torch.allclose(inner, torch.cat(both), atol=1e-5) == apart
+
+
+def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
+    style = Style()
+    block = nn.ModuleDict(
+        {
+            "attention": Attention(width=8, heads=2, dropout=0.0),
+            "gated": GatedFeedForward(width=8, inner=16, style=style),
+            "plain": FeedForward(width=8, inner=16, style=style),
+        }
+    )
+    parts = [nn.Linear(1, 1), block, nn.Linear(1, 1)]
+    weights = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    found = {weight.name.removeprefix("1."): weight.stacked for weight in weights if weight.stacked > 1}
+    assert found == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
 
 
 def test_a_muon_update_is_as_long_as_adamws() -> None:

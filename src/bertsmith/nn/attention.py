@@ -5,9 +5,10 @@ B rows, L places in a row, T = B*L flat places, R places that are read, S sequen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -118,6 +119,8 @@ def look(
 
 class Attention(nn.Module):
     """Multi-head self-attention with one matrix for queries, keys and values (Vaswani et al. 2017, §3.2)."""
+
+    stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizer.weights_of`
 
     def __init__(self, *, width: int, heads: int, dropout: float, biases: bool = True) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ T flat places, R places that are read, D width, F feed-forward width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -52,6 +53,7 @@ class GatedFeedForward(FeedForward):
     """One half of what the first matrix gives, activated, opens and shuts the other half (Shazeer 2020, §2)."""
 
     parts = 2
+    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizer.weights_of`
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""

@@ -1,6 +1,6 @@
 """Muon: the momentum of a matrix, made orthogonal (Jordan et al. 2024); AdamW for all that is no inner matrix.
 
-N matrices of one shape, R rows, C columns.
+N weights of one shape, M matrices in them, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Config:
     """Rates are AdamW's: updates of matrices are made as long as its own."""
 
     momentum: float = 0.95  # what is kept of a matrix's momentum at each step
+    apart: bool = True  # queries, keys and values are three matrices, and the halves of a gated layer two
     betas: tuple[float, float] = (0.9, 0.98)  # what is kept of the two moments at each step
     epsilon: float = 1e-8  # added to the root of the second moment
     weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
@@ -69,13 +70,13 @@ class Muon(Optimizer):
     def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
         """See `Optimizer.step`."""
         self.adam.step(rates, divisor=divisor, skip=skip)
-        groups: dict[tuple[torch.Size, float], list[Weight]] = defaultdict(list)
+        groups: dict[tuple[torch.Size, int, float], list[Weight]] = defaultdict(list)
         for weight, rate in due(self.matrices, rates):
-            groups[weight.tensor.shape, rate].append(weight)
-        for (_, rate), weights in groups.items():
-            self._step_alike(weights, rate, divisor=divisor, skip=skip)
+            groups[weight.tensor.shape, weight.stacked if self.config.apart else 1, rate].append(weight)
+        for (_, stacked, rate), weights in groups.items():
+            self._step_alike(weights, stacked, rate, divisor=divisor, skip=skip)
 
-    def _step_alike(self, weights: list[Weight], rate: float, *, divisor: Tensor, skip: Tensor) -> None:
+    def _step_alike(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
         """One update of matrices of the same shape, all at once."""
         momentum = self.config.momentum
         for weight in weights:
@@ -86,10 +87,12 @@ class Muon(Optimizer):
         gradient_NRC = torch.where(skip > 0, 0.0, gradient_NRC)  # a gradient that is not finite must not get further
         torch._foreach_mul_(kept, 1 - (1 - momentum) * (1 - skip))
         torch._foreach_add_(kept, list(gradient_NRC.unbind()))
-        direction_NRC = orthogonal(gradient_NRC.add_(torch.stack(kept), alpha=momentum))
-        rows, columns = weights[0].tensor.shape
+        ahead_NRC = gradient_NRC.add_(torch.stack(kept), alpha=momentum)
+        count, rows, columns = ahead_NRC.shape
+        direction_MRC = orthogonal(ahead_NRC.view(count * stacked, rows // stacked, columns))
+        direction_NRC = direction_MRC.reshape(count, rows, columns)
         length = (1 - skip) * on_device(rate, skip)
-        direction_NRC *= -length * ADAM_LENGTH * math.sqrt(max(rows, columns))
+        direction_NRC *= -length * ADAM_LENGTH * math.sqrt(max(rows // stacked, columns))
         tensors: list[Tensor] = [weight.tensor for weight in weights]
         torch._foreach_mul_(tensors, 1 - length * self.config.weight_decay)
         torch._foreach_add_(tensors, list(direction_NRC.to(tensors[0].dtype).unbind()))

@@ -36,6 +36,7 @@ class Weight:
     depth: int  # of the part that it belongs to; 0 = bottom
     decays: bool  # matrices and tables do, norms and biases do not
     inner: bool  # a matrix between the tables at the bottom and the heads at the top
+    stacked: int = 1  # matrices that lie in it one above the other, as those of queries, keys and values
 
 
 class Optimizer:
@@ -71,10 +72,17 @@ class Settings(Protocol):
 
 
 def weights_of(named: Mapping[str, nn.Parameter], depths: Sequence[nn.Module]) -> list[Weight]:
-    """The weights of a model whose parts, bottom first, are `depths`; every parameter must be in exactly one part."""
+    """The weights of a model whose parts, bottom first, are `depths`; every parameter must be in exactly one part.
+
+    A module may have `stacks`: how many matrices lie one above the other in each of its parameters, by name.
+    """
     places = {id(tensor): depth for depth, part in enumerate(depths) for tensor in part.parameters()}
     assert sum(len(list(part.parameters())) for part in depths) == len(places), "a parameter is in two parts"
     assert {id(tensor) for tensor in named.values()} == set(places), "a parameter is in no part"
+    stacks: dict[int, int] = {}
+    for module in (module for part in depths for module in part.modules()):
+        for name, count in getattr(module, "stacks", {}).items():
+            stacks[id(module.get_parameter(name))] = count
     return [
         Weight(
             name=name,
@@ -82,6 +90,7 @@ def weights_of(named: Mapping[str, nn.Parameter], depths: Sequence[nn.Module]) -
             depth=places[id(tensor)],
             decays=tensor.ndim >= 2,
             inner=tensor.ndim == 2 and 0 < places[id(tensor)] < len(depths) - 1,
+            stacked=stacks.get(id(tensor), 1),
         )
         for name, tensor in named.items()
     ]
