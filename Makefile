@@ -31,7 +31,7 @@ demo: $(VENV)/core
 	$(BIN)/bertsmith demo
 
 test: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # two workers, two cores
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadgroup  # two workers, two cores
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .

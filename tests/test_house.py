@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import call
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "bertsmith"
@@ -246,9 +247,7 @@ def test_the_readme_tour_uses_verbs_and_flags_that_exist() -> None:
         ):
             words = line.split()
             verb = words[:2] if words[0] == "tokenizer" else words[:1]
-            done = subprocess.run(
-                [sys.executable, "-m", "bertsmith", *verb, "--help"], capture_output=True, text=True, check=False
-            )
+            done = call(*verb, "--help")
             assert done.returncode == 0, line
             for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line):
                 assert re.search(rf"{re.escape(flag)}\b", done.stdout), f"{name}: {flag} in {line}"
