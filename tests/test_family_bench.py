@@ -170,3 +170,37 @@ def test_minutes_go_on(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert study(*words) == 0
     assert study("table", "-o", tmp_path) == 0
     assert "albert/small, finished, 0.03 of 0.03 minutes" in capsys.readouterr().out
+
+
+def masks_of_a_compiled_peer() -> list[object]:
+    """What its attention is handed as a mask, as the compiler sees it."""
+    import transformers
+
+    torch.compiler.reset()
+    shape = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    )
+    shape._attn_implementation = "sdpa"
+    found: list[object] = []
+
+    def look(graph: Any, examples: object) -> Any:
+        for node in graph.graph.nodes:
+            if "scaled_dot_product_attention" in str(node.target):
+                found.append(node.kwargs["attn_mask"])
+        return graph.forward
+
+    torch.compile(transformers.BertModel(shape), backend=look)(input_ids=torch.arange(10).view(2, 5))
+    torch.compiler.reset()
+    return found
+
+
+def test_a_compiled_peer_attends_without_a_mask_where_none_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import needless_masks
+    from transformers import masking_utils
+
+    monkeypatch.setattr(masking_utils, needless_masks.CHECK, lambda *given, **named: False)  # as 5.17 when it is traced
+    assert len(masks_of_a_compiled_peer()) == 2
+    assert None not in masks_of_a_compiled_peer()
+    for _ in range(2):
+        needless_masks.leave_out()
+        assert masks_of_a_compiled_peer() == [None, None]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench import needless_masks
 from bench.ten_minutes import results
 from bench.ten_minutes.blocks import RATE, Hider, Order, grouped
 from bench.ten_minutes.clock import Stopwatch, Turn
@@ -265,6 +266,7 @@ def build(settings: Settings, data: Data) -> Any:
     import transformers
 
     transformers.logging.disable_progress_bar()
+    needless_masks.leave_out()
     layers, width = settings.shape
     shape = transformers.BertConfig(
         vocab_size=-(-data.tokenizer.vocabulary_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,
