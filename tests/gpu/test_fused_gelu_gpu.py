@@ -39,14 +39,25 @@ def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
 def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int]) -> None:
-    from bertsmith.nn.fused_gelu import gelu_eight, gelu_eight_back
+    from bertsmith.nn import fused_gelu
 
     torch.manual_seed(0)
     x, back = (torch.randn(shape, device="cuda") * 4 for _ in range(2))
-    for ours, small in (gelu_eight(x, 8.0), gelu_eight_back(back, x, 16.0)[:2]):
-        scale, most = (8.0, 448.0) if small.dtype == torch.float8_e4m3fn else (16.0, 57344.0)
-        cast = (ours * scale).clamp(-most, most).to(small.dtype)
+    there, (gradient, sums) = fused_gelu._plain(x), fused_gelu._plain_back(back, x)
+    small_back, turned_back, sums_back = fused_gelu.gelu_eight_back(back, x, 16.0)
+    for exact, scale, small, turned in (
+        (there, 8.0, *fused_gelu.gelu_eight(x, 8.0)),
+        (gradient, 16.0, small_back, turned_back),
+    ):
+        most = torch.finfo(small.dtype).max
+        cast = (exact * scale).clamp(-most, most).to(small.dtype)
         assert torch.equal(small.view(torch.uint8), cast.view(torch.uint8))
+        places = len(small)
+        for each in (turned, fused_gelu.turn(small)):
+            assert each.shape == (shape[1], -(-places // 16) * 16)
+            assert torch.equal(each.view(torch.uint8)[:, :places], small.view(torch.uint8).t())
+            assert not each.view(torch.uint8)[:, places:].any()
+    assert torch.allclose(sums_back.sum(0), sums.sum(0), rtol=1e-4, atol=1e-2)
 
 
 def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled() -> None:

@@ -130,10 +130,23 @@ def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
     assert 0.005 < off(found, expected.detach()) < 0.08
     assert 0.005 < off(again.grad, x.grad) < 0.1
     for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
-        assert off(ours.grad, theirs.grad) < 0.08
+        assert off(ours.grad, theirs.grad) < 0.1  # two bits of fraction in one factor, three in the other
         assert ours.grad.dtype == torch.float32
     assert off(small.contract.bias.grad, plain.contract.bias.grad) < 0.005
     assert torch.equal(small.eval()(x), plain(x))
+
+
+@pytest.mark.parametrize("rows", [16, 25])
+def test_a_feed_forward_half_takes_any_number_of_rows(rows: int) -> None:
+    """Products over places want a multiple of 16 of them."""
+    torch.manual_seed(0)
+    plain = FeedForward(width=K, inner=2 * K, style=Style())
+    small, x = Float8FeedForward(copy.deepcopy(plain)), torch.randn(rows, K)
+    gradient = torch.randn(rows, K) / rows
+    plain(x).backward(gradient)
+    small(x).backward(gradient.bfloat16())
+    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
+        assert off(ours.grad, theirs.grad) < 0.12
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")

@@ -70,3 +70,4 @@ def test_eight_bits_beside_it(shape: str, found: dict[str, Off]) -> None:
     assert off["there"] < 0.1  # see `fused_gelu_cases.eight`
     assert off["back"] < 0.15
     assert off["sums"] < 5e-5
+    assert off["turned"] == 0

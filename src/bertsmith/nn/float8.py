@@ -1,9 +1,9 @@
-"""Matrix products in eight bits: forward, and backward to the input; gradients of weights stay in bfloat16.
+"""Matrix products in eight bits: forward, backward to the input, and in the feed-forward half to the weights.
 
 Scales are fixed powers of two, so that no pass over the numbers is needed to find them and the compiler can put each
 cast into the kernel before it. What goes in was normalised just before, what comes back is of the order of 1 / tokens.
 A cast that would need a pass of its own costs what it gains: what goes into the matrix behind attention and what comes
-back from attention stay in bfloat16. T rows, K inputs, N outputs.
+back from attention stay in bfloat16. T rows, W the next multiple of 16, K inputs, N outputs, D width, F inner width.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.nn.activations import gelu
@@ -112,44 +113,58 @@ class _Feed(torch.autograd.Function):
         expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight, of_g = given
         x8_TD, expand8_FD, contract8_DF = (_cast_in(x_TD), _cast_weight(expand_FD), _cast_weight(contract_DF))
         h_TF = _forth(x8_TD, expand8_FD, expand_F, of_x, of_weight)
-        y_TF, y8_TF = _gelu(h_TF)
+        y8_TF, y8_FW = _gelu(h_TF)
         out_TD = _forth(y8_TF, contract8_DF, contract_D, of_x, of_weight)
-        ctx.save_for_backward(x_TD.bfloat16(), h_TF, y_TF, expand8_FD, contract8_DF, of_weight, of_g)
+        ctx.save_for_backward(_turn(x8_TD), h_TF, y8_FW, expand8_FD, contract8_DF, of_x, of_weight, of_g)
         ctx.kinds = x_TD.dtype, expand_FD.dtype
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x_TD, h_TF, y_TF, expand8_FD, contract8_DF, of_weight, of_g = ctx.saved_tensors
-        g_TD, rows = gradients[0].bfloat16(), len(x_TD)
-        dy_TF = _back(_cast(g_TD, GRADIENT * rows, BACKWARD), contract8_DF, of_g / rows, of_weight)
-        dh_TF, dh8_TF, expand_F = _gelu_back(dy_TF, h_TF, GRADIENT * rows)
-        dx_TD = _back(dh8_TF, expand8_FD, of_g / rows, of_weight)
+        x8_DW, h_TF, y8_FW, expand8_FD, contract8_DF, of_x, of_weight, of_g = ctx.saved_tensors
+        (g_TD,), rows = gradients, len(h_TF)
+        g8_TD, of_g = _cast(g_TD, GRADIENT * rows, BACKWARD), of_g / rows
+        dy_TF = _back(g8_TD, contract8_DF, of_g, of_weight)
+        dh8_TF, dh8_FW, expand_F = _gelu_back(dy_TF, h_TF, GRADIENT * rows)
+        dx_TD = _back(dh8_TF, expand8_FD, of_g, of_weight)
+        expand_FD, contract_DF = _of_weight(dh8_FW, x8_DW, of_g, of_x), _of_weight(_turn(g8_TD), y8_FW, of_g, of_x)
         inputs, weights = ctx.kinds
-        found = dh_TF.t() @ x_TD, expand_F, g_TD.t() @ y_TF, g_TD.sum(0, dtype=torch.float32)
+        found = expand_FD, expand_F, contract_DF, g_TD.sum(0, dtype=torch.float32)
         return dx_TD.to(inputs), *(each.to(weights) for each in found), None, None, None
 
 
 def _gelu(h_TF: Tensor) -> tuple[Tensor, Tensor]:
-    """GELU, and the same in eight bits."""
+    """GELU in eight bits [T, F], and that turned [F, W]."""
     if h_TF.is_cuda and HAS_TRITON:
         from bertsmith.nn.fused_gelu import gelu_eight  # which needs triton
 
         found: tuple[Tensor, Tensor] = gelu_eight(h_TF, INPUT)
         return found
-    y_TF = gelu(h_TF)
-    return y_TF, _cast_in(y_TF)
+    y8_TF = _cast_in(gelu(h_TF))
+    return y8_TF, _turn(y8_TF)
 
 
 def _gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """GELU's gradient, the same in eight bits, and its column sums."""
+    """GELU's gradient in eight bits [T, F], that turned [F, W], and its column sums."""
     if h_TF.is_cuda and HAS_TRITON:
         from bertsmith.nn.fused_gelu import gelu_eight_back
 
-        dh_TF, dh8_TF, sums_PF = gelu_eight_back(dy_TF, h_TF, scale)
-        return dh_TF, dh8_TF, sums_PF.sum(0)
+        dh8_TF, dh8_FW, sums_PF = gelu_eight_back(dy_TF, h_TF, scale)
+        return dh8_TF, dh8_FW, sums_PF.sum(0)
     dh_TF = torch.ops.aten.gelu_backward(dy_TF, h_TF)
-    return dh_TF, _cast(dh_TF, scale, BACKWARD), dh_TF.sum(0, dtype=torch.float32)
+    dh8_TF = _cast(dh_TF, scale, BACKWARD)
+    return dh8_TF, _turn(dh8_TF), dh_TF.sum(0, dtype=torch.float32)
+
+
+def _turn(small_TN: Tensor) -> Tensor:
+    """Eight bits turned [N, W], zeros at the end."""
+    if small_TN.is_cuda and HAS_TRITON:
+        from bertsmith.nn.fused_gelu import turn
+
+        found: Tensor = turn(small_TN)
+        return found
+    bits_NT = small_TN.view(torch.uint8).t()
+    return F.pad(bits_NT, (0, -bits_NT.shape[1] % MULTIPLE)).contiguous().view(small_TN.dtype)
 
 
 def _forth(x8_TK: Tensor, weight8_NK: Tensor, bias_N: Tensor | None, of_x: Tensor, of_weight: Tensor) -> Tensor:
@@ -174,6 +189,13 @@ def _back(g8_TN: Tensor, weight8_NK: Tensor, of_g: Tensor, of_weight: Tensor) ->
         scale_b=of_weight,
         out_dtype=torch.bfloat16,
         use_fast_accum=True,
+    )
+
+
+def _of_weight(g8_NW: Tensor, x8_KW: Tensor, of_g: Tensor, of_x: Tensor) -> Tensor:
+    """The gradient [N, K] of the weights; sums over all places are kept exact."""
+    return torch._scaled_mm(
+        g8_NW, x8_KW.t(), scale_a=of_g, scale_b=of_x, out_dtype=torch.bfloat16, use_fast_accum=False
     )
 
 

@@ -1,4 +1,4 @@
-"""GELU between two matrices for CUDA, as operations that torch can compile; see `gelu_kernels`. T places, F width.
+"""GELU between two matrices for CUDA, as operations that torch can compile; see `gelu_kernels` (T, F, W).
 
 What has its bias from the matrix before gives that bias its gradient here, where its column sums cost no pass.
 """
@@ -14,58 +14,81 @@ from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import gelu_kernels as kernels
 
-# the fastest of 8 and 14 on an H200 for a width of 3,072, without eight bits and with them
-FORWARD = ({"N": 4096, "num_warps": 8}, {"N": 1024, "num_warps": 4})
-BACKWARD = ({"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}, {"M": 4, "N": 256, "TURNS": 16, "num_warps": 4})
-
-
-def _gelu(x: Tensor, y: Tensor, small: Tensor, scale: float, most: float) -> None:
-    eight = small is not y
-    tiles = FORWARD[eight]
-    wrap_triton(kernels.gelu)[(triton.cdiv(x.numel(), tiles["N"]),)](
-        x, y, small, x.numel(), scale=scale, most=most, EIGHT=eight, **tiles
-    )
-
-
-def _gelu_back(back: Tensor, x: Tensor, gradient: Tensor, small: Tensor, scale: float, most: float) -> Tensor:
-    places, width = x.shape
-    eight = small is not gradient
-    tiles = BACKWARD[eight]
-    rows = tiles["M"] * tiles["TURNS"]
-    sums = x.new_empty(triton.cdiv(places, rows), width, dtype=torch.float32)
-    wrap_triton(kernels.gelu_back)[(len(sums) * triton.cdiv(width, tiles["N"]),)](
-        back, x, gradient, small, sums, places, scale=scale, most=most, F=width, EIGHT=eight,
-        EVEN=places % rows == 0 and width % tiles["N"] == 0, **tiles,
-    )  # fmt: skip
-    return sums
+# the fastest of 8 and 14 on an H200 for a width of 3,072
+FORWARD = {"N": 4096, "num_warps": 8}
+BACKWARD = {"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}
+# in eight bits, where tiles are also written turned
+FORWARD_EIGHT = {"M": 128, "N": 64, "num_warps": 8}
+BACKWARD_EIGHT = {"M": 128, "N": 64, "TURNS": 2, "num_warps": 8}
+TURN = {"M": 128, "N": 64, "num_warps": 4}
+MULTIPLE = 16  # of places in what is turned
 
 
 @triton_op("bertsmith::gelu", mutates_args=())
 def _plain(x: Tensor) -> Tensor:
     y = torch.empty_like(x)
-    _gelu(x, y, y, 1.0, 1.0)
+    wrap_triton(kernels.gelu)[(triton.cdiv(x.numel(), FORWARD["N"]),)](x, y, x.numel(), **FORWARD)
     return y
 
 
 @triton_op("bertsmith::gelu_back", mutates_args=())
 def _plain_back(back: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    gradient = torch.empty_like(x)
-    return gradient, _gelu_back(back, x, gradient, gradient, 1.0, 1.0)
+    gradient, sums = torch.empty_like(x), _sums(x, BACKWARD)
+    wrap_triton(kernels.gelu_back)[_grid(x, BACKWARD)](
+        back, x, gradient, sums, x.shape[0], F=x.shape[1], EVEN=_even(x, BACKWARD), **BACKWARD
+    )
+    return gradient, sums
 
 
 @triton_op("bertsmith::gelu_eight", mutates_args=())
 def gelu_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """GELU [T, F], and that times the scale in eight bits."""
-    y, small = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e4m3fn)
-    _gelu(x, y, small, scale, torch.finfo(small.dtype).max)
-    return y, small
+    """GELU times the scale in eight bits [T, F], and that turned [F, W]."""
+    small, tiles = torch.empty_like(x, dtype=torch.float8_e4m3fn), FORWARD_EIGHT
+    turned = _turned(small)
+    wrap_triton(kernels.gelu_eight)[_grid(x, tiles)](
+        x, small, turned, x.shape[0], turned.shape[1], scale=scale, most=torch.finfo(small.dtype).max,
+        F=x.shape[1], EVEN=_even(x, tiles), **tiles,
+    )  # fmt: skip
+    return small, turned
 
 
 @triton_op("bertsmith::gelu_eight_back", mutates_args=())
 def gelu_eight_back(back: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient [T, F], that times the scale in eight bits, and its column sums over parts of the places [P, F]."""
-    gradient, small = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e5m2)
-    return gradient, small, _gelu_back(back, x, gradient, small, scale, torch.finfo(small.dtype).max)
+    """The gradient times the scale in eight bits [T, F], that turned [F, W], and its sums over parts of T [P, F]."""
+    small, tiles = torch.empty_like(x, dtype=torch.float8_e5m2), BACKWARD_EIGHT
+    turned, sums = _turned(small), _sums(x, tiles)
+    wrap_triton(kernels.gelu_eight_back)[_grid(x, tiles)](
+        back, x, small, turned, sums, x.shape[0], turned.shape[1], scale=scale, most=torch.finfo(small.dtype).max,
+        F=x.shape[1], EVEN=_even(x, tiles), **tiles,
+    )  # fmt: skip
+    return small, turned, sums
+
+
+@triton_op("bertsmith::turn", mutates_args=())
+def turn(small: Tensor) -> Tensor:
+    """Numbers in eight bits [T, F], turned [F, W]."""
+    turned = _turned(small)
+    wrap_triton(kernels.turn)[_grid(small, TURN)](
+        small, turned, small.shape[0], turned.shape[1], F=small.shape[1], EVEN=_even(small, TURN), **TURN
+    )
+    return turned
+
+
+def _turned(small: Tensor) -> Tensor:
+    places, width = small.shape
+    return small.new_empty(width, triton.cdiv(places, MULTIPLE) * MULTIPLE)
+
+
+def _sums(x: Tensor, tiles: dict[str, int]) -> Tensor:
+    return x.new_empty(triton.cdiv(x.shape[0], tiles["M"] * tiles["TURNS"]), x.shape[1], dtype=torch.float32)
+
+
+def _grid(x: Tensor, tiles: dict[str, int]) -> tuple[int]:
+    return (triton.cdiv(x.shape[0], tiles["M"] * tiles.get("TURNS", 1)) * triton.cdiv(x.shape[1], tiles["N"]),)
+
+
+def _even(x: Tensor, tiles: dict[str, int]) -> bool:
+    return x.shape[0] % (tiles["M"] * tiles.get("TURNS", 1)) == 0 and x.shape[1] % tiles["N"] == 0
 
 
 class _BiasedGelu(torch.autograd.Function):

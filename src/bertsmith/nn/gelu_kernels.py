@@ -1,6 +1,8 @@
 """GELU as Triton kernels: what the matrices around it want in eight bits, and its column sums, in the same pass.
 
-See `activations.QuickGelu` for the numbers. T places, F inner width, tiles of M places and N columns.
+In eight bits everything is written twice, as it is and turned: products want what they add up side by side, which is a
+row where activations go on and a column where weights get their gradients. See `activations.QuickGelu` for the numbers.
+T places, W the next multiple of 16 (what is turned ends in zeros), F inner width, tiles of M places and N columns.
 """
 
 import triton
@@ -21,29 +23,46 @@ def _tails(x):
 
 
 @triton.jit
-def _small(values, scale: tl.constexpr, most: tl.constexpr):
-    """Values as eight bits take them: times the scale, held at the end of it."""
-    return tl.minimum(tl.maximum(values * scale, -most), most)
+def _gelu(x):
+    x = x.to(tl.float32)
+    above, _ = _tails(x)
+    return tl.maximum(x, 0.0) - 0.5 * tl.abs(x) * above
 
 
 @triton.jit
-def gelu(x, y, small, size, scale: tl.constexpr, most: tl.constexpr, N: tl.constexpr, EIGHT: tl.constexpr):
-    """GELU of N numbers, and once more in eight bits."""
+def _slope(back, x):
+    """What comes back times GELU's derivative."""
+    above, falling = _tails(x)
+    share = tl.where(x > 0, 1 - 0.5 * above, 0.5 * above)
+    return back * (share + 0.3989422804014327 * x * falling)
+
+
+@triton.jit
+def _eight(values, scale: tl.constexpr, most: tl.constexpr, kind: tl.constexpr):
+    """Values times the scale in eight bits, held at the end of what these can say."""
+    return tl.minimum(tl.maximum(values * scale, -most), most).to(kind)
+
+
+@triton.jit
+def _store_turned(turned, values, places, columns, W, F: tl.constexpr, EVEN: tl.constexpr):
+    """Values [M, N] at [N, M] of `turned` [F, W]."""
+    at = columns.to(tl.int64)[:, None] * W + places[None, :]
+    inside = None if EVEN else (columns[:, None] < F) & (places[None, :] < W)
+    tl.store(turned + at, tl.trans(values), mask=inside)
+
+
+@triton.jit
+def gelu(x, y, size, N: tl.constexpr):
+    """GELU of N numbers."""
     at = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
     inside = at < size
-    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    above, _ = _tails(value)
-    found = tl.maximum(value, 0.0) - 0.5 * tl.abs(value) * above
-    tl.store(y + at, found.to(y.dtype.element_ty), mask=inside)
-    if EIGHT:
-        tl.store(small + at, _small(found, scale, most).to(small.dtype.element_ty), mask=inside)
+    tl.store(y + at, _gelu(tl.load(x + at, mask=inside, other=0.0)).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def gelu_back(
-    back, x, gradient, small, sums, T,
-    scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
-    EIGHT: tl.constexpr, EVEN: tl.constexpr,
+    back, x, gradient, sums, T, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
+    EVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradient at M places TURNS times, and its sum over them in each of N columns."""
     blocks: tl.constexpr = (F + N - 1) // N
@@ -56,11 +75,61 @@ def gelu_back(
         inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
         value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
         coming = tl.load(back + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
-        above, falling = _tails(value)
-        share = tl.where(value > 0, 1 - 0.5 * above, 0.5 * above)
-        found = coming * (share + 0.3989422804014327 * value * falling)
+        found = _slope(coming, value)
         tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
-        if EIGHT:
-            tl.store(small + at, _small(found, scale, most).to(small.dtype.element_ty), mask=inside)
         total += found
     tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)
+
+
+@triton.jit
+def gelu_eight(
+    x, small, turned, T, W, scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """GELU of M places and N columns in eight bits, and that turned."""
+    blocks: tl.constexpr = (F + N - 1) // N
+    places = tl.program_id(0) // blocks * M + tl.arange(0, M)
+    columns = tl.program_id(0) % blocks * N + tl.arange(0, N)
+    at = places.to(tl.int64)[:, None] * F + columns[None, :]
+    inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
+    value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
+    found = _eight(_gelu(value), scale, most, small.dtype.element_ty)
+    tl.store(small + at, found, mask=inside)
+    _store_turned(turned, found, places, columns, W, F, EVEN)
+
+
+@triton.jit
+def gelu_eight_back(
+    back, x, small, turned, sums, T, W,
+    scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """The gradient at M places TURNS times in eight bits, that turned, and its sum over them in each of N columns."""
+    blocks: tl.constexpr = (F + N - 1) // N
+    part = tl.program_id(0) // blocks
+    columns = tl.program_id(0) % blocks * N + tl.arange(0, N)
+    total = tl.zeros([M, N], tl.float32)
+    for turn in range(TURNS):
+        places = (part * TURNS + turn) * M + tl.arange(0, M)
+        at = places.to(tl.int64)[:, None] * F + columns[None, :]
+        inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
+        value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
+        coming = tl.load(back + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
+        found = _slope(coming, value)
+        total += found
+        eight = _eight(found, scale, most, small.dtype.element_ty)
+        tl.store(small + at, eight, mask=inside)
+        _store_turned(turned, eight, places, columns, W, F, EVEN)
+    tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)
+
+
+@triton.jit
+def turn(x, turned, T, W, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
+    """Numbers [T, F] in eight bits as [F, W]."""
+    blocks: tl.constexpr = (F + N - 1) // N
+    places = tl.program_id(0) // blocks * M + tl.arange(0, M)
+    columns = tl.program_id(0) % blocks * N + tl.arange(0, N)
+    at = places.to(tl.int64)[:, None] * F + columns[None, :]
+    inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
+    found = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
+    _store_turned(turned, found, places, columns, W, F, EVEN)
