@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.nn.activations import activation
-from bertsmith.nn.attention import look
+from bertsmith.nn.attention import Attention, Sight, look
 from bertsmith.nn.dropout import Dropout
+from bertsmith.nn.float8 import convert
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 BOUNDS = [0, 300, 512, 1024, 1100, 1111, 1700, 2048, 2048]
@@ -48,6 +51,44 @@ def test_equal_to_masked_attention(bounds: list[int], width: int, causal: bool, 
     assert (found - expected).abs().max() < 0.02
     assert (ours - theirs).abs().max() < 0.05
     assert (ours - theirs).norm() < 0.01 * theirs.norm()
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, RAGGED], ids=["even", "ragged"])
+def test_gradients_in_eight_bits_turned_and_summed_up(bounds: list[int]) -> None:
+    from bertsmith.nn import packed_attention
+
+    torch.manual_seed(0)
+    given, seed = reach(bounds), torch.zeros(1, dtype=torch.int32, device="cuda")
+    qkv = torch.randn(bounds[-1], 3, 4, 64, device="cuda", dtype=torch.bfloat16)
+    back = torch.randn(bounds[-1], 4, 64, device="cuda", dtype=torch.bfloat16)
+    seen = packed_attention.attend_forth(qkv, *given, seed, 0.0, False)
+    exact = packed_attention._attend_back(back, qkv, *given, seed, *seen, 0.0, False).flatten(1).float()
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, seed, *seen, 0.0, False, 16.0)
+    assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()
+    assert torch.equal(turned.view(torch.uint8)[:, : bounds[-1]], small.view(torch.uint8).t())
+    assert not turned.view(torch.uint8)[:, bounds[-1] :].any()
+    assert torch.allclose(sums.sum(0), exact.sum(0), rtol=0.01, atol=0.1)
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, RAGGED], ids=["even", "ragged"])
+def test_a_layer_in_eight_bits_is_near_the_plain_one(bounds: list[int]) -> None:
+    torch.manual_seed(0)
+    plain = Attention(width=256, heads=4, dropout=0.0).cuda().train()
+    eight = copy.deepcopy(plain)
+    assert convert(eight) == 1
+    x, back = (torch.randn(bounds[-1], 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    sight = Sight("packed", 1, False, torch.tensor(bounds, device="cuda"), 1024, None, reach=reach(bounds))
+    found = []
+    for run, layer in ((plain, plain), (eight, eight), (torch.compile(eight, fullgraph=True), eight)):
+        mine = x.clone().requires_grad_()
+        layer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            out, _ = run(mine, sight)
+        out.backward(back / len(back))
+        found.append([out.detach(), mine.grad, *(weight.grad.clone() for weight in layer.parameters())])
+    for theirs, ours, compiled in zip(*found, strict=True):
+        assert (ours - theirs).float().norm() < 0.12 * theirs.float().norm()
+        assert (compiled - ours).float().norm() < 0.02 * ours.float().norm()
 
 
 def test_dropout_is_a_function_of_the_seed_and_right_on_average() -> None:

@@ -7,6 +7,7 @@ The reference computes whole masked rows of probabilities in float64, and draws 
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from bertsmith.encoders import bert, modern
 from bertsmith.model import Model
-from bertsmith.nn import attention, packed_attention
+from bertsmith.nn import attention, float8, packed_attention
 from bertsmith.objectives import masked_lm
 
 CASES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "wide heads": {"bounds": [0, 40, 64], "width": 32},
 }
 SEED, HEADS = 5, 2
+EIGHT = ("no whole tile at the end", "texts that fill tiles")
 
 
 def mixed(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -95,12 +97,53 @@ def whole(kind: str) -> dict[str, float]:
     return {"seen": abs(ours - theirs), "gradient": (mine - right).abs().max().item()}
 
 
+def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
+    """How far gradients in eight bits are from those that are not: shares of bits, places, sums; and a whole layer."""
+    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
+    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
+    reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
+    qkv = torch.randn(places, 3, HEADS, width, generator=draw)
+    back, seed = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
+    seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False)
+    exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False).flatten(1)
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, 16.0)
+    return {
+        "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
+        "turned": fused_gelu_cases.wrongly_turned(small, turned),
+        "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
+        **layer(reach, places, HEADS * width, draw),
+    }
+
+
+def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Generator) -> dict[str, float]:
+    """How far a layer that learns in eight bits is from a plain one, as a share."""
+    torch.manual_seed(0)
+    plain = attention.Attention(width=width, heads=HEADS, dropout=0.0).train()
+    other = copy.deepcopy(plain)
+    assert float8.convert(other) == 1
+    x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
+    sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
+    found = []
+    for each in (plain, other):
+        mine = x.clone().requires_grad_()
+        out, _ = each(mine, sight)
+        out.backward((back / places).to(out.dtype))
+        found.append([out, mine.grad, *(weight.grad for weight in each.parameters())])
+    offs = [
+        float((ours - theirs).detach().norm() / theirs.detach().norm()) for theirs, ours in zip(*found, strict=True)
+    ]
+    return {"layer there": offs[0], "layer back": max(offs[1:])}
+
+
 def main() -> None:
     packed_attention.FORWARD.update(M=32, N=16)
     packed_attention.BACKWARD.update(M=16, N=32)
     found = {name: off(**case) for name, case in CASES.items()}
     found |= {f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}
-    print(json.dumps({"attention": found, "gelu": fused_gelu_cases.found()}))
+    forth = float8._forth
+    float8._forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
+    in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
+    print(json.dumps({"attention": found, "eight": in_eight, "gelu": fused_gelu_cases.found()}))
 
 
 if __name__ == "__main__":

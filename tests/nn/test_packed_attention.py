@@ -26,6 +26,7 @@ CASES = [
 ]
 
 
+EIGHT = ["no whole tile at the end", "texts that fill tiles"]
 SHAPES = ["whole tiles", "rags", "fewer than a tile"]
 Off = dict[str, dict[str, float]]  # by case and what is compared
 
@@ -54,6 +55,16 @@ def test_equal_to_masked_attention_there_and_back(case: str, found: dict[str, Of
 
 def test_every_case_is_looked_at(found: dict[str, Off]) -> None:
     assert [*found["attention"]] == CASES
+
+
+@pytest.mark.parametrize("case", EIGHT)
+def test_gradients_in_eight_bits_turned_and_summed_up(case: str, found: dict[str, Off]) -> None:
+    off = found["eight"][case]
+    assert off["bits"] < 0.15  # see `fused_gelu_cases.eight`
+    assert off["turned"] == 0
+    assert off["sums"] < 5e-5
+    assert 0.001 < off["layer there"] < 0.08
+    assert 0.005 < off["layer back"] < 0.2
 
 
 @pytest.mark.parametrize("shape", SHAPES)

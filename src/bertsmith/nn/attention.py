@@ -131,6 +131,9 @@ class Attention(nn.Module):
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
+        if sight.kernel == "packed" and sight.turns is None and self.training and hasattr(self.qkv, "attend"):
+            seen_TD = self._in_eight_bits(x_TD, sight).flatten(1)
+            return self.output(seen_TD if places is None else seen_TD.index_select(0, places)), None
         qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         if sight.turns is not None:
@@ -156,6 +159,12 @@ class Attention(nn.Module):
         if places is not None:
             seen_TD = seen_TD.index_select(0, places)
         return self.output(seen_TD), probabilities_BHLL
+
+    def _in_eight_bits(self, x_TD: Tensor, sight: Sight) -> Tensor:
+        """What each place sees [T, H, K], of a matrix that attends itself: see `float8.Float8Qkv`."""
+        dropout = self.dropout if self.training else 0.0
+        seen_THK: Tensor = self.qkv.attend(x_TD, sight.reach, heads=self.heads, dropout=dropout, causal=sight.causal)  # type: ignore[operator]
+        return seen_THK
 
 
 def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:

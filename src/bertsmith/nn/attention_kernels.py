@@ -1,9 +1,10 @@
 """Attention over packed texts as Triton kernels: no mask in memory, dropout on probabilities, no atomics backward.
 
 Queries, keys and values are read from where one matrix product left them [T, 3, H, K], and their gradients are written
-there. A block of queries visits the keys of its own texts only. Places of a text follow each other: `begin` [T], where
-the text of a place begins, names the text, and `end` [T] is where it ends. T flat places, H heads, K head width, tiles
-of M queries and N keys. Scores are in powers of two.
+there, or in eight bits, as they are and turned, with their column sums. A block of queries visits the keys of its own
+texts only. Places of a text follow each other: `begin` [T], where the text of a place begins, names the text, and `end`
+[T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M queries and N keys.
+Scores are in powers of two.
 """
 
 import triton
@@ -193,10 +194,31 @@ def _to_queries(
 
 
 @triton.jit
+def _leave(
+    gradient, turned, sums, values, places, T, W, block, part: tl.constexpr, head,
+    eight: tl.constexpr, most: tl.constexpr, H: tl.constexpr, K: tl.constexpr, EIGHT: tl.constexpr,
+):  # fmt: skip
+    """Gradients [N, K] of queries (part 0), keys (1) or values (2) are written; see `gelu_kernels` for eight bits."""
+    columns = (part * H + head) * K + tl.arange(0, K)
+    at, inside = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + columns[None, :], places[:, None] < T
+    if EIGHT:
+        values = tl.where(inside, values, 0.0)
+        tl.store(sums + block * (3 * H * K) + columns, tl.sum(values, 0))
+        values = tl.minimum(tl.maximum(values * eight, -most), most)
+        small = values.to(gradient.dtype.element_ty)
+        across = turned + columns.to(tl.int64)[:, None] * W + places[None, :]
+        tl.store(across, tl.trans(small), mask=places[None, :] < W)
+        tl.store(at, small, mask=inside)
+    else:
+        tl.store(at, values.to(gradient.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def backward(
-    qkv, begin, end, seed, back, lse, delta, gradient, T,
-    dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+    qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, T, W,
+    dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
+    most8: tl.constexpr, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
     """The gradients of N keys and values of one head, then of the N queries of the same places."""
     head, first = tl.program_id(0) % H, tl.program_id(0) // H * N
@@ -218,10 +240,8 @@ def backward(
             dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
-    at = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + head * K + tl.arange(0, K)[None, :]
-    inside = places[:, None] < T
-    tl.store(at + H * K, (dk * once).to(gradient.dtype.element_ty), mask=inside)
-    tl.store(at + 2 * H * K, (dv * up).to(gradient.dtype.element_ty), mask=inside)
+    _leave(gradient, turned, sums, dk * once, places, T, W, first // N, 1, head, eight, most8, H, K, EIGHT)
+    _leave(gradient, turned, sums, dv * up, places, T, W, first // N, 2, head, eight, most8, H, K, EIGHT)
 
     q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
     most = _numbers(lse + head * T, places, T, EVEN)
@@ -239,4 +259,4 @@ def backward(
             dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
             dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
-    tl.store(at, (dq * once).to(gradient.dtype.element_ty), mask=inside)
+    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, most8, H, K, EIGHT)

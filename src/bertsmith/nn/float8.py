@@ -1,9 +1,10 @@
-"""Matrix products in eight bits: forward, backward to the input, and in the feed-forward half to the weights.
+"""Matrix products in eight bits: forward, backward to the input, and to the weights where casts can be turned.
 
 Scales are fixed powers of two, so that no pass over the numbers is needed to find them and the compiler can put each
 cast into the kernel before it. What goes in was normalised just before, what comes back is of the order of 1 / tokens.
-A cast that would need a pass of its own costs what it gains: what goes into the matrix behind attention and what comes
-back from attention stay in bfloat16. T rows, W the next multiple of 16, K inputs, N outputs, D width, F inner width.
+A cast that would need a pass of its own costs what it gains: GELU and attention make theirs in their own kernels, and
+the matrix behind attention stays in bfloat16. T rows, W the next multiple of 16, K inputs, N outputs, D width, F inner
+width.
 """
 
 from __future__ import annotations
@@ -83,6 +84,48 @@ class _Product(torch.autograd.Function):
         inputs, weights = ctx.kinds
         bias = half_TN.sum(0, dtype=torch.float32).to(weights) if ctx.has_bias else None
         return back_TK.to(inputs), (half_TN.t() @ x_TK).to(weights), bias, None, None, None, None
+
+
+class Float8Qkv(Float8Linear):
+    """The matrix before attention, which attends itself where that is our kernel: this casts what comes back."""
+
+    def attend(self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool) -> Tensor:
+        """What each place sees [T, H, K]; `reach` [T] each: where a place's text begins and ends."""
+        from bertsmith.nn.packed_attention import draw_seed  # which needs triton
+
+        given = self.weight, self.bias, *reach, draw_seed(x_TD.device, dropout)
+        undo = self.undo_input, self.undo_weight, self.undo_gradient
+        seen_THK: Tensor = _Seen.apply(x_TD, *given, *undo, heads, dropout, causal)  # type: ignore[no-untyped-call]
+        return seen_THK
+
+
+class _Seen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, *given: Any) -> Tensor:
+        from bertsmith.nn.packed_attention import attend_forth
+
+        weight_ND, bias_N, begin_T, end_T, seed, of_x, of_weight, of_g, heads, dropout, causal = given
+        x8_TD, weight8_ND = _cast_in(x_TD), _cast_weight(weight_ND)
+        qkv_T3HK = _forth(x8_TD, weight8_ND, bias_N, of_x, of_weight).view(len(x_TD), 3, heads, -1)
+        seen = qkv_T3HK, begin_T, end_T, seed
+        out_THK: Tensor
+        out_THK, lse_HT = attend_forth(*seen, dropout, causal)
+        ctx.save_for_backward(_turn(x8_TD), weight8_ND, of_x, of_weight, of_g, *seen, out_THK, lse_HT)
+        ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), (dropout, causal)
+        return out_THK
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from bertsmith.nn.packed_attention import attend_back_eight
+
+        x8_DW, weight8_ND, of_x, of_weight, of_g, *seen = ctx.saved_tensors
+        (g_THK,), rows = gradients, len(gradients[0])
+        g8_TN, g8_NW, sums_PN = attend_back_eight(g_THK.contiguous(), *seen, *ctx.how, GRADIENT * rows)
+        dx_TD = _back(g8_TN, weight8_ND, of_g / rows, of_weight)
+        dweight_ND = _of_weight(g8_NW, x8_DW, of_g / rows, of_x)
+        inputs, weights, has_bias = ctx.kinds
+        dbias_N = sums_PN.sum(0).to(weights) if has_bias else None
+        return dx_TD.to(inputs), dweight_ND.to(weights), dbias_N, *(None,) * 9
 
 
 class Float8FeedForward(nn.Module):
@@ -221,7 +264,8 @@ def convert(part: nn.Module) -> int:
             changed += 2
         elif type(child) is nn.Linear and name in BACK_TOO:
             if _fits(child):
-                setattr(part, name, Float8Linear(child, back=BACK_TOO[name]))
+                kind = Float8Qkv if name == "qkv" else Float8Linear
+                setattr(part, name, kind(child, back=BACK_TOO[name]))
                 changed += 1
         else:
             changed += convert(child)

@@ -19,6 +19,7 @@ FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
 BACKWARD = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 3}
 WIDE = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}  # forward, for heads over 64: in 100 KiB of shared memory
 ROWS = 64  # of a tile of products
+MULTIPLE = 16  # of places in what is turned: see `gelu_kernels`
 
 
 def _numbers_of(qkv: Tensor, dropout: float) -> dict[str, Any]:
@@ -30,9 +31,10 @@ def _even(places: int, tiles: dict[str, int]) -> bool:
 
 
 @triton_op("bertsmith::packed_attention", mutates_args=())
-def _attend(
+def attend_forth(
     qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """What each place sees [T, H, K], and the logarithms of its sums [H, T]."""
     places, _, heads, width = qkv.shape
     out, lse = qkv.new_empty(places, heads, width), qkv.new_empty(heads, places, dtype=torch.float32)
     tiles = FORWARD if width <= 64 else WIDE
@@ -49,18 +51,44 @@ def _attend_back(
     back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
     dropout: float, causal: bool,
 ) -> Tensor:  # fmt: skip
+    gradient = torch.empty_like(qkv)
+    _go_back_to(gradient, None, back, qkv, begin, end, seed, out, lse, dropout, causal, 1.0)
+    return gradient
+
+
+@triton_op("bertsmith::packed_attention_backward_eight", mutates_args=())
+def attend_back_eight(
+    back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
+    dropout: float, causal: bool, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients [T, 3HK] times the scale in eight bits, these turned [3HK, W], and their sums over parts of T."""
+    places = qkv.shape[0]
+    columns = qkv.numel() // places
+    gradient = qkv.new_empty(places, columns, dtype=torch.float8_e5m2)
+    turned = gradient.new_empty(columns, triton.cdiv(places, MULTIPLE) * MULTIPLE)
+    sums = lse.new_empty(triton.cdiv(places, BACKWARD["N"]), columns)
+    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, seed, out, lse, dropout, causal, scale)
+    return gradient, turned, sums
+
+
+def _go_back_to(
+    gradient: Tensor, more: tuple[Tensor, Tensor] | None, back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor,
+    seed: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, eight: float,
+) -> None:  # fmt: skip
+    """Writes the gradient; with `more` in eight bits, turned and summed up too."""
     places, _, heads, width = qkv.shape
-    gradient, delta = torch.empty_like(qkv), torch.empty_like(lse)
+    delta = torch.empty_like(lse)
+    turned, sums = more or (gradient, delta)
     wrap_triton(kernels.products)[(triton.cdiv(places, ROWS) * heads,)](
         out, back, delta, places, H=heads, K=width, M=ROWS
     )
     grid = (triton.cdiv(places, BACKWARD["N"]) * heads,)
     wrap_triton(kernels.backward)[grid](
-        qkv, begin, end, seed, back, lse, delta, gradient, **_numbers_of(qkv, dropout), down=1 - dropout,
-        scale=width**-0.5 * kernels.LOG2_E.value, H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
-        EVEN=_even(places, BACKWARD), **BACKWARD,
+        qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
+        **_numbers_of(qkv, dropout), down=1 - dropout, scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
+        most8=torch.finfo(gradient.dtype).max, H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
+        EVEN=_even(places, BACKWARD), EIGHT=more is not None, **BACKWARD,
     )  # fmt: skip
-    return gradient
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -72,13 +100,18 @@ def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, Non
     return _attend_back(back.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal), None, None, None, None, None
 
 
-_attend.register_autograd(_go_back, setup_context=_remember)
+attend_forth.register_autograd(_go_back, setup_context=_remember)
+
+
+def draw_seed(device: torch.device, dropout: float) -> Tensor:
+    """The seed of what is dropped [1], from torch's generator."""
+    if dropout > 0:
+        return torch.randint(0, 2**31 - 1, (1,), dtype=torch.int32, device=device)
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def attend(qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool) -> Tensor:
     """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator."""
-    seed = torch.zeros(1, dtype=torch.int32, device=qkv_T3HK.device)
-    if dropout > 0:
-        seed = torch.randint(0, 2**31 - 1, (1,), dtype=torch.int32, device=qkv_T3HK.device)
-    found: Tensor = _attend(qkv_T3HK.contiguous(), begin_T, end_T, seed, dropout, causal)[0]
+    seed = draw_seed(qkv_T3HK.device, dropout)
+    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, seed, dropout, causal)[0]
     return found
