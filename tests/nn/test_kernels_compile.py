@@ -1,0 +1,54 @@
+"""The Triton kernels compile for a Hopper GPU, which need not be there: layouts, casts to eight bits, shared memory."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+MOST_SHARED = 227 * 1024  # bytes that a block may have there
+TILE = {"F": 768, "M": 128, "N": 64}
+HEADS = {"H": 12, "K": 64, "scale": 0.18, "up": 1 / 0.9, "dropped": 429496730, "DROPOUT": True, "CAUSAL": False}
+NUMBERS = {"T": "i32", "W": "i32", "size": "i32"}
+KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of pointers in order, constants
+    "gelu": ("gelu_kernels", "bf16 bf16", {"N": 4096}),
+    "gelu_back": ("gelu_kernels", "bf16 bf16 bf16 fp32", {"F": 768, "M": 8, "N": 128, "TURNS": 8, "EVEN": False}),
+    "gelu_eight": ("gelu_kernels", "bf16 fp8e4nv fp8e4nv", {**TILE, "scale": 8.0, "most": 448.0, "EVEN": False}),
+    "gelu_eight_back": (
+        "gelu_kernels",
+        "bf16 bf16 fp8e5 fp8e5 fp32",
+        {**TILE, "scale": 16.0, "most": 57344.0, "TURNS": 2, "EVEN": False},
+    ),
+    "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
+    "forward": (
+        "attention_kernels",
+        "bf16 i32 i32 i32 bf16 fp32",
+        {**HEADS, "M": 128, "N": 64, "EVEN": False},
+    ),
+    "backward": (
+        "attention_kernels",
+        "bf16 i32 i32 i32 bf16 fp32 fp32 fp8e5 fp8e5 fp32",
+        {**HEADS, "M": 32, "N": 64, "down": 0.9, "eight": 16.0, "most8": 57344.0, "EVEN": False, "EIGHT": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_for_a_gpu_that_is_not_here(name: str) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module, pointers, constants = KERNELS[name]
+    kernel = getattr(__import__(f"bertsmith.nn.{module}", fromlist=[name]), name)
+    others = [argument for argument in kernel.arg_names if argument not in constants and argument not in NUMBERS]
+    types = dict(zip(others, (f"*{kind}" for kind in pointers.split()), strict=True))
+    types |= dict.fromkeys(constants, "constexpr")
+    types = {argument: types.get(argument) or NUMBERS[argument] for argument in kernel.arg_names}
+    places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=types, constexprs=places)
+    found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    assert found.asm["ptx"]
+    assert found.metadata.shared < MOST_SHARED
