@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 import fused_gelu_cases
+import fused_words_cases
 import numpy as np
 import torch
 from model_world import VOCABULARY, random_batch
@@ -143,7 +144,8 @@ def main() -> None:
     forth = float8._forth
     float8._forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
     in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
-    print(json.dumps({"attention": found, "eight": in_eight, "gelu": fused_gelu_cases.found()}))
+    others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found()}
+    print(json.dumps({"attention": found, "eight": in_eight, **others}))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         {**TILE, "scale": 16.0, "most": 57344.0, "TURNS": 2, "EVEN": False},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
+    "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
     "forward": (
         "attention_kernels",
         "bf16 i32 i32 i32 bf16 fp32",

@@ -1,4 +1,4 @@
-"""The Triton kernels, interpreted on the CPU: masked attention with dropout, and GELU with its eight bits."""
+"""The Triton kernels, interpreted on the CPU: attention with dropout, GELU with its eight bits, guessed words."""
 
 from __future__ import annotations
 
@@ -82,3 +82,12 @@ def test_eight_bits_beside_it(shape: str, found: dict[str, Off]) -> None:
     assert off["back"] < 0.15
     assert off["sums"] < 5e-5
     assert off["turned"] == 0
+
+
+@pytest.mark.parametrize("shape", ["whole chunks", "a rest", "less than a chunk"])
+def test_guessed_words_are_cross_entropy(shape: str, found: dict[str, Off]) -> None:
+    off = found["words"][shape]
+    assert off["loss"] < 1e-6
+    assert off["gradient"] < 1e-5
+    assert off["wrong"] == 0
+    assert off["right"] >= 1

@@ -37,14 +37,15 @@ class FeedForward(nn.Module):
     def _inner(self, x_TD: Tensor) -> Tensor:
         """What stands between the matrices [T, F]; compiled for CUDA, GELU's gradient brings the bias's along."""
         bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation is gelu
-        if plain and bias is not None and _learns_in_half(x_TD) and torch.compiler.is_compiling():
+        if plain and bias is not None and learns_in_half(x_TD) and torch.compiler.is_compiling():
             from bertsmith.nn.fused_gelu import biased_gelu  # which needs triton
 
             return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias)
         return self.activation(self.expand(x_TD))
 
 
-def _learns_in_half(x_TD: Tensor) -> bool:
+def learns_in_half(x_TD: Tensor) -> bool:
+    """Whether kernels of ours can take it: on CUDA, in bfloat16 or about to be, on the way to a gradient."""
     half = x_TD.dtype.itemsize == 2 or torch.is_autocast_enabled("cuda")
     return HAS_TRITON and x_TD.is_cuda and half and torch.is_grad_enabled()
 

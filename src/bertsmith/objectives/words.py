@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from bertsmith.nn.activations import activation
 from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import learns_in_half
 from bertsmith.objectives.objective import Objective
-from bertsmith.types import Batch, Encoding
+from bertsmith.types import Batch, Encoding, Loss
 
 
 class Words(Objective):
@@ -28,7 +29,20 @@ class Words(Objective):
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
         style.initialise(self)
 
+    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+        """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""
+        h_RE = self._vectors(encoding)
+        if not (learns_in_half(h_RE) and torch.compiler.is_compiling()):
+            return self.compare(F.linear(h_RE, table, self.bias), batch)
+        from bertsmith.nn.fused_words import guessed  # which needs triton
+
+        return self.loss(batch, *guessed(h_RE, table, self.bias, self.labels(batch)))
+
     def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [R, V]."""
-        h_RE = self.norm(self.activation(self.transform(encoding.at(self.name))))
-        return F.linear(h_RE, table, self.bias)
+        return F.linear(self._vectors(encoding), table, self.bias)
+
+    def _vectors(self, encoding: Encoding) -> Tensor:
+        """What is compared with the table [R, E]."""
+        found_RE: Tensor = self.norm(self.activation(self.transform(encoding.at(self.name))))
+        return found_RE

@@ -1,0 +1,66 @@
+"""On CUDA: guessed words by our kernel are torch's cross-entropy, and a compiled objective takes it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_world import VOCABULARY, random_batch
+from torch import Tensor
+
+from bertsmith.encoders import bert
+from bertsmith.model import Model
+from bertsmith.objectives import masked_lm
+from bertsmith.types import NOT_ASKED
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("tokens", [30528, 5001])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
+    from bertsmith.nn.fused_words import guessed
+
+    torch.manual_seed(0)
+    h = torch.randn(1001, 256, device="cuda")
+    table, bias = torch.randn(tokens, 256, device="cuda") / 16, torch.randn(tokens, device="cuda")
+    labels = torch.randint(0, tokens, (1001,), device="cuda")
+    labels[::7] = NOT_ASKED
+
+    def plain(h: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(h.bfloat16(), table.bfloat16(), bias.bfloat16())
+        total = F.cross_entropy(logits.float(), labels, ignore_index=NOT_ASKED, reduction="sum")
+        return total, (logits.argmax(-1) == labels) & (labels != NOT_ASKED)
+
+    found = []
+    for run in (torch.compile(guessed, fullgraph=True) if compiles else guessed, plain):
+        given = [each.clone().requires_grad_() for each in (h, table, bias)]
+        total, right = run(*given, labels)
+        (total / 858).backward()
+        found.append((total.detach(), right, [each.grad for each in given]))
+    (ours, mine, gradients), (theirs, right, expected) = found
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-4)
+    assert torch.equal(mine, right)
+    for one, other in zip(gradients, expected, strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
+
+
+def test_a_compiled_model_learns_by_it() -> None:
+    losses = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        encoder = bert.Config(
+            vocabulary_size=VOCABULARY.size, layers=2, width=64, heads=2, feed_forward=128, positions=64
+        )
+        model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3).cuda().eval()
+        batch = model.hide(random_batch([60, 40, 24, 64], length=64, pack=True).to(torch.device("cuda")))
+        run = torch.compile(model, fullgraph=True) if compiles else model
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = run(batch)
+        total = loss.mean()
+        total.backward()
+        size = torch.stack([each.grad.norm() for each in model.parameters() if each.grad is not None]).norm()
+        losses.append((float(total.detach()), float(size), int(loss.correct["masked_lm"])))
+    assert losses[1][0] == pytest.approx(losses[0][0], rel=5e-3)
+    assert losses[1][1] == pytest.approx(losses[0][1], rel=3e-2)
+    assert abs(losses[1][2] - losses[0][2]) <= 1
