@@ -76,6 +76,7 @@ class ReplacedLM(Words):
         super().__init__(**sizes, style=style, weight=config.weight)
         self.config = config
         self.copies = nn.Linear(width, 1) if config.asked == "all" else None
+        self.mixes = self.copies is not None
         if self.copies is not None:
             style.initialise(self.copies)
         self.generator = generator

@@ -19,6 +19,8 @@ from bertsmith.types import Batch, Encoding, Loss
 class Words(Objective):
     """transform, activation, norm, then the token table transposed and a bias (bert: run_pretraining.py)."""
 
+    mixes = False  # something else into what its head answers
+
     def __init__(
         self, *, width: int, vocabulary_size: int, table_width: int | None, style: Style, weight: float
     ) -> None:
@@ -31,12 +33,11 @@ class Words(Objective):
 
     def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""
-        h_RE = self._vectors(encoding)
-        if not (learns_in_half(h_RE) and torch.compiler.is_compiling()):
-            return self.compare(F.linear(h_RE, table, self.bias), batch)
+        if self.mixes or not (learns_in_half(encoding.at(self.name)) and torch.compiler.is_compiling()):
+            return super().score(encoding, batch, table)
         from bertsmith.nn.fused_words import guessed  # which needs triton
 
-        return self.loss(batch, *guessed(h_RE, table, self.bias, self.labels(batch)))
+        return self.loss(batch, *guessed(self._vectors(encoding), table, self.bias, self.labels(batch)))
 
     def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [R, V]."""
