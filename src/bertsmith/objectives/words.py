@@ -33,7 +33,7 @@ class Words(Objective):
 
     def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""
-        if self.mixes or not (learns_in_half(encoding.at(self.name)) and torch.compiler.is_compiling()):
+        if self.mixes or not (learns_in_half(encoding.top) and torch.compiler.is_compiling()):
             return super().score(encoding, batch, table)
         from bertsmith.nn.fused_words import guessed  # which needs triton
 
