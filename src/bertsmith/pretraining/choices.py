@@ -11,7 +11,8 @@ import torch
 
 from bertsmith import config
 from bertsmith.ceilings import median_seconds
-from bertsmith.devices import has_eight_bits
+from bertsmith.devices import has_eight_bits, measure_peak
+from bertsmith.effort import flops_per_token
 from bertsmith.loop import as_begun
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
@@ -19,12 +20,31 @@ from bertsmith.recipe import Recipe
 from bertsmith.train.passes import Precision
 from bertsmith.train.world import World
 
+SHORT = 0.03  # seconds: of shorter steps the device would wait for what the host hands it
+
 
 def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with its precision chosen, and what was measured for it.
+    """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
+    recipe, measured = _with_precision(recipe, folder, world)
+    if recipe.passes.graphs is None and world.device.type == "cuda":
+        gain = recipe.passes.compile is not False and world.size == 1 and _step_seconds(recipe, world) < SHORT
+        recipe = replace(recipe, passes=replace(recipe.passes, graphs=gain))
+    return recipe, measured
 
-    On CUDA that is eight bits where these are faster, else bfloat16: the first rank measures. Runs that must be the
-    same bit for bit are not left to a measurement, nor are those that take no compiled steps or share out weights.
+
+def _step_seconds(recipe: Recipe, world: World) -> float:
+    """What a micro-batch would take at half of what the device does at most; heads and tables left out."""
+    with torch.device("meta"):
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    flops = flops_per_token(model, length=recipe.packing.length, asked={}) * _places(recipe, world)
+    return 2 * flops / measure_peak(world.device, torch.bfloat16)
+
+
+def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """On CUDA eight bits where these are faster, else bfloat16: the first rank measures.
+
+    Runs that must be the same bit for bit are not left to a measurement, nor are those that take no compiled steps or
+    share out weights.
     """
     recipe = as_begun(recipe, folder)
     if recipe.passes.precision != config.AUTO or world.device.type != "cuda":
