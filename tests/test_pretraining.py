@@ -359,7 +359,7 @@ def test_on_cuda_short_steps_are_replayed(
     monkeypatch.setattr(choices, "measure_peak", lambda *given: peak)
     asked, world = recipe("passes.precision=bf16", *words), World(size=size, device=torch.device("cuda"))
     assert choices.settled(asked, tmp_path, world)[0].passes.graphs is expected
-    assert choices.settled(recipe(), tmp_path, World())[0].passes.graphs is None  # on a CPU
+    assert choices.settled(recipe(), tmp_path, World())[0].passes.graphs == "auto"  # on a CPU
 
 
 def test_batches_from_other_processes_are_the_same_and_outlive_them(

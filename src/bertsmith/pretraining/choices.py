@@ -12,7 +12,7 @@ import torch
 from bertsmith import config
 from bertsmith.ceilings import median_seconds
 from bertsmith.devices import has_eight_bits, measure_peak
-from bertsmith.effort import flops_per_token
+from bertsmith.effort import is_short
 from bertsmith.loop import as_begun
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
@@ -20,24 +20,21 @@ from bertsmith.recipe import Recipe
 from bertsmith.train.passes import Precision
 from bertsmith.train.world import World
 
-SHORT = 0.03  # seconds: of shorter steps the device would wait for what the host hands it
-
 
 def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
     """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
     recipe, measured = _with_precision(recipe, folder, world)
-    if recipe.passes.graphs is None and world.device.type == "cuda":
-        gain = recipe.passes.compile is not False and world.size == 1 and _step_seconds(recipe, world) < SHORT
-        recipe = replace(recipe, passes=replace(recipe.passes, graphs=gain))
+    if recipe.passes.graphs == config.AUTO and world.device.type == "cuda":
+        graphs = recipe.passes.compile is not False and world.size == 1 and _is_short(recipe, world)
+        recipe = replace(recipe, passes=replace(recipe.passes, graphs=graphs))
     return recipe, measured
 
 
-def _step_seconds(recipe: Recipe, world: World) -> float:
-    """What a micro-batch would take at half of what the device does at most; heads and tables left out."""
+def _is_short(recipe: Recipe, world: World) -> bool:
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    flops = flops_per_token(model, length=recipe.packing.length, asked={}) * _places(recipe, world)
-    return 2 * flops / measure_peak(world.device, torch.bfloat16)
+    peak = measure_peak(world.device, torch.bfloat16)
+    return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
 
 
 def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
