@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,17 @@ from command_line import call
 from finetuning_world import QUICK, tiny_model, tuning_of
 
 from bertsmith import config
+from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError, DataError
+from bertsmith.finetuning import work
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
 from bertsmith.finetuning.tuning import make_tuning
 from bertsmith.finetuning.work import build_task, finetune, open_with_head, prepare
+from bertsmith.model import Model
+from bertsmith.objectives import classify
 from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.train.passes import Settings
 from bertsmith.train.world import World
 from bertsmith.types import NOT_ASKED
 from bertsmith.weights.model_folder import open_model
@@ -165,3 +171,26 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("peak", "passes", "replays", "expected"),
+    [
+        (1e15, Settings(), True, True),
+        (1e6, Settings(), True, False),  # steps are long
+        (1e15, Settings(), False, False),
+        (1e15, Settings(graphs=True), False, False),
+        (1e15, Settings(compile=False), True, False),
+        (1e6, Settings(graphs=True), True, True),
+        (1e15, Settings(graphs=False), True, False),
+    ],
+)
+def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes(
+    peak: float, passes: Settings, replays: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "measure_peak", lambda *given: peak)
+    model = Model.build(bert.Config.size("tiny", vocabulary_size=30), [classify.Config(labels=("a", "b"))])
+    here = SimpleNamespace(world=World(device=torch.device("cuda")), shape=(4, 8, 1), length=64)
+    assert work._with_graphs(passes, model, here, replays=replays).graphs is expected
+    here.world = World()
+    assert work._with_graphs(passes, model, here, replays=replays).graphs is False

@@ -333,12 +333,33 @@ def test_on_cuda_a_measurement_settles_the_precision(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
+    monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
     found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.passes.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
     assert choices.settled(recipe("passes.precision=fp32"), tmp_path, World())[0].passes.precision == "fp32"
     assert choices.settled(recipe(), tmp_path, World())[0].passes.precision == "auto"  # on a CPU
+
+
+@pytest.mark.parametrize(
+    ("peak", "words", "size", "expected"),
+    [
+        (1e15, [], 1, True),
+        (1e6, [], 1, False),  # steps are long
+        (1e15, ["passes.compile=false"], 1, False),
+        (1e15, [], 2, False),
+        (1e15, ["passes.graphs=false"], 1, False),
+        (1e6, ["passes.graphs=true"], 1, True),
+    ],
+)
+def test_on_cuda_short_steps_are_replayed(
+    peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "measure_peak", lambda *given: peak)
+    asked, world = recipe("passes.precision=bf16", *words), World(size=size, device=torch.device("cuda"))
+    assert choices.settled(asked, tmp_path, world)[0].passes.graphs is expected
+    assert choices.settled(recipe(), tmp_path, World())[0].passes.graphs == "auto"  # on a CPU
 
 
 def test_batches_from_other_processes_are_the_same_and_outlive_them(

@@ -16,6 +16,7 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.words import Words
 
 THERE_AND_BACK = 6  # for each weight of a matrix: 2 forward, 4 backward
+SHORT = 0.03  # seconds: of shorter steps a GPU would wait for what the host hands it
 
 
 def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) -> float:
@@ -30,6 +31,11 @@ def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) ->
         table = model.encoder.table.numel() if isinstance(objective, Words) else 0
         found += sum(_every_token(part, length) for part in everywhere) + (own + table) * asked.get(objective.name, 0.0)
     return THERE_AND_BACK * found
+
+
+def is_short(model: Model, *, places: int, length: int, peak: float) -> bool:
+    """Whether a step over so many places is short at half of the peak (FLOP/s); heads and tables are left out."""
+    return 2 * flops_per_token(model, length=length, asked={}) * places < SHORT * peak
 
 
 def _every_token(part: nn.Module, length: int) -> int:

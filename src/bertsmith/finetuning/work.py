@@ -13,7 +13,7 @@ import torch
 
 from bertsmith import config
 from bertsmith.devices import choose_device, measure_peak
-from bertsmith.effort import flops_per_token
+from bertsmith.effort import flops_per_token, is_short
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning.answering import predict
@@ -24,6 +24,7 @@ from bertsmith.loop import Evaluation, Run, as_begun, drive, memory_advice
 from bertsmith.model import Model
 from bertsmith.tasks.task import Asked, Example, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.train.passes import Settings
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
 from bertsmith.train.world import join
@@ -117,7 +118,7 @@ def finetune(
             feeder,
             plan=tuning.plan(len(ready.train)),
             optimizer=tuning.optimizer,
-            settings=tuning.passes,
+            settings=_with_graphs(tuning.passes, model, feeder, replays=stand_in is None),
             world=world,
             stopper=stopper,
             seed=tuning.seed,
@@ -126,6 +127,19 @@ def finetune(
         with memory_advice(tuning.micro_rows or tuning.rows // world.size, "examples"):
             found = drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
         return {"task": tuning.name, "main": task.main, **found}
+
+
+def _with_graphs(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: bool) -> Settings:
+    """The settings with the use of CUDA graphs chosen: where steps are short, and nowhere unless a step `replays`."""
+    world = feeder.world
+    if world.device.type != "cuda" or not replays:  # what stands in for an encoder may look things up on the host
+        return replace(passes, graphs=False)
+    if passes.graphs != config.AUTO:
+        return passes
+    assert feeder.shape is not None
+    places, peak = feeder.shape[0] * feeder.length, measure_peak(world.device, torch.bfloat16)
+    compiled = passes.compile is not False and world.size == 1
+    return replace(passes, graphs=compiled and is_short(model, places=places, length=feeder.length, peak=peak))
 
 
 @dataclass

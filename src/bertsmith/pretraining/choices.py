@@ -11,7 +11,8 @@ import torch
 
 from bertsmith import config
 from bertsmith.ceilings import median_seconds
-from bertsmith.devices import has_eight_bits
+from bertsmith.devices import has_eight_bits, measure_peak
+from bertsmith.effort import is_short
 from bertsmith.loop import as_begun
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
@@ -21,10 +22,26 @@ from bertsmith.train.world import World
 
 
 def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with its precision chosen, and what was measured for it.
+    """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
+    recipe, measured = _with_precision(recipe, folder, world)
+    if recipe.passes.graphs == config.AUTO and world.device.type == "cuda":
+        graphs = recipe.passes.compile is not False and world.size == 1 and _is_short(recipe, world)
+        recipe = replace(recipe, passes=replace(recipe.passes, graphs=graphs))
+    return recipe, measured
 
-    On CUDA that is eight bits where these are faster, else bfloat16: the first rank measures. Runs that must be the
-    same bit for bit are not left to a measurement, nor are those that take no compiled steps or share out weights.
+
+def _is_short(recipe: Recipe, world: World) -> bool:
+    with torch.device("meta"):
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    peak = measure_peak(world.device, torch.bfloat16)
+    return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
+
+
+def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """On CUDA eight bits where these are faster, else bfloat16: the first rank measures.
+
+    Runs that must be the same bit for bit are not left to a measurement, nor are those that take no compiled steps or
+    share out weights.
     """
     recipe = as_begun(recipe, folder)
     if recipe.passes.precision != config.AUTO or world.device.type != "cuda":

@@ -52,9 +52,7 @@ class Settings:
     )
     clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
     compile: bool | None = None  # on CUDA where not said
-    graphs: bool = (
-        False  # replay whole steps as CUDA graphs: for small ones, whose kernels are handed over slower than computed
-    )
+    graphs: bool | Literal["auto"] = "auto"  # replay whole steps as CUDA graphs; auto: those that are short
     deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
     recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
     shard: bool = False  # weights, gradients and moments split over the ranks (FSDP2): for what does not fit one device
@@ -95,7 +93,7 @@ class Passes:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
             self.holding = Whole(module, world, compiles=compiles)
-        self.replays = settings.graphs and compiles and device == "cuda" and world.size == 1
+        self.replays = settings.graphs is True and compiles and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
