@@ -14,6 +14,7 @@ import pytest
 import torch
 from finetuning_world import COLOURS, METALS
 from studies.study_world import mrpc
+from threads import threads
 
 from bertsmith import run
 from bertsmith.finetuning import work as finetuning
@@ -33,10 +34,8 @@ FAMILIES = ("roberta", "albert", "electra")
 @pytest.fixture(scope="module", autouse=True)
 def bench_on_the_path() -> Iterator[None]:
     sys.path.insert(0, str(BENCH))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
     sys.path.remove(str(BENCH))
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_line import call
 from finetuning_world import QUICK, tiny_model, tuning_of
+from threads import threads
 
 from bertsmith import config
 from bertsmith.encoders import bert
@@ -37,10 +38,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        yield
 
 
 CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}

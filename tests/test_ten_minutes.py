@@ -22,6 +22,7 @@ import pytest
 import torch
 from finetuning_world import COLOURS, METALS, tiny_model, tuning_of
 from studies.study_world import mrpc
+from threads import threads
 
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import Stopped
@@ -46,10 +47,8 @@ JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 @pytest.fixture(scope="module", autouse=True)
 def bench_on_the_path() -> Iterator[None]:
     sys.path.insert(0, str(ROOT))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
     sys.path.remove(str(ROOT))
 
 

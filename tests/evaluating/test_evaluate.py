@@ -13,6 +13,7 @@ import pytest
 import torch
 from command_line import call
 from finetuning_world import made_up, tiny_model, tuning_of, write
+from threads import threads
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluating import answering, evaluate
@@ -28,10 +29,8 @@ KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
 from faults import broken_disks
 from faults.checkpoint_crashes import (
     kills,
@@ -24,6 +23,7 @@ from faults.checkpoint_crashes import (
 )
 from faults.checkpoint_damage import flips, truncations
 from faults.shard_world import Outcome
+from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.train import checkpoint, checkpoints
@@ -35,10 +35,8 @@ from bertsmith.train.state import State
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Runs are the same bit for bit only with as many threads; and so small ones are faster with one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads(1):
+        yield
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from command_line import Done, call
+from threads import threads
 
 from bertsmith.train.log import last_of_each_step, read_events
 
@@ -30,17 +30,6 @@ SMALL = [
     "evaluate_every=8",
     "evaluate_rows=16",
 ]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums over one and over two threads differ in their last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def gone_well(*words: object) -> Done:
@@ -89,7 +78,7 @@ def road_of(
     base: Path, recipe: str, *settings: str, tokenizer: list[object], line: str = LINE, between: str = "\n"
 ) -> Iterator[Path]:
     """Text, tokenizer, shards and a pre-training run in one folder; what is done with them is done in one thread."""
-    with one_thread():
+    with threads(1):
         make_shards(base, write_text(base, line, between=between), *tokenizer)
         pretrain(base, "run", recipe, *settings)
         yield base

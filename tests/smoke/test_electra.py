@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from smoke.smoke_world import done, gone_well, one_thread, steps, write_text
+from smoke.smoke_world import done, gone_well, steps, write_text
+from threads import threads
 
 from bertsmith.train.log import read_events
 from bertsmith.weights.model_folder import open_model
@@ -42,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Text, shards, and a whole run."""
     base = tmp_path_factory.mktemp("electra")
     alone = ["--workers", 1, "-q"]
-    with one_thread():
+    with threads(1):
         text = write_text(base, documents=60, sentences=6, words=7)
         gone_well("tokenizer", "train", text, "-o", base / "t", "--vocab-size", 90, *alone)
         gone_well("prepare", text, "-t", base / "t", "-o", base / "shards", "--held-out", 0.1, *alone)

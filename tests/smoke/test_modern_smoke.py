@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smoke.smoke_world import SMALL, done, make_shards, one_thread, pretrain, steps, write_text
+from smoke.smoke_world import SMALL, done, make_shards, pretrain, steps, write_text
+from threads import threads
 
 from bertsmith import load
 
@@ -21,7 +22,7 @@ AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segments
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Text, tokenizer, shards and a pre-training run in one folder."""
     base = tmp_path_factory.mktemp("modern")
-    with one_thread():
+    with threads(1):
         make_shards(base, write_text(base), "--vocab-size", 90)
         pretrained(base, "run", "modern/small")
         yield base

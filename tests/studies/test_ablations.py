@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_line import call
 from studies.study_world import METALS, model_folder, mrpc, tokenizer_of
+from threads import threads
 
 from bertsmith import recipes
 from bertsmith.errors import ConfigError, DataError
@@ -39,10 +40,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 def conll(folder: Path) -> Path:

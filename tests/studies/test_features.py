@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_line import call
 from studies.study_world import model_folder, tag_files, tokenizer_of
+from threads import threads
 
 from bertsmith.errors import ConfigError
 from bertsmith.finetuning import work
@@ -45,10 +46,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 def words(model: Path, folder: Path, *more: object) -> list[object]:
