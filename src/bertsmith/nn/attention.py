@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -161,9 +161,9 @@ class Attention(nn.Module):
         return self.output(seen_TD), probabilities_BHLL
 
     def _in_eight_bits(self, x_TD: Tensor, sight: Sight) -> Tensor:
-        """What each place sees [T, H, K], of a matrix that attends itself: see `float8.Float8Qkv`."""
-        dropout = self.dropout if self.training else 0.0
-        seen_THK: Tensor = self.qkv.attend(x_TD, sight.reach, heads=self.heads, dropout=dropout, causal=sight.causal)  # type: ignore[operator]
+        """What each place sees in training [T, H, K], of a matrix that attends itself: see `float8.Float8Qkv`."""
+        how: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": sight.causal}
+        seen_THK: Tensor = self.qkv.attend(x_TD, sight.reach, **how)  # type: ignore[operator]
         return seen_THK
 
 
