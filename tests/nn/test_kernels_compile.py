@@ -25,8 +25,8 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
     "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
     "forward": (
         "attention_kernels",
-        "bf16 i32 i32 i32 bf16 fp32",
-        {**HEADS, "M": 128, "N": 64, "EVEN": False},
+        "bf16 i32 i32 i32 bf16 fp32 fp8e4nv",
+        {**HEADS, "M": 128, "N": 64, "eight": 8.0, "most8": 448.0, "EVEN": False, "EIGHT": True},
     ),
     "backward": (
         "attention_kernels",

@@ -18,8 +18,8 @@ from bertsmith.nn import gelu_kernels as kernels
 FORWARD = {"N": 4096, "num_warps": 8}
 BACKWARD = {"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}
 # in eight bits, where tiles are also written turned
-FORWARD_EIGHT = {"M": 128, "N": 64, "num_warps": 8}
-BACKWARD_EIGHT = {"M": 128, "N": 64, "TURNS": 2, "num_warps": 8}
+FORWARD_EIGHT = {"M": 64, "N": 128, "num_warps": 4}
+BACKWARD_EIGHT = {"M": 128, "N": 64, "TURNS": 1, "num_warps": 4}
 TURN = {"M": 128, "N": 64, "num_warps": 4}
 MULTIPLE = 16  # of places in what is turned
 
