@@ -60,6 +60,21 @@ def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int]) -> None:
     assert torch.allclose(sums_back.sum(0), sums.sum(0), rtol=1e-4, atol=1e-2)
 
 
+def test_what_is_too_large_for_eight_bits_is_held_and_what_is_no_number_stays_none() -> None:
+    from bertsmith.nn import fused_gelu
+
+    x = torch.full((64, 64), 1e4, device="cuda")
+    x[0, 0] = torch.nan
+    back = torch.tensor([[1e9], [-1e9]], device="cuda").repeat(32, 64)
+    for small, most in (
+        (fused_gelu.gelu_eight(x, 8.0)[0], 448.0),
+        (fused_gelu.gelu_eight_back(back, x, 16.0)[0], 57344.0),
+    ):
+        found = small.float()
+        assert found[0, 0].isnan()
+        assert found[2:].abs().eq(most).all()
+
+
 def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled() -> None:
     torch.manual_seed(0)
     half = Float8FeedForward(FeedForward(width=768, inner=3072, style=Style())).cuda().train()

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ def on_gpu() -> World:
     return World(device=torch.device("cuda"))
 
 
-def bert(*, dropout: float = 0.0, settings: Settings = EAGER, world: World | None = None) -> Trainer:
+def bert(
+    *, dropout: float = 0.0, settings: Settings = EAGER, world: World | None = None, plan: Plan = LEVEL
+) -> Trainer:
     model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    how: dict[str, Any] = {"plan": LEVEL, "optimizer": reference.Config(), "settings": settings}
+    how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "settings": settings}
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
 
@@ -72,8 +75,10 @@ def test_the_numbers_are_the_cpus() -> None:
 
 
 def test_compiled_half_precision_is_the_default_and_near() -> None:
-    for step, other in zip(bert(settings=Settings()), bert(), strict=True):
-        assert step.loss == pytest.approx(other.loss, rel=3e-2)
+    """At a rate where rounding is not what decides: at 1e-2 losses in half precision are up to 5 % off on a CPU too."""
+    plan = replace(LEVEL, rate=3e-3)
+    for step, other in zip(bert(settings=Settings(), plan=plan), bert(plan=plan), strict=True):
+        assert step.loss == pytest.approx(other.loss, rel=1e-2)
 
 
 def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
@@ -92,7 +97,7 @@ def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
 def short(*, graphs: bool, dropout: float = 0.1, plan: Plan = LEVEL) -> Trainer:
     model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
     how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "settings": Settings(graphs=graphs)}
-    return Trainer(model, bert_feed(8, rows=16), world=on_gpu(), **how)
+    return Trainer(model, bert_feed(16, rows=16), world=on_gpu(), **how)
 
 
 def test_replayed_steps_are_those_that_are_not(tmp_path: Path) -> None:

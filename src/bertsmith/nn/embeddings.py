@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from bertsmith.nn.dropout import Dropout
@@ -40,16 +39,6 @@ class Embeddings(nn.Module):
         if self.positions is not None:
             sum_TE = sum_TE + self.positions(positions_T + self.first_position if self.first_position else positions_T)
         if self.segments is not None:
-            sum_TE = sum_TE + _of_two(self.segments, segments_T)
+            sum_TE = sum_TE + self.segments(segments_T)
         embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
         return embedded_TE
-
-
-def _of_two(table: nn.Embedding, index_T: Tensor) -> Tensor:
-    """Rows of a table [T, E]; compiled for CUDA, of two rows by a choice: else all places would add to the same row."""
-    found_TE: Tensor
-    if table.num_embeddings == 2 and index_T.is_cuda and torch.compiler.is_compiling():
-        found_TE = torch.where(index_T[:, None] == 0, table.weight[0], table.weight[1])
-    else:
-        found_TE = table(index_T)
-    return found_TE

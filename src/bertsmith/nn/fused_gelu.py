@@ -46,8 +46,7 @@ def gelu_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     small, tiles = torch.empty_like(x, dtype=torch.float8_e4m3fn), FORWARD_EIGHT
     turned = _turned(small)
     wrap_triton(kernels.gelu_eight)[_grid(x, tiles)](
-        x, small, turned, x.shape[0], turned.shape[1], scale=scale, most=torch.finfo(small.dtype).max,
-        F=x.shape[1], EVEN=_even(x, tiles), **tiles,
+        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, tiles), **tiles,
     )  # fmt: skip
     return small, turned
 
@@ -58,8 +57,8 @@ def gelu_eight_back(back: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Tens
     small, tiles = torch.empty_like(x, dtype=torch.float8_e5m2), BACKWARD_EIGHT
     turned, sums = _turned(small), _sums(x, tiles)
     wrap_triton(kernels.gelu_eight_back)[_grid(x, tiles)](
-        back, x, small, turned, sums, x.shape[0], turned.shape[1], scale=scale, most=torch.finfo(small.dtype).max,
-        F=x.shape[1], EVEN=_even(x, tiles), **tiles,
+        back, x, small, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
+        EVEN=_even(x, tiles), **tiles,
     )  # fmt: skip
     return small, turned, sums
 

@@ -1,7 +1,8 @@
 """GELU as Triton kernels: what the matrices around it want in eight bits, and its column sums, in the same pass.
 
 In eight bits everything is written twice, as it is and turned: products want what they add up side by side, which is a
-row where activations go on and a column where weights get their gradients. See `activations.QuickGelu` for the numbers.
+row where activations go on and a column where weights get their gradients. The instruction that casts holds what is too
+large at the end of the scale, and leaves no number none. See `activations.QuickGelu` for the numbers.
 T places, W the next multiple of 16 (what is turned ends in zeros), F inner width, tiles of M places and N columns.
 """
 
@@ -36,12 +37,6 @@ def _slope(back, x):
     above, falling = _tails(x)
     share = tl.where(x > 0, 1 - 0.5 * above, 0.5 * above)
     return back * (share + 0.3989422804014327 * x * falling)
-
-
-@triton.jit
-def _eight(values, scale: tl.constexpr, most: tl.constexpr, kind: tl.constexpr):
-    """Values times the scale in eight bits, held at the end of what these can say."""
-    return tl.minimum(tl.maximum(values * scale, -most), most).to(kind)
 
 
 @triton.jit
@@ -84,7 +79,7 @@ def gelu_back(
 
 @triton.jit
 def gelu_eight(
-    x, small, turned, T, W, scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    x, small, turned, T, W, scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
     """GELU of M places and N columns in eight bits, and that turned."""
@@ -94,7 +89,7 @@ def gelu_eight(
     at = places.to(tl.int64)[:, None] * F + columns[None, :]
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
     value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
-    found = _eight(_gelu(value), scale, most, small.dtype.element_ty)
+    found = (_gelu(value) * scale).to(small.dtype.element_ty)
     tl.store(small + at, found, mask=inside)
     tl.debug_barrier()  # read again: the compiler would rather compute GELU twice than turn what it has
     found = tl.load(small + at, mask=inside, other=None if EVEN else 0.0)
@@ -104,7 +99,7 @@ def gelu_eight(
 @triton.jit
 def gelu_eight_back(
     back, x, small, turned, sums, T, W,
-    scale: tl.constexpr, most: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
+    scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradient at M places TURNS times in eight bits, that turned, and its sum over them in each of N columns."""
@@ -120,7 +115,7 @@ def gelu_eight_back(
         coming = tl.load(back + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
         found = _slope(coming, value)
         total += found
-        eight = _eight(found, scale, most, small.dtype.element_ty)
+        eight = (found * scale).to(small.dtype.element_ty)
         tl.store(small + at, eight, mask=inside)
         _store_turned(turned, eight, places, columns, W, F, EVEN)
     tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)

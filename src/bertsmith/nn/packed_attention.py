@@ -57,7 +57,7 @@ def _go_forth(
     grid = (triton.cdiv(places, tiles["M"]) * heads,)
     wrap_triton(kernels.forward)[grid](
         qkv, begin, end, seed, out, lse, out if small is None else small, **_numbers_of(qkv, dropout),
-        scale=width**-0.5 * kernels.LOG2_E.value, eight=eight, most8=torch.finfo(torch.float8_e4m3fn).max,
+        scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
         H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), EIGHT=small is not None,
         **tiles,
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _go_back_to(
     wrap_triton(kernels.backward)[grid](
         qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
         **_numbers_of(qkv, dropout), down=1 - dropout, scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
-        most8=torch.finfo(gradient.dtype).max, H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
+        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
         EVEN=_even(places, BACKWARD), EIGHT=more is not None, **BACKWARD,
     )  # fmt: skip
 

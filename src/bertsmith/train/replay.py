@@ -1,4 +1,4 @@
-"""Whole steps replayed as CUDA graphs: for models so small that handing over kernels takes longer than computing them.
+"""Whole steps replayed as CUDA graphs: most for models so small that handing over kernels takes longer than they do.
 
 A step of a new shape is computed as usual a few times, then recorded once: batch, rates and what the host has to tell
 lie in tensors that stay where they are, and every later step of that shape fills them and is one call.
