@@ -1,14 +1,15 @@
 """Does the fast path learn as the plain one does? The same recipe on the same rows in the same order, by several ways.
 
     python bench/loss_curves.py SHARDS [--recipe bert/small] [--steps 2000] [--ways fast plain-bf16 plain-fp32 fp8]
-        [--seeds 3] [--dropout 0] [--set SETTING=VALUE]... [--stretch 50] [--no-compile] [-o DIR]
+        [--seeds 3 [--from 0]] [--dropout 0] [--set SETTING=VALUE]... [--stretch 50] [--no-compile] [-o DIR]
     python bench/loss_curves.py --judge DIR
 
 `fast` is what users run: compiled, with our kernels, whether or not another one is faster here; `graphs` and `fp8` are
-it with CUDA graphs and with fp8. A plain way is not compiled and takes torch's own attention with a mask, F.gelu and
-F.dropout, in bf16 or in fp32. Rows, model, masks, optimiser and plan are the same for all. A seed gives new weights and
-dropout, never other rows or masks; ways with equal seeds begin with equal weights. The plan is the recipe's over so
-many steps, a tenth of them warm-up, at rate 5e-4, so that much is learnt; `--set` has the last word.
+it with CUDA graphs and with fp8, `fp8-graphs` with both. A plain way is not compiled and takes torch's own attention
+with a mask, F.gelu and F.dropout, in bf16 or in fp32. Rows, model, masks, optimiser and plan are the same for all. A
+seed gives new weights and dropout, never other rows or masks; ways with equal seeds begin with equal weights. The plan
+is the recipe's over so many steps, a tenth of them warm-up, at rate 5e-4, so that much is learnt; `--set` has the last
+word.
 
 How it is judged: curves are means over stretches of 50 steps. The difference of a way is the mean over seeds of its
 curve minus the plain one of equal seed. The noise is the standard deviation over the seeds of the plain way at the same
@@ -60,6 +61,7 @@ WAYS = {
     "fast": ("compile=true", "graphs=false"),
     "graphs": ("compile=true", "graphs=true"),
     "fp8": ("compile=true", "graphs=false", "precision=fp8"),
+    "fp8-graphs": ("compile=true", "graphs=true", "precision=fp8"),
     "plain-bf16": ("compile=false", "graphs=false", "precision=bf16"),
     "plain-fp32": ("compile=false", "graphs=false", "precision=fp32"),
 }
@@ -132,7 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipe", default="bert/small")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["fast", "plain-bf16", "plain-fp32"])
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="the first of them")
     parser.add_argument("--dropout", type=float, default=0.0, help="of blocks and of attention")
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of the recipe")
     parser.add_argument("--stretch", type=int, default=50, help="steps whose losses make one point")
@@ -152,7 +155,7 @@ def run(options: argparse.Namespace) -> list[Curve]:
     changes += [f"encoder.dropout={options.dropout}", f"encoder.attention_dropout={options.dropout}", *options.set]
     recipe = data.complete(with_overrides(recipes.find(options.recipe), changes))
     curves = []
-    for seed in range(options.seeds):  # a call that is cut short leaves whole pairs
+    for seed in range(options.first, options.first + options.seeds):  # a call that is cut short leaves whole pairs
         for way in options.ways:
             passes = [f"passes.{setting}" for setting in WAYS[way]]
             passes += ["passes.compile=false"] if options.no_compile else []

@@ -117,6 +117,13 @@ def test_callers_answer_from_processes_of_their_own(callers: Callers) -> None:
     assert os.getpid() not in {process for _, process in found}
 
 
+def test_callers_that_another_thread_closed_are_gone(callers: Callers) -> None:
+    callers.close()
+    for _ in range(3):
+        with pytest.raises(CallerDied):
+            callers("take", 0)
+
+
 def test_callers_raise_what_the_function_raises_and_go_on(callers: Callers) -> None:
     for _ in range(3):
         with pytest.raises(DataError, match="there is no thing 7"):

@@ -178,13 +178,14 @@ class Callers:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """What the function gives, or raises, by the first process that has nothing to do."""
+        question = pickle.dumps((given, named), protocol=5)
         process = self._idle.get()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            _write(process.stdin, pickle.dumps((given, named), protocol=5))
+            _write(process.stdin, question)
             answer = _read(process.stdout)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # gone, or closed by another thread that found one gone
             raise CallerDied from error
         finally:
             self._idle.put(process)
