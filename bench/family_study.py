@@ -6,8 +6,9 @@
 
 Every stage goes on where it was stopped when the same command is given again, and does nothing twice: a call may be
 cut short, `timeout -s TERM 570 python …`, and `pretrain` and `tasks` may name one member or one task at a time. Minutes
-are those of learning, over all calls; compiling is not counted. `bert+fresh` among the names of `tasks` begins with
-random weights in that shape.
+are those of learning, over all calls; compiling is not counted. Several calls that name the same file with `--turn`
+(`python -m bench.family_study pretrain bert --turn FILE …`) compile at the same time and learn one after the other.
+`bert+fresh` among the names of `tasks` begins with random weights in that shape.
 
 All four have 4 layers of 512 (ALBERT's are one layer, ALBERT's and ELECTRA's tables have a width of 128, ELECTRA's
 generator is a quarter as wide) and read the same shards in rows of 128, 512 rows a step, each in its own packing and
@@ -22,7 +23,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--minutes", type=float, default=5.0, help="of learning, each")
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--set", action="append", default=[], metavar="[NAME:]SETTING=VALUE")
+    one.add_argument("--turn", type=Path, metavar="FILE", help="learn when no other call does that names it")
     _add_common(one)
     one = stages.add_parser("tasks", help="fine-tune members whose pre-training is finished")
     one.set_defaults(stage=tune_members)
@@ -140,8 +143,33 @@ def pretrain_members(options: argparse.Namespace) -> None:
             print(f"{name} is finished", flush=True)
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
-        found = pretrain(recipe, options.data, options.output / name, device=options.device, quiet=options.quiet)
+        with in_turn(options.turn):
+            found = pretrain(recipe, options.data, options.output / name, device=options.device, quiet=options.quiet)
         print(f"{name}: {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:.1f} s", flush=True)
+
+
+@contextmanager
+def in_turn(file: Path | None) -> Iterator[None]:
+    """A run whose steps are compiled waits for the lock on the file after its first one, before its minutes begin."""
+    if file is None:
+        yield
+        return
+    from bench.ten_minutes.clock import Turn
+    from bertsmith.train.trainer import Trainer
+
+    before = Trainer._warm_up
+
+    def wait(trainer: Trainer) -> None:
+        if trainer.passes.compiles and not trainer._warm:
+            turn.take(lambda: trainer.stopper.asked)
+        before(trainer)
+
+    with closing(Turn(file)) as turn:
+        Trainer._warm_up = wait  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Trainer._warm_up = before  # type: ignore[method-assign]
 
 
 def tune_members(options: argparse.Namespace) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import random
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,6 +152,31 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
     assert "masked_lm" in rows[2][6]
     assert "replaced_token" in rows[5][6]
     assert sum("finished" in line for line in lines) == 4
+
+
+def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> None:
+    from bench.family_study import in_turn
+
+    file, before = tmp_path / "turn", Trainer._warm_up
+    run: Any = SimpleNamespace(
+        passes=SimpleNamespace(compiles=True),
+        world=SimpleNamespace(device=torch.device("cpu")),
+        stopper=SimpleNamespace(asked=False),
+        _warm=False,
+        _clock=time.monotonic,
+    )
+    with file.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        began = time.monotonic()
+        threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with in_turn(file):
+            Trainer._warm_up(run)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert run._began - began >= 0.3
+    assert run._warm
+    assert Trainer._warm_up is before
 
 
 @pytest.mark.slow
