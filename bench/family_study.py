@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -143,33 +143,31 @@ def pretrain_members(options: argparse.Namespace) -> None:
             print(f"{name} is finished", flush=True)
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
-        with in_turn(options.turn):
-            found = pretrain(recipe, options.data, options.output / name, device=options.device, quiet=options.quiet)
+        with patient(options.turn) as made:
+            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "made": made}
+            found = pretrain(recipe, options.data, options.output / name, **how)
         print(f"{name}: {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:.1f} s", flush=True)
 
 
 @contextmanager
-def in_turn(file: Path | None) -> Iterator[None]:
-    """A run whose steps are compiled waits for the lock on the file after its first one, before its minutes begin."""
-    if file is None:
-        yield
-        return
-    from bench.ten_minutes.clock import Turn
+def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
+    """What makes trainers that wait for the lock on the file after their first compiled step, before minutes begin."""
     from bertsmith.train.trainer import Trainer
 
-    before = Trainer._warm_up
-
-    def wait(trainer: Trainer) -> None:
-        if trainer.passes.compiles and not trainer._warm:
-            turn.take(lambda: trainer.stopper.asked)
-        before(trainer)
+    if file is None:
+        yield Trainer
+        return
+    from bench.ten_minutes.clock import Turn
 
     with closing(Turn(file)) as turn:
-        Trainer._warm_up = wait  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            Trainer._warm_up = before  # type: ignore[method-assign]
+
+        class Patient(Trainer):
+            def _warm_up(self) -> None:
+                if self.passes.compiles and not self._warm:
+                    turn.take(lambda: self.stopper.asked)
+                super()._warm_up()
+
+        yield Patient
 
 
 def tune_members(options: argparse.Namespace) -> None:

@@ -4,12 +4,11 @@
         [--seeds 3 [--from 0]] [--dropout 0] [--set SETTING=VALUE]... [--stretch 50] [--no-compile] [-o DIR]
     python bench/loss_curves.py --judge DIR
 
-`fast` is what users run: compiled, with our kernels, whether or not another one is faster here; `graphs` and `fp8` are
-it with CUDA graphs and with fp8, `fp8-graphs` with both. A plain way is not compiled and takes torch's own attention
-with a mask, F.gelu and F.dropout, in bf16 or in fp32. Rows, model, masks, optimiser and plan are the same for all. A
-seed gives new weights and dropout, never other rows or masks; ways with equal seeds begin with equal weights. The plan
-is the recipe's over so many steps, a tenth of them warm-up, at rate 5e-4, so that much is learnt; `--set` has the last
-word.
+`fast` is what users run: compiled, by our kernels, even where others are faster; `graphs` and `fp8` add CUDA graphs and
+fp8, `fp8-graphs` both. A plain way is not compiled and takes torch's own attention with a mask, F.gelu and F.dropout.
+Rows, model, masks, optimiser and plan are the same for all. A seed gives new weights and dropout, never other rows or
+masks; ways with equal seeds begin with equal weights. The plan is the recipe's over so many steps, a tenth of them
+warm-up, at rate 5e-4, so that much is learnt; `--set` has the last word.
 
 How it is judged: curves are means over stretches of 50 steps. The difference of a way is the mean over seeds of its
 curve minus the plain one of equal seed. The noise is the standard deviation over the seeds of the plain way at the same

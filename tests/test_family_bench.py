@@ -155,28 +155,26 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> None:
-    from bench.family_study import in_turn
+    from family_study import patient
 
-    file, before = tmp_path / "turn", Trainer._warm_up
-    run: Any = SimpleNamespace(
-        passes=SimpleNamespace(compiles=True),
-        world=SimpleNamespace(device=torch.device("cpu")),
-        stopper=SimpleNamespace(asked=False),
-        _warm=False,
-        _clock=time.monotonic,
-    )
+    file = tmp_path / "turn"
     with file.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        began = time.monotonic()
-        threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
-        with in_turn(file):
-            Trainer._warm_up(run)
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert run._began - began >= 0.3
-    assert run._warm
-    assert Trainer._warm_up is before
+        for _ in range(2):  # one run after the other, in the same process
+            began = time.monotonic()
+            threading.Timer(0.3, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+            with patient(file) as made:
+                run = object.__new__(made)
+                run.passes, run.world = SimpleNamespace(compiles=True), SimpleNamespace(device=torch.device("cpu"))
+                run.stopper, run._warm, run._clock = SimpleNamespace(asked=False), False, time.monotonic
+                run._warm_up()
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert run._began - began >= 0.3
+            assert run._warm
+    with patient(None) as made:
+        assert made is Trainer
 
 
 @pytest.mark.slow

@@ -129,8 +129,9 @@ def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
     found.backward(gradient.bfloat16())
     assert 0.005 < off(found, expected.detach()) < 0.08
     assert 0.005 < off(again.grad, x.grad) < 0.1
-    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
-        assert off(ours.grad, theirs.grad) < 0.1  # two bits of fraction in one factor, three in the other
+    for (name, ours), theirs in zip(small.named_parameters(), plain.parameters(), strict=True):
+        # the first matrix meets eight bits twice on its way back: gradients of two bits of fraction, and what went in
+        assert off(ours.grad, theirs.grad) < (0.09 if name == "expand.weight" else 0.08)
         assert ours.grad.dtype == torch.float32
     assert off(small.contract.bias.grad, plain.contract.bias.grad) < 0.005
     assert torch.equal(small.eval()(x), plain(x))

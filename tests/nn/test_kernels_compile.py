@@ -14,12 +14,16 @@ HEADS = {"H": 12, "K": 64, "scale": 0.18, "up": 1 / 0.9, "dropped": 429496730, "
 NUMBERS = {"T": "i32", "W": "i32", "size": "i32"}
 KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of pointers in order, constants
     "gelu": ("gelu_kernels", "bf16 bf16", {"N": 4096}),
-    "gelu_back": ("gelu_kernels", "bf16 bf16 bf16 fp32", {"F": 768, "M": 8, "N": 128, "TURNS": 8, "EVEN": False}),
+    "gelu_back": (
+        "gelu_kernels",
+        "bf16 bf16 bf16 bf16 fp32",
+        {"F": 768, "M": 8, "N": 128, "TURNS": 8, "scale": 1.0, "EVEN": False, "EIGHT": False},
+    ),
     "gelu_eight": ("gelu_kernels", "bf16 fp8e4nv fp8e4nv", {**TILE, "scale": 8.0, "EVEN": False}),
-    "gelu_eight_back": (
+    "gelu_back in eight bits": (
         "gelu_kernels",
         "bf16 bf16 fp8e5 fp8e5 fp32",
-        {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False},
+        {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False, "EIGHT": True},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
     "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),

@@ -34,9 +34,7 @@ def _plain(x: Tensor) -> Tensor:
 @triton_op("bertsmith::gelu_back", mutates_args=())
 def _plain_back(back: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     gradient, sums = torch.empty_like(x), _sums(x, BACKWARD)
-    wrap_triton(kernels.gelu_back)[_grid(x, BACKWARD)](
-        back, x, gradient, sums, x.shape[0], F=x.shape[1], EVEN=_even(x, BACKWARD), **BACKWARD
-    )
+    _go_back_to(gradient, gradient, sums, back, x, 1.0, BACKWARD)
     return gradient, sums
 
 
@@ -44,7 +42,7 @@ def _plain_back(back: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def gelu_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """GELU times the scale in eight bits [T, F], and that turned [F, W]."""
     small, tiles = torch.empty_like(x, dtype=torch.float8_e4m3fn), FORWARD_EIGHT
-    turned = _turned(small)
+    turned = room_to_turn(small)
     wrap_triton(kernels.gelu_eight)[_grid(x, tiles)](
         x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, tiles), **tiles,
     )  # fmt: skip
@@ -54,26 +52,33 @@ def gelu_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 @triton_op("bertsmith::gelu_eight_back", mutates_args=())
 def gelu_eight_back(back: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient times the scale in eight bits [T, F], that turned [F, W], and its sums over parts of T [P, F]."""
-    small, tiles = torch.empty_like(x, dtype=torch.float8_e5m2), BACKWARD_EIGHT
-    turned, sums = _turned(small), _sums(x, tiles)
-    wrap_triton(kernels.gelu_eight_back)[_grid(x, tiles)](
-        back, x, small, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
-        EVEN=_even(x, tiles), **tiles,
-    )  # fmt: skip
+    small = torch.empty_like(x, dtype=torch.float8_e5m2)
+    turned, sums = room_to_turn(small), _sums(x, BACKWARD_EIGHT)
+    _go_back_to(small, turned, sums, back, x, scale, BACKWARD_EIGHT)
     return small, turned, sums
+
+
+def _go_back_to(
+    gradient: Tensor, turned: Tensor, sums: Tensor, back: Tensor, x: Tensor, scale: float, tiles: dict[str, int]
+) -> None:
+    wrap_triton(kernels.gelu_back)[_grid(x, tiles)](
+        back, x, gradient, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
+        EVEN=_even(x, tiles), EIGHT=gradient.dtype.itemsize == 1, **tiles,
+    )  # fmt: skip
 
 
 @triton_op("bertsmith::turn", mutates_args=())
 def turn(small: Tensor) -> Tensor:
     """Numbers in eight bits [T, F], turned [F, W]."""
-    turned = _turned(small)
+    turned = room_to_turn(small)
     wrap_triton(kernels.turn)[_grid(small, TURN)](
         small, turned, small.shape[0], turned.shape[1], F=small.shape[1], EVEN=_even(small, TURN), **TURN
     )
     return turned
 
 
-def _turned(small: Tensor) -> Tensor:
+def room_to_turn(small: Tensor) -> Tensor:
+    """Where numbers in eight bits [T, F] may lie turned [F, W]."""
     places, width = small.shape
     return small.new_empty(width, triton.cdiv(places, MULTIPLE) * MULTIPLE)
 

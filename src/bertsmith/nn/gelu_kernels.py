@@ -56,28 +56,6 @@ def gelu(x, y, size, N: tl.constexpr):
 
 
 @triton.jit
-def gelu_back(
-    back, x, gradient, sums, T, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
-    EVEN: tl.constexpr,
-):  # fmt: skip
-    """The gradient at M places TURNS times, and its sum over them in each of N columns."""
-    blocks: tl.constexpr = (F + N - 1) // N
-    part = tl.program_id(0) // blocks
-    columns = tl.program_id(0) % blocks * N + tl.arange(0, N)
-    total = tl.zeros([M, N], tl.float32)
-    for turn in range(TURNS):
-        places = (part * TURNS + turn) * M + tl.arange(0, M)
-        at = places.to(tl.int64)[:, None] * F + columns[None, :]
-        inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
-        value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
-        coming = tl.load(back + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
-        found = _slope(coming, value)
-        tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
-        total += found
-    tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)
-
-
-@triton.jit
 def gelu_eight(
     x, small, turned, T, W, scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     EVEN: tl.constexpr,
@@ -97,12 +75,12 @@ def gelu_eight(
 
 
 @triton.jit
-def gelu_eight_back(
-    back, x, small, turned, sums, T, W,
+def gelu_back(
+    back, x, gradient, turned, sums, T, W,
     scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient at M places TURNS times in eight bits, that turned, and its sum over them in each of N columns."""
+    """The gradient at M places TURNS times, and its sum over them in each of N columns; in eight bits turned too."""
     blocks: tl.constexpr = (F + N - 1) // N
     part = tl.program_id(0) // blocks
     columns = tl.program_id(0) % blocks * N + tl.arange(0, N)
@@ -115,9 +93,12 @@ def gelu_eight_back(
         coming = tl.load(back + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
         found = _slope(coming, value)
         total += found
-        eight = (found * scale).to(small.dtype.element_ty)
-        tl.store(small + at, eight, mask=inside)
-        _store_turned(turned, eight, places, columns, W, F, EVEN)
+        if EIGHT:
+            small = (found * scale).to(gradient.dtype.element_ty)
+            tl.store(gradient + at, small, mask=inside)
+            _store_turned(turned, small, places, columns, W, F, EVEN)
+        else:
+            tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
     tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import attention_kernels as kernels
+from bertsmith.nn.fused_gelu import room_to_turn
 
 # tiles of queries and keys: the fastest of 7 and 9 on an H200, at 512 and at 128 places, with and without dropout
 FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
@@ -21,7 +22,6 @@ WIDE = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}  # forward, for heads
 ROWS = 64  # of a tile of products
 LONGEST_ROW = 1024  # places, up to which the changes of all scores are kept on the way back
 MOST_KEPT = 2**30  # of them, at a time
-MULTIPLE = 16  # of places in what is turned: see `gelu_kernels`
 
 
 def _numbers_of(qkv: Tensor, dropout: float) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def attend_back_eight(
     places = qkv.shape[0]
     columns = qkv.numel() // places
     gradient = qkv.new_empty(places, columns, dtype=torch.float8_e5m2)
-    turned = gradient.new_empty(columns, triton.cdiv(places, MULTIPLE) * MULTIPLE)
+    turned = room_to_turn(gradient)
     sums = lse.new_empty(triton.cdiv(places, BACKWARD["N"]), columns)
     seen = qkv, begin, end, seed, out, lse
     _go_back_to(gradient, (turned, sums), back, seen, dropout, causal, row, scale)

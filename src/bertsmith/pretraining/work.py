@@ -42,11 +42,12 @@ def pretrain(
     quiet: bool = False,
     picture: bool = False,
     trackers: Sequence[str] = (),
+    made: Callable[..., Trainer] = Trainer,
 ) -> dict[str, Any]:
     """Trains until the plan is fulfilled and returns the last scores; goes on where an earlier call was stopped.
 
     `resume`: `auto`, `never`, or the path of a checkpoint. `picture`: curves while it runs, on a terminal. `trackers`:
-    tensorboard, wandb or mlflow, which hear every event that is logged.
+    tensorboard, wandb or mlflow, which hear every event that is logged. `made`: what makes the trainer.
     """
     opened = Data.open(data)
     recipe = opened.complete(recipe)
@@ -56,7 +57,7 @@ def pretrain(
         stopper = stack.enter_context(Stopper())
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(feeder.close)
-        trainer = make_trainer(recipe, opened, feeder, world, stopper)
+        trainer = make_trainer(recipe, opened, feeder, world, stopper, made)
         with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
             work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)
             return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
