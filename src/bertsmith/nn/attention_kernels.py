@@ -250,34 +250,6 @@ def _queries_of_row(
 
 
 @triton.jit
-def _queries_of_block(
-    gradient, turned, sums, qkv, begin, seed, back, lse, delta, mine, of_queries, places, low, high, plain, T, W, head,
-    once: tl.constexpr, dropped: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
-    H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
-    EVEN: tl.constexpr, EIGHT: tl.constexpr,
-):  # fmt: skip
-    """The gradients of the queries of a block, by all scores once more."""
-    q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
-    most = _numbers(lse + head * T, places, T, EVEN)
-    whole = down * _numbers(delta + head * T, places, T, EVEN)
-    first = tl.program_id(0) // H * N
-    dq = tl.zeros([N, K], tl.float32)
-    if plain and not CAUSAL:
-        dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
-            dropped, scale, H, K, M, False, False, DROPOUT, True,
-        )  # fmt: skip
-    else:
-        if CAUSAL:
-            high = tl.minimum(high, first + N)
-        dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
-            dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
-        )  # fmt: skip
-    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, H, K, EVEN, EIGHT)
-
-
-@triton.jit
 def backward(
     qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, kept, counts, T, W,
     dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
@@ -322,7 +294,20 @@ def backward(
                 gradient, turned, sums, qkv, begin, end, kept, block, T, W, head, once, eight, H, K, N, ROW, EIGHT
             )
     else:
-        _queries_of_block(
-            gradient, turned, sums, qkv, begin, seed, back, lse, delta, mine, of_queries, places, low, high, plain,
-            T, W, head, once, dropped, down, scale, eight, H, K, M, N, CAUSAL, DROPOUT, EVEN, EIGHT,
-        )  # fmt: skip
+        q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
+        most = _numbers(lse + head * T, places, T, EVEN)
+        whole = down * _numbers(delta + head * T, places, T, EVEN)
+        dq = tl.zeros([N, K], tl.float32)
+        if plain and not CAUSAL:
+            dq = _to_queries(
+                dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+                dropped, scale, H, K, M, False, False, DROPOUT, True,
+            )  # fmt: skip
+        else:
+            if CAUSAL:
+                high = tl.minimum(high, first + N)
+            dq = _to_queries(
+                dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+                dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
+            )  # fmt: skip
+        _leave(gradient, turned, sums, dq * once, places, T, W, block, 0, head, eight, H, K, EVEN, EIGHT)

@@ -72,7 +72,7 @@ def _attend_back(
     dropout: float, causal: bool, row: int,
 ) -> Tensor:  # fmt: skip
     gradient = torch.empty_like(qkv)
-    _go_back_to(gradient, None, back, (qkv, begin, end, seed, out, lse), dropout, causal, row, 1.0)
+    _go_back_to(gradient, None, back, qkv, begin, end, seed, out, lse, dropout, causal, row, 1.0)
     return gradient
 
 
@@ -87,17 +87,15 @@ def attend_back_eight(
     gradient = qkv.new_empty(places, columns, dtype=torch.float8_e5m2)
     turned = room_to_turn(gradient)
     sums = lse.new_empty(triton.cdiv(places, BACKWARD["N"]), columns)
-    seen = qkv, begin, end, seed, out, lse
-    _go_back_to(gradient, (turned, sums), back, seen, dropout, causal, row, scale)
+    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, seed, out, lse, dropout, causal, row, scale)
     return gradient, turned, sums
 
 
 def _go_back_to(
-    gradient: Tensor, more: tuple[Tensor, Tensor] | None, back: Tensor, seen: tuple[Tensor, ...], dropout: float,
-    causal: bool, row: int, eight: float,
+    gradient: Tensor, more: tuple[Tensor, Tensor] | None, back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor,
+    seed: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, row: int, eight: float,
 ) -> None:  # fmt: skip
     """Writes the gradient; with `more` in eight bits, turned and summed up too."""
-    qkv, begin, end, seed, out, lse = seen
     places, _, heads, width = qkv.shape
     delta = torch.empty_like(lse)
     turned, sums = more or (gradient, delta)
