@@ -33,13 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "left to right": {"bounds": [0, 23, 64, 75], "causal": True},
     "left to right with dropout": {"bounds": [0, 23, 64, 75], "causal": True, "dropout": 0.3},
     "wide heads": {"bounds": [0, 40, 64], "width": 32},
-    "rows": {"bounds": [0, 23, 32, 64, 96, 128], "row": 64},
-    "rows of one text, and with dropout": {"bounds": [0, 64, 128, 130, 192], "row": 64, "dropout": 0.1},
-    "one row": {"bounds": [0, 23, 96, 96], "row": 96},
-    "rows that are no tiles": {"bounds": [0, 48, 61, 96], "row": 48},
 }
 SEED, HEADS = 5, 2
-EIGHT = ("no whole tile at the end", "texts that fill tiles", "rows")
+EIGHT = ("no whole tile at the end", "texts that fill tiles")
 
 
 def mixed(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -61,9 +57,7 @@ def kept(places: int, dropout: float) -> Tensor:
     return torch.from_numpy(np.stack(found))
 
 
-def off(
-    bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width: int = 16, row: int = 0
-) -> dict[str, float]:
+def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width: int = 16) -> dict[str, float]:
     """How far what is seen and the gradients are from the reference's."""
     places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
     text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
@@ -72,7 +66,7 @@ def off(
     qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
     gradient = torch.randn(places, HEADS, width, generator=draw)
     torch.manual_seed(SEED)
-    found = packed_attention.attend(qkv, begin, end, dropout=dropout, causal=causal, row=row)
+    found = packed_attention.attend(qkv, begin, end, dropout=dropout, causal=causal)
     (ours,) = torch.autograd.grad(found, qkv, gradient)
     q, k, v = (part.transpose(0, 1).double() for part in qkv.unbind(1))
     seen = begin[:, None] == begin
@@ -104,16 +98,16 @@ def whole(kind: str) -> dict[str, float]:
     return {"seen": abs(ours - theirs), "gradient": (mine - right).abs().max().item()}
 
 
-def eight(bounds: list[int], *, width: int = 16, row: int = 0) -> dict[str, float]:
+def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     """How far gradients in eight bits are from those that are not: shares of bits, places, sums; and a whole layer."""
     places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
     text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
     reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw)
     back, seed = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
-    seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False, row)
-    exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False, 0).flatten(1)
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, row, 16.0)
+    seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False)
+    exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False).flatten(1)
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, 16.0)
     *again, cast = packed_attention.attend_forth_eight(qkv, *reach, seed, 0.0, False, 8.0)
     return {
         "seen": max((one - other).abs().max().item() for one, other in zip(seen, again, strict=True)),
@@ -152,7 +146,7 @@ def main() -> None:
     found |= {f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}
     forth = float8._forth
     float8._forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
-    in_eight = {name: eight(**CASES[name]) for name in EIGHT}
+    in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
     others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found()}
     print(json.dumps({"attention": found, "eight": in_eight, **others}))
 

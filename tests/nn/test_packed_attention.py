@@ -21,16 +21,12 @@ CASES = [
     "left to right",
     "left to right with dropout",
     "wide heads",
-    "rows",
-    "rows of one text, and with dropout",
-    "one row",
-    "rows that are no tiles",
     "a whole bert",
     "a whole modern",
 ]
 
 
-EIGHT = ["no whole tile at the end", "texts that fill tiles", "rows"]
+EIGHT = ["no whole tile at the end", "texts that fill tiles"]
 SHAPES = ["whole tiles", "rags", "fewer than a tile"]
 Off = dict[str, dict[str, float]]  # by case and what is compared
 

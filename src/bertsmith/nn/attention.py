@@ -162,7 +162,6 @@ class Attention(nn.Module):
     def _in_eight_bits(self, x_TD: Tensor, sight: Sight, places: Tensor | None) -> Tensor:
         """What each place sees [T or R, D], by matrices that cast: see `float8.Float8Qkv` and `Float8Output`."""
         how: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": sight.causal}
-        how["row"] = len(x_TD) // sight.rows
         seen_TD, seen8_TD = self.qkv.attend(x_TD, sight.reach, **how)  # type: ignore[operator]
         found_TD: Tensor
         if places is None:
@@ -176,8 +175,7 @@ def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:
     from bertsmith.nn.packed_attention import attend  # which needs triton
 
     assert sight.reach is not None
-    row = len(qkv_T3HK) // sight.rows
-    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal, row=row)
+    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal)
 
 
 def _by_rows(part_THK: Tensor, rows: int) -> Tensor:

@@ -3,14 +3,8 @@
 Queries, keys and values are read from where one matrix product left them [T, 3, H, K], and their gradients are written
 there, or in eight bits, as they are and turned, with their column sums. A block of queries visits the keys of its own
 texts only. Places of a text follow each other: `begin` [T], where the text of a place begins, names the text, and `end`
-[T] is where it ends.
-
-Backward, keys meet all their queries, then queries their keys, each in a fixed order. Where rows
-of ROW places are known the second meeting is a product only: what the scores change by was kept, and the block that is
-the last of a row and head to keep its own takes it up while it lies in the cache.
-
-T flat places, W the next multiple of 16, H heads, K head width, tiles of M queries and N keys. Scores are in powers of
-two.
+[T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M queries and N keys.
+Scores are in powers of two.
 """
 
 import triton
@@ -148,12 +142,11 @@ def products(out, back, delta, T, H: tl.constexpr, K: tl.constexpr, M: tl.conste
 
 @triton.jit
 def _to_keys(
-    dk, dv, k, v, qkv, back, lse, delta, begin, begin_n, of_n, seed, places_n, low, high, T, head, stretch,
+    dk, dv, k, v, qkv, back, lse, delta, begin, begin_n, of_n, seed, places_n, low, high, T, head,
     dropped: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, ROW: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
-    EVEN: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values meet the queries from `low` to `high`: their gradients. `stretch` [N, ROW] keeps theirs."""
+    """Keys and values meet the queries from `low` to `high`: their gradients."""
     for first in range(low, high, M):
         places_m = first + tl.arange(0, M)
         q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
@@ -174,11 +167,7 @@ def _to_keys(
             change = tl.where(kept, change, 0.0)
         dv = tl.dot(kept_weight.to(g.dtype), g, dv)
         change = weight * (change - down * _numbers(delta + head * T, places_m, T, EVEN)[None, :])
-        small = change.to(q.dtype)
-        dk = tl.dot(small, q, dk)
-        if ROW:
-            at = tl.arange(0, N)[:, None] * ROW + (places_m % ROW)[None, :]
-            tl.store(stretch + at, small)
+        dk = tl.dot(change.to(q.dtype), q, dk)
     return dk, dv
 
 
@@ -229,85 +218,49 @@ def _leave(
 
 
 @triton.jit
-def _queries_of_row(
-    gradient, turned, sums, qkv, begin, end, kept, block, T, W, head, once: tl.constexpr,
-    eight: tl.constexpr, H: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ROW: tl.constexpr, EIGHT: tl.constexpr,
-):  # fmt: skip
-    """The gradients of all queries of a block's row, by what was kept of each block of keys."""
-    parts: tl.constexpr = ROW // N
-    inner = tl.arange(0, N)
-    for mine in range(block // parts * parts, block // parts * parts + parts):
-        low, high = tl.load(begin + mine * N) // N, (tl.load(end + mine * N + N - 1) + N - 1) // N
-        dq = tl.zeros([N, K], tl.float32)
-        for other in range(low, high):
-            stretch = kept + (head * (T // N) + other).to(tl.int64) * (N * ROW)
-            # past the nearest cache, which does not know what other processors wrote
-            change = tl.load(stretch + inner[:, None] * ROW + (mine % parts * N + inner)[None, :], cache_modifier=".cg")
-            dq = tl.dot(tl.trans(change), _tile(qkv, other * N + inner, T, 1, head, H, K, True), dq)
-        _leave(
-            gradient, turned, sums, dq * once, mine * N + inner, T, W, mine, 0, head, eight, H, K, True, EIGHT
-        )  # fmt: skip
-
-
-@triton.jit
 def backward(
-    qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, kept, counts, T, W,
+    qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, T, W,
     dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
-    H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, ROW: tl.constexpr, CAUSAL: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
     DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of N keys and values of one head, then of the N queries of the same places.
-
-    With ROW: then those of all queries of the row, if all its other blocks have come this far.
-    """
+    """The gradients of N keys and values of one head, then of the N queries of the same places."""
     head, first = tl.program_id(0) % H, tl.program_id(0) // H * N
     places = first + tl.arange(0, N)
     mine = _numbers(begin, places, T, EVEN)
     of_queries, of_keys = _keys_of_chance(seed, head, places, places)
-    block = first // N
-    low, high, plain = _reach(begin, end, first, T, N, N if ROW else M)
-    stretch = kept
-    if ROW:
-        stretch += (head * (T // N) + block).to(tl.int64) * (N * ROW)
-        high = (high + N - 1) // N * N  # whole tiles are kept
+    low, high, plain = _reach(begin, end, first, T, N, M)
     k, v = _tile(qkv, places, T, 1, head, H, K, EVEN), _tile(qkv, places, T, 2, head, H, K, EVEN)
     dk, dv = tl.zeros([N, K], tl.float32), tl.zeros([N, K], tl.float32)
     if plain and not CAUSAL:
         dk, dv = _to_keys(
-            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, high, T, head, stretch,
-            dropped, down, scale, H, K, M, N, ROW, False, False, DROPOUT, True,
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, high, T, head,
+            dropped, down, scale, H, K, M, False, False, DROPOUT, True,
         )  # fmt: skip
     else:
         dk, dv = _to_keys(
             dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places,
-            tl.maximum(low, first // M * M) if CAUSAL else low, high, T, head, stretch,
-            dropped, down, scale, H, K, M, N, ROW, True, CAUSAL, DROPOUT, EVEN,
+            tl.maximum(low, first // M * M) if CAUSAL else low, high, T, head,
+            dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
-    _leave(gradient, turned, sums, dk * once, places, T, W, block, 1, head, eight, H, K, EVEN, EIGHT)
-    _leave(gradient, turned, sums, dv * up, places, T, W, block, 2, head, eight, H, K, EVEN, EIGHT)
-    if ROW:
-        tl.debug_barrier()  # this block has kept everything
-        row = counts + head * (T // ROW) + first // ROW
-        if tl.atomic_add(row, 1, sem="acq_rel") == ROW // N - 1:
-            _queries_of_row(
-                gradient, turned, sums, qkv, begin, end, kept, block, T, W, head, once, eight, H, K, N, ROW, EIGHT
-            )
+    _leave(gradient, turned, sums, dk * once, places, T, W, first // N, 1, head, eight, H, K, EVEN, EIGHT)
+    _leave(gradient, turned, sums, dv * up, places, T, W, first // N, 2, head, eight, H, K, EVEN, EIGHT)
+
+    q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
+    most = _numbers(lse + head * T, places, T, EVEN)
+    whole = down * _numbers(delta + head * T, places, T, EVEN)
+    dq = tl.zeros([N, K], tl.float32)
+    if plain and not CAUSAL:
+        dq = _to_queries(
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dropped, scale, H, K, M, False, False, DROPOUT, True,
+        )  # fmt: skip
     else:
-        q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
-        most = _numbers(lse + head * T, places, T, EVEN)
-        whole = down * _numbers(delta + head * T, places, T, EVEN)
-        dq = tl.zeros([N, K], tl.float32)
-        if plain and not CAUSAL:
-            dq = _to_queries(
-                dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
-                dropped, scale, H, K, M, False, False, DROPOUT, True,
-            )  # fmt: skip
-        else:
-            if CAUSAL:
-                high = tl.minimum(high, first + N)
-            dq = _to_queries(
-                dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
-                dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
-            )  # fmt: skip
-        _leave(gradient, turned, sums, dq * once, places, T, W, block, 0, head, eight, H, K, EVEN, EIGHT)
+        if CAUSAL:
+            high = tl.minimum(high, first + N)
+        dq = _to_queries(
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
+        )  # fmt: skip
+    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, H, K, EVEN, EIGHT)

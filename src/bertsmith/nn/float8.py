@@ -90,14 +90,14 @@ class Float8Qkv(Float8Linear):
     """The matrix before attention, which attends itself where that is our kernel: this casts on both ways."""
 
     def attend(
-        self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool, row: int
+        self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool
     ) -> tuple[Tensor, Tensor]:
         """What each place sees [T, D], and that in eight bits; `reach` [T] each: where its text begins and ends."""
         from bertsmith.nn.packed_attention import draw_seed  # which needs triton
 
         given = self.weight, self.bias, *reach, draw_seed(x_TD.device, dropout)
         undo = self.undo_input, self.undo_weight
-        seen_TD, seen8_TD = _Seen.apply(x_TD, *given, *undo, heads, dropout, causal, row)  # type: ignore[no-untyped-call]
+        seen_TD, seen8_TD = _Seen.apply(x_TD, *given, *undo, heads, dropout, causal)  # type: ignore[no-untyped-call]
         return seen_TD, seen8_TD
 
 
@@ -106,14 +106,14 @@ class _Seen(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         from bertsmith.nn.packed_attention import attend_forth_eight
 
-        weight_ND, bias_N, begin_T, end_T, seed, of_x, of_weight, heads, dropout, causal, row = given
+        weight_ND, bias_N, begin_T, end_T, seed, of_x, of_weight, heads, dropout, causal = given
         x8_TD, weight8_ND = _cast_in(x_TD), _cast_weight(weight_ND)
         x8_DW = _turn(x8_TD)
         qkv_T3HK = _forth(x8_TD, weight8_ND, bias_N, of_x, of_weight).view(len(x_TD), 3, heads, -1)
         seen = qkv_T3HK, begin_T, end_T, seed
         out_THK, lse_HT, out8_THK = attend_forth_eight(*seen, dropout, causal, INPUT)
         ctx.save_for_backward(x8_DW, weight8_ND, of_x, of_weight, *seen, out_THK, lse_HT)
-        ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), (dropout, causal, row)
+        ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), (dropout, causal)
         out_TD, out8_TD = out_THK.flatten(1), out8_THK.flatten(1)
         ctx.mark_non_differentiable(out8_TD)
         return out_TD, out8_TD
@@ -129,7 +129,7 @@ class _Seen(torch.autograd.Function):
         dweight_ND = _of_weight(g8_NW, x8_DW, of_g, of_x)
         inputs, weights, has_bias = ctx.kinds
         dbias_N = sums_PN.sum(0).to(weights) if has_bias else None
-        return dx_TD.to(inputs), dweight_ND.to(weights), dbias_N, *(None,) * 9
+        return dx_TD.to(inputs), dweight_ND.to(weights), dbias_N, *(None,) * 8
 
 
 class Float8Output(Float8Linear):

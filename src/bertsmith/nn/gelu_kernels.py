@@ -48,6 +48,18 @@ def _store_turned(turned, values, places, columns, W, F: tl.constexpr, EVEN: tl.
 
 
 @triton.jit
+def _turn_stored(stored, inside, turned, places, columns, W, F: tl.constexpr, EVEN: tl.constexpr):
+    """What this block has just stored in eight bits, turned too.
+
+    It is read again, from the cache: of numbers at hand the compiler would rather compute GELU twice than turn them, and
+    ptxas 12.8 loses bytes that are stored side by side and used alone.
+    """
+    tl.debug_barrier()
+    values = tl.load(stored, mask=inside, other=None if EVEN else 0.0)
+    _store_turned(turned, values, places, columns, W, F, EVEN)
+
+
+@triton.jit
 def gelu(x, y, size, N: tl.constexpr):
     """GELU of N numbers."""
     at = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
@@ -69,9 +81,7 @@ def gelu_eight(
     value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
     found = (_gelu(value) * scale).to(small.dtype.element_ty)
     tl.store(small + at, found, mask=inside)
-    tl.debug_barrier()  # read again: the compiler would rather compute GELU twice than turn what it has
-    found = tl.load(small + at, mask=inside, other=None if EVEN else 0.0)
-    _store_turned(turned, found, places, columns, W, F, EVEN)
+    _turn_stored(small + at, inside, turned, places, columns, W, F, EVEN)
 
 
 @triton.jit
@@ -96,7 +106,7 @@ def gelu_back(
         if EIGHT:
             small = (found * scale).to(gradient.dtype.element_ty)
             tl.store(gradient + at, small, mask=inside)
-            _store_turned(turned, small, places, columns, W, F, EVEN)
+            _turn_stored(gradient + at, inside, turned, places, columns, W, F, EVEN)
         else:
             tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
     tl.store(sums + part * F + columns, tl.sum(total, 0), mask=columns < F)

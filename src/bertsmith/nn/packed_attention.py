@@ -20,8 +20,6 @@ FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
 BACKWARD = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 3}
 WIDE = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}  # forward, for heads over 64: in 100 KiB of shared memory
 ROWS = 64  # of a tile of products
-LONGEST_ROW = 1024  # places, up to which the changes of all scores are kept on the way back
-MOST_KEPT = 2**30  # of them, at a time
 
 
 def _numbers_of(qkv: Tensor, dropout: float) -> dict[str, Any]:
@@ -34,9 +32,9 @@ def _even(places: int, tiles: dict[str, int]) -> bool:
 
 @triton_op("bertsmith::packed_attention", mutates_args=())
 def attend_forth(
-    qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool, row: int
+    qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """What each place sees [T, H, K], and the logarithms of its sums [H, T]; `row` is for the way back."""
+    """What each place sees [T, H, K], and the logarithms of its sums [H, T]."""
     return _go_forth(None, qkv, begin, end, seed, dropout, causal, 1.0)
 
 
@@ -69,17 +67,17 @@ def _go_forth(
 @triton_op("bertsmith::packed_attention_backward", mutates_args=())
 def _attend_back(
     back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
-    dropout: float, causal: bool, row: int,
+    dropout: float, causal: bool,
 ) -> Tensor:  # fmt: skip
     gradient = torch.empty_like(qkv)
-    _go_back_to(gradient, None, back, qkv, begin, end, seed, out, lse, dropout, causal, row, 1.0)
+    _go_back_to(gradient, None, back, qkv, begin, end, seed, out, lse, dropout, causal, 1.0)
     return gradient
 
 
 @triton_op("bertsmith::packed_attention_backward_eight", mutates_args=())
 def attend_back_eight(
     back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
-    dropout: float, causal: bool, row: int, scale: float,
+    dropout: float, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients [T, 3HK] times the scale in eight bits, these turned [3HK, W], and their sums over parts of T."""
     places = qkv.shape[0]
@@ -87,13 +85,13 @@ def attend_back_eight(
     gradient = qkv.new_empty(places, columns, dtype=torch.float8_e5m2)
     turned = room_to_turn(gradient)
     sums = lse.new_empty(triton.cdiv(places, BACKWARD["N"]), columns)
-    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, seed, out, lse, dropout, causal, row, scale)
+    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, seed, out, lse, dropout, causal, scale)
     return gradient, turned, sums
 
 
 def _go_back_to(
     gradient: Tensor, more: tuple[Tensor, Tensor] | None, back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor,
-    seed: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, row: int, eight: float,
+    seed: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, eight: float,
 ) -> None:  # fmt: skip
     """Writes the gradient; with `more` in eight bits, turned and summed up too."""
     places, _, heads, width = qkv.shape
@@ -102,31 +100,22 @@ def _go_back_to(
     wrap_triton(kernels.products)[(triton.cdiv(places, ROWS) * heads,)](
         out, back, delta, places, H=heads, K=width, M=ROWS
     )
-    row = 0 if causal else _kept_row(row, places, heads)
-    kept = qkv.new_empty(heads * places * row or 1)
-    counts = torch.zeros(heads * places // row if row else 1, dtype=torch.int32, device=qkv.device)
     grid = (triton.cdiv(places, BACKWARD["N"]) * heads,)
     wrap_triton(kernels.backward)[grid](
-        qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, kept, counts, W=turned.shape[1], ROW=row,
+        qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
         **_numbers_of(qkv, dropout), down=1 - dropout, scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
         H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
         EVEN=_even(places, BACKWARD), EIGHT=more is not None, **BACKWARD,
     )  # fmt: skip
 
 
-def _kept_row(row: int, places: int, heads: int) -> int:
-    """The length of rows where what scores change by may be kept for whole ones, else 0."""
-    whole = row and row % BACKWARD["N"] == 0 and places % row == 0
-    return row if whole and row <= LONGEST_ROW and heads * places * row <= MOST_KEPT else 0
-
-
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, begin, end, seed, *ctx.how = inputs
+    qkv, begin, end, seed, ctx.dropout, ctx.causal = inputs
     ctx.save_for_backward(qkv, begin, end, seed, *output)
 
 
-def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return _attend_back(back.contiguous(), *ctx.saved_tensors, *ctx.how), *(None,) * 6
+def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    return _attend_back(back.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal), None, None, None, None, None
 
 
 attend_forth.register_autograd(_go_back, setup_context=_remember)
@@ -139,11 +128,8 @@ def draw_seed(device: torch.device, dropout: float) -> Tensor:
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def attend(qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool, row: int = 0) -> Tensor:
-    """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator.
-
-    `row`: places in which whole texts lie, from the first place on; where that is known the way back is shorter.
-    """
+def attend(qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool) -> Tensor:
+    """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator."""
     seed = draw_seed(qkv_T3HK.device, dropout)
-    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, seed, dropout, causal, row)[0]
+    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, seed, dropout, causal)[0]
     return found
