@@ -89,6 +89,13 @@ def test_compiles_in_one_graph() -> None:
     assert torch.equal(x.grad, expected)
 
 
+def test_relu_stays_as_it_is() -> None:
+    part = make_block(width=32, heads=2, inner=64, style=Style(activation="relu"))
+    assert convert(part) == 4
+    assert type(part.feed_forward) is FeedForward
+    assert type(part.feed_forward.expand) is Float8Linear
+
+
 def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
     part = make_block(width=32, heads=2, inner=64, style=Style())
     odd = make_block(width=24, heads=2, inner=64, style=Style())
@@ -117,9 +124,10 @@ def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
     assert off(small.weight.grad, plain.weight.grad) < 0.005
 
 
-def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_a_feed_forward_half_is_near_the_plain_one_there_and_back(activation: str) -> None:
     torch.manual_seed(0)
-    plain = FeedForward(width=K, inner=2 * K, style=Style())
+    plain = FeedForward(width=K, inner=2 * K, style=Style(activation=activation))
     small = Float8FeedForward(copy.deepcopy(plain))
     x = torch.randn(T, K, requires_grad=True)
     again = x.detach().clone().requires_grad_()

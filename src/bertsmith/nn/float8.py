@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import gelu
+from bertsmith.nn.activations import gelu, gelu_new
 from bertsmith.nn.attention import HAS_TRITON
 from bertsmith.nn.transformer import FeedForward
 
@@ -165,18 +165,18 @@ class Float8FeedForward(nn.Module):
             return out_TD
         weights = self.expand.weight, self.expand.bias, self.contract.weight, self.contract.bias
         undo = self.expand.undo_input, self.expand.undo_weight
-        out_TD = _Feed.apply(x_TD, *weights, *undo)  # type: ignore[no-untyped-call]
+        out_TD = _Feed.apply(x_TD, *weights, *undo, self.activation is gelu_new)  # type: ignore[no-untyped-call]
         return out_TD
 
 
 class _Feed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, *given: Tensor) -> Tensor:
-        expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight = given
+    def forward(ctx: Any, x_TD: Tensor, *given: Any) -> Tensor:
+        expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight, ctx.tanh = given
         x8_TD, expand8_FD, contract8_DF = (_cast_in(x_TD), _cast_weight(expand_FD), _cast_weight(contract_DF))
         x8_DW = _turn(x8_TD)
         h_TF = _forth(x8_TD, expand8_FD, expand_F, of_x, of_weight)
-        y8_TF, y8_FW = _gelu(h_TF)
+        y8_TF, y8_FW = _gelu(h_TF, ctx.tanh)
         out_TD = _forth(y8_TF, contract8_DF, contract_D, of_x, of_weight)
         ctx.save_for_backward(x8_DW, h_TF, y8_FW, expand8_FD, contract8_DF, of_x, of_weight)
         ctx.kinds = x_TD.dtype, expand_FD.dtype
@@ -189,33 +189,33 @@ class _Feed(torch.autograd.Function):
         g8_TD, of_g = _cast_back(g_TD), _undo_back(g_TD)
         g8_DW = _turn(g8_TD)
         dy_TF = _back(g8_TD, contract8_DF, of_g, of_weight)
-        dh8_TF, dh8_FW, expand_F = _gelu_back(dy_TF, h_TF, GRADIENT * len(g_TD))
+        dh8_TF, dh8_FW, expand_F = _gelu_back(dy_TF, h_TF, GRADIENT * len(g_TD), ctx.tanh)
         dx_TD = _back(dh8_TF, expand8_FD, of_g, of_weight)
         expand_FD, contract_DF = _of_weight(dh8_FW, x8_DW, of_g, of_x), _of_weight(g8_DW, y8_FW, of_g, of_x)
         inputs, weights = ctx.kinds
         found = expand_FD, expand_F, contract_DF, g_TD.sum(0, dtype=torch.float32)
-        return dx_TD.to(inputs), *(each.to(weights) for each in found), None, None
+        return dx_TD.to(inputs), *(each.to(weights) for each in found), *(None,) * 3
 
 
-def _gelu(h_TF: Tensor) -> tuple[Tensor, Tensor]:
+def _gelu(h_TF: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     """GELU in eight bits [T, F], and that turned [F, W]."""
     if h_TF.is_cuda and HAS_TRITON:
         from bertsmith.nn.fused_gelu import gelu_eight  # which needs triton
 
-        found: tuple[Tensor, Tensor] = gelu_eight(h_TF, INPUT)
+        found: tuple[Tensor, Tensor] = gelu_eight(h_TF, INPUT, tanh)
         return found
-    y8_TF = _cast_in(gelu(h_TF))
+    y8_TF = _cast_in(gelu_new(h_TF) if tanh else gelu(h_TF))
     return y8_TF, _turn(y8_TF)
 
 
-def _gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
     """GELU's gradient in eight bits [T, F], that turned [F, W], and its column sums."""
     if h_TF.is_cuda and HAS_TRITON:
         from bertsmith.nn.fused_gelu import gelu_eight_back
 
-        dh8_TF, dh8_FW, sums_PF = gelu_eight_back(dy_TF, h_TF, scale)
+        dh8_TF, dh8_FW, sums_PF = gelu_eight_back(dy_TF, h_TF, scale, tanh)
         return dh8_TF, dh8_FW, sums_PF.sum(0)
-    dh_TF = torch.ops.aten.gelu_backward(dy_TF, h_TF)
+    dh_TF = torch.ops.aten.gelu_backward(dy_TF, h_TF, approximate="tanh" if tanh else "none")
     dh8_TF = _cast(dh_TF, scale, BACKWARD)
     return dh8_TF, _turn(dh8_TF), dh_TF.sum(0, dtype=torch.float32)
 
@@ -302,7 +302,7 @@ def convert(part: nn.Module) -> int:
 
 def serves(feeds: FeedForward) -> bool:
     """Whether both matrices and GELU between them can be one in eight bits."""
-    plain = type(feeds) is FeedForward and feeds.activation is gelu and feeds.expand.bias is not None
+    plain = type(feeds) is FeedForward and feeds.activation in (gelu, gelu_new) and feeds.expand.bias is not None
     return plain and _fits(feeds.expand)
 
 
