@@ -98,6 +98,5 @@ def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled(activatio
 def test_the_faster_precision_is_found() -> None:
     clock = partial(device_seconds, device=torch.device("cuda"))
     times = float8_choice.measure(65_536, (768, 3072), torch.device("cuda"), clock=clock)
-    print(times)
     assert None not in times.values()
     assert float8_choice.wins(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]

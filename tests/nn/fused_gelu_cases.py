@@ -12,7 +12,6 @@ from torch import Tensor
 from bertsmith.nn import fused_gelu
 
 SHAPES = {"whole tiles": (64, 96), "rags": (75, 50), "fewer than a tile": (3, 7)}
-WORDS = {"whole tiles": (64, 96), "rags": (75, 52), "fewer than a tile": (3, 4)}  # four columns at a time
 SCALE = 8.0
 METHOD = {False: "none", True: "tanh"}
 
@@ -73,5 +72,5 @@ def found() -> dict[str, dict[str, float]]:
     results = {}
     for tanh, by in ((False, ""), (True, ", by tanh")):
         results |= {f"{name}{by}": biased(shape, tanh) for name, shape in SHAPES.items()}
-        results |= {f"{name}, eight bits{by}": eight(shape, tanh) for name, shape in WORDS.items()}
+        results |= {f"{name}, eight bits{by}": eight(shape, tanh) for name, shape in SHAPES.items()}
     return results

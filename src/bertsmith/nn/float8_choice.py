@@ -17,7 +17,6 @@ from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, FeedForward
 
 Times = dict[str, float | None]  # by precision; None where it does not run
-ROUNDS = 3
 WORTH = 0.97  # of the time in bfloat16, under which eight bits are taken: they cost digits
 
 
@@ -56,7 +55,7 @@ def measure(
             seen_TD.backward(back_TD)  # type: ignore[no-untyped-call]
 
         runs[precision] = there_and_back
-    for precision, there_and_back in [*runs.items()] * ROUNDS:  # in turn: another process may be in the way
+    for precision, there_and_back in (*runs.items(), *runs.items()):  # in turn: another process may be in the way
         try:
             seconds = clock(there_and_back)
             found[precision] = min(seconds, found.get(precision) or seconds)

@@ -19,8 +19,8 @@ FORWARD = {"N": 4096, "num_warps": 8}
 BACKWARD = {"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}
 # in eight bits, where tiles are also written turned
 FORWARD_EIGHT = {"M": 64, "N": 128, "num_warps": 4}
-BACKWARD_EIGHT = {"M": 128, "N": 64, "TURNS": 1, "num_warps": 4}
-TURN = {"M": 128, "N": 64, "num_warps": 4}
+BACKWARD_EIGHT = {"M": 64, "N": 128, "TURNS": 1, "num_warps": 4}
+TURN = {"M": 128, "N": 128, "num_warps": 4}
 MULTIPLE = 16  # of places in what is turned
 
 
@@ -80,7 +80,7 @@ def turn(small: Tensor) -> Tensor:
 
 
 def room_to_turn(small: Tensor) -> Tensor:
-    """Where numbers in eight bits [T, F] may lie turned [F, W]; F is a multiple of 4."""
+    """Where numbers in eight bits [T, F] may lie turned [F, W]."""
     places, width = small.shape
     return small.new_empty(width, triton.cdiv(places, MULTIPLE) * MULTIPLE)
 

@@ -60,40 +60,16 @@ def _turn_stored(
 ):
     """Eight bits at M places and N columns of `stored` [T, F], from those given, also at theirs of `turned` [F, W].
 
-    Four bytes at four places are turned at a time. What a block has itself stored it reads again, from the cache: of
-    numbers at hand the compiler would rather compute GELU twice than turn them, and ptxas 12.8 loses bytes that are
-    stored side by side and used alone.
+    What a block has itself stored it reads again, from the cache: of numbers at hand the compiler would rather compute
+    GELU twice than turn them, and ptxas 12.8 loses bytes that are stored side by side and used alone.
     """
-    fours = column // 4 + tl.arange(0, N // 4)  # of columns
-    places = place + 4 * tl.arange(0, M // 4)
-    a = _words(stored, places, fours, T, F, EVEN)
-    b = _words(stored, places + 1, fours, T, F, EVEN)
-    c = _words(stored, places + 2, fours, T, F, EVEN)
-    d = _words(stored, places + 3, fours, T, F, EVEN)
-    even, odd = 0x00FF00FF, 0xFF00FF00
-    ab, cd = (a & even) | ((b & even) << 8), (c & even) | ((d & even) << 8)
-    columns, fours = column + 4 * tl.arange(0, N // 4), place // 4 + tl.arange(0, M // 4)  # of places
-    _store_words(turned, (ab & 0xFFFF) | (cd << 16), columns, fours, W, F, EVEN)
-    _store_words(turned, (ab >> 16) | (cd & 0xFFFF0000), columns + 2, fours, W, F, EVEN)
-    ab, cd = ((a & odd) >> 8) | (b & odd), ((c & odd) >> 8) | (d & odd)
-    _store_words(turned, (ab & 0xFFFF) | (cd << 16), columns + 1, fours, W, F, EVEN)
-    _store_words(turned, (ab >> 16) | (cd & 0xFFFF0000), columns + 3, fours, W, F, EVEN)
-
-
-@triton.jit
-def _words(stored, places, fours, T, F: tl.constexpr, EVEN: tl.constexpr):
-    """Four columns in each [places, fours]."""
-    at = places.to(tl.int64)[:, None] * (F // 4) + fours[None, :]
-    inside = None if EVEN else (places[:, None] < T) & (fours[None, :] < F // 4)
-    return tl.load(stored.to(tl.pointer_type(tl.uint32)) + at, mask=inside, other=None if EVEN else 0)
-
-
-@triton.jit
-def _store_words(turned, words, columns, fours, W, F: tl.constexpr, EVEN: tl.constexpr):
-    """Four places in each of the words [fours, columns]."""
-    at = columns.to(tl.int64)[:, None] * (W // 4) + fours[None, :]
-    inside = None if EVEN else (columns[:, None] < F) & (fours[None, :] < W // 4)
-    tl.store(turned.to(tl.pointer_type(tl.uint32)) + at, tl.trans(words), mask=inside)
+    places, columns = place + tl.arange(0, M), column + tl.arange(0, N)
+    at = places.to(tl.int64)[:, None] * F + columns[None, :]
+    inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
+    values = tl.load(stored + at, mask=inside, other=None if EVEN else 0.0)
+    at = columns.to(tl.int64)[:, None] * W + places[None, :]
+    inside = None if EVEN else (columns[:, None] < F) & (places[None, :] < W)
+    tl.store(turned + at, tl.trans(values), mask=inside)
 
 
 @triton.jit
