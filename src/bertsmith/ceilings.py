@@ -146,7 +146,7 @@ def median_seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def device_seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """The same without the host's part: on CUDA runs are replayed as a graph, where handing over kernels takes nothing."""
+    """The same without the host's part: on CUDA runs are replayed as a graph."""
     if device.type != "cuda":
         return median_seconds(run, device)
     for _ in range(WARM):

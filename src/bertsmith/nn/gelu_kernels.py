@@ -129,6 +129,4 @@ def gelu_back(
 def turn(x, turned, T, W, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
     """Numbers [T, F] in eight bits as [F, W]."""
     blocks: tl.constexpr = (F + N - 1) // N
-    _turn_stored(
-        x, turned, tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N, T, W, F, M, N, EVEN
-    )
+    _turn_stored(x, turned, tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N, T, W, F, M, N, EVEN)
