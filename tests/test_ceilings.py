@@ -31,6 +31,11 @@ def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monk
     assert "TFLOP/s" in shown
 
 
+def test_a_device_without_graphs_is_timed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "RUNS", 3)
+    assert 0.002 <= ceilings.device_seconds(lambda: time.sleep(0.002), torch.device("cpu")) < 0.1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_one_line_says_so() -> None:
     done = call("doctor", "--gpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.ceilings import median_seconds
+from bertsmith.ceilings import device_seconds
 from bertsmith.nn import float8_choice
 from bertsmith.nn.float8 import Float8FeedForward
 from bertsmith.nn.style import Style
@@ -18,35 +18,38 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 SHAPES = [(2048, 3072), (1001, 520)]
 
 
+@pytest.mark.parametrize("tanh", [False, True], ids=["erf", "tanh"])
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
-def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int]) -> None:
+def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int], tanh: bool) -> None:
     from bertsmith.nn.fused_gelu import biased_gelu
 
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     bias = torch.zeros(shape[1], device="cuda", requires_grad=True)
     back = torch.randn_like(x)
-    found, expected = biased_gelu(x, bias), F.gelu(x)
+    how = "tanh" if tanh else "none"
+    found, expected = biased_gelu(x, bias, tanh), F.gelu(x, approximate=how)
     ours = torch.autograd.grad(found, (x, bias), back)
     (theirs,) = torch.autograd.grad(expected, x, back)
     assert torch.allclose(found.float(), expected.float(), rtol=0.01, atol=1e-5)
     assert torch.allclose(ours[0].float(), theirs.float(), rtol=0.02, atol=1e-4)
     exact = x.detach().double().requires_grad_()
-    (gradient,) = torch.autograd.grad(F.gelu(exact), exact, back.double())
+    (gradient,) = torch.autograd.grad(F.gelu(exact, approximate=how), exact, back.double())
     sums = gradient.sum(0)  # of numbers that were not rounded, as ours are
     assert (ours[1] - sums).norm() < 1e-3 * sums.norm()
 
 
+@pytest.mark.parametrize("tanh", [False, True], ids=["erf", "tanh"])
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
-def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int]) -> None:
+def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int], tanh: bool) -> None:
     from bertsmith.nn import fused_gelu
 
     torch.manual_seed(0)
     x, back = (torch.randn(shape, device="cuda") * 4 for _ in range(2))
-    there, (gradient, sums) = fused_gelu._plain(x), fused_gelu._plain_back(back, x)
-    small_back, turned_back, sums_back = fused_gelu.gelu_eight_back(back, x, 16.0)
+    there, (gradient, sums) = fused_gelu._plain(x, tanh), fused_gelu._plain_back(back, x, tanh)
+    small_back, turned_back, sums_back = fused_gelu.gelu_eight_back(back, x, 16.0, tanh)
     for exact, scale, small, turned in (
-        (there, 8.0, *fused_gelu.gelu_eight(x, 8.0)),
+        (there, 8.0, *fused_gelu.gelu_eight(x, 8.0, tanh)),
         (gradient, 16.0, small_back, turned_back),
     ):
         most = torch.finfo(small.dtype).max
@@ -60,9 +63,26 @@ def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int]) -> None:
     assert torch.allclose(sums_back.sum(0), sums.sum(0), rtol=1e-4, atol=1e-2)
 
 
-def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled() -> None:
+def test_what_is_too_large_for_eight_bits_is_held_and_what_is_no_number_stays_none() -> None:
+    from bertsmith.nn import fused_gelu
+
+    x = torch.full((64, 64), 1e4, device="cuda")
+    x[0, 0] = torch.nan
+    back = torch.tensor([[1e9], [-1e9]], device="cuda").repeat(32, 64)
+    for small, most in (
+        (fused_gelu.gelu_eight(x, 8.0, False)[0], 448.0),
+        (fused_gelu.gelu_eight_back(back, x, 16.0, False)[0], 57344.0),
+    ):
+        found = small.float()
+        assert found[0, 0].isnan()
+        assert found[2:].abs().eq(most).all()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled(activation: str) -> None:
     torch.manual_seed(0)
-    half = Float8FeedForward(FeedForward(width=768, inner=3072, style=Style())).cuda().train()
+    style = Style(activation=activation)
+    half = Float8FeedForward(FeedForward(width=768, inner=3072, style=style)).cuda().train()
     x = torch.randn(2048, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     back = torch.randn_like(x) / len(x)
     found = []
@@ -76,7 +96,7 @@ def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled() -> None
 
 
 def test_the_faster_precision_is_found() -> None:
-    clock = partial(median_seconds, device=torch.device("cuda"))
+    clock = partial(device_seconds, device=torch.device("cuda"))
     times = float8_choice.measure(65_536, (768, 3072), torch.device("cuda"), clock=clock)
     assert None not in times.values()
     assert float8_choice.wins(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]

@@ -13,6 +13,7 @@ from bertsmith.nn import fused_gelu
 
 SHAPES = {"whole tiles": (64, 96), "rags": (75, 50), "fewer than a tile": (3, 7)}
 SCALE = 8.0
+METHOD = {False: "none", True: "tanh"}
 
 
 def numbers(shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -21,11 +22,11 @@ def numbers(shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     return x.requires_grad_(), torch.randn(shape[1], generator=draw).requires_grad_(), back
 
 
-def biased(shape: tuple[int, int]) -> dict[str, float]:
+def biased(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
     """GELU of a sum; the bias's gradient comes from the operation alone."""
     x, bias, back = numbers(shape)
-    found = fused_gelu.biased_gelu(x + bias.detach(), bias)
-    expected = F.gelu((x + bias).double())
+    found = fused_gelu.biased_gelu(x + bias.detach(), bias, tanh)
+    expected = F.gelu((x + bias).double(), approximate=METHOD[tanh])
     ours = torch.autograd.grad(found, (x, bias), back)
     theirs = torch.autograd.grad(expected, (x, bias), back.double())
     return {
@@ -35,15 +36,15 @@ def biased(shape: tuple[int, int]) -> dict[str, float]:
     }
 
 
-def eight(shape: tuple[int, int]) -> dict[str, float]:
+def eight(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
     """Which share of the eight bits is not torch's: the interpreter loses what rounding carries over."""
     x, _, back = numbers(shape)
     exact = x.detach().double().requires_grad_()
-    y = F.gelu(exact)
+    y = F.gelu(exact, approximate=METHOD[tanh])
     (gradient,) = torch.autograd.grad(y, exact, back.double())
     with torch.no_grad():
-        small, turned = fused_gelu.gelu_eight(x, SCALE)
-        small_back, turned_back, sums = fused_gelu.gelu_eight_back(back, x, SCALE)
+        small, turned = fused_gelu.gelu_eight(x, SCALE, tanh)
+        small_back, turned_back, sums = fused_gelu.gelu_eight_back(back, x, SCALE, tanh)
         again = fused_gelu.turn(small)
     pairs = ((small, y * SCALE), (small_back, gradient * SCALE))
     off = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
@@ -68,5 +69,8 @@ def found() -> dict[str, dict[str, float]]:
     fused_gelu.BACKWARD.update(M=4, N=32, TURNS=2)
     for tiles in (fused_gelu.FORWARD_EIGHT, fused_gelu.BACKWARD_EIGHT, fused_gelu.TURN):
         tiles.update(M=16, N=32)
-    plain = {name: biased(shape) for name, shape in SHAPES.items()}
-    return plain | {f"{name}, eight bits": eight(shape) for name, shape in SHAPES.items()}
+    results = {}
+    for tanh, by in ((False, ""), (True, ", by tanh")):
+        results |= {f"{name}{by}": biased(shape, tanh) for name, shape in SHAPES.items()}
+        results |= {f"{name}, eight bits{by}": eight(shape, tanh) for name, shape in SHAPES.items()}
+    return results

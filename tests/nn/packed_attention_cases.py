@@ -108,7 +108,10 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False)
     exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False).flatten(1)
     small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, 16.0)
+    *again, cast = packed_attention.attend_forth_eight(qkv, *reach, seed, 0.0, False, 8.0)
     return {
+        "seen": max((one - other).abs().max().item() for one, other in zip(seen, again, strict=True)),
+        "bits of what is seen": (cast.float() != (seen[0] * 8).to(cast.dtype).float()).float().mean().item(),
         "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
         "turned": fused_gelu_cases.wrongly_turned(small, turned),
         "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
@@ -121,7 +124,7 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
     torch.manual_seed(0)
     plain = attention.Attention(width=width, heads=HEADS, dropout=0.0).train()
     other = copy.deepcopy(plain)
-    assert float8.convert(other) == 1
+    assert float8.convert(other) == 2
     x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
     sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
     found = []

@@ -10,7 +10,7 @@ from model_world import pretraining
 from torch import Tensor, nn
 from train.test_trainer import bert_feed
 
-from bertsmith.nn.float8 import INPUT, WEIGHT, Float8FeedForward, Float8Linear, convert
+from bertsmith.nn.float8 import INPUT, WEIGHT, Float8FeedForward, Float8Linear, Float8Output, convert
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.train.optimizers import adamw
@@ -89,12 +89,19 @@ def test_compiles_in_one_graph() -> None:
     assert torch.equal(x.grad, expected)
 
 
+def test_relu_stays_as_it_is() -> None:
+    part = make_block(width=32, heads=2, inner=64, style=Style(activation="relu"))
+    assert convert(part) == 4
+    assert type(part.feed_forward) is FeedForward
+    assert type(part.feed_forward.expand) is Float8Linear
+
+
 def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
     part = make_block(width=32, heads=2, inner=64, style=Style())
     odd = make_block(width=24, heads=2, inner=64, style=Style())
     names = list(part.state_dict())
-    assert convert(part) == 3
-    assert type(part.attention.output) is nn.Linear
+    assert convert(part) == 4
+    assert type(part.attention.output) is Float8Output
     assert not part.attention.qkv.back
     assert part.feed_forward.expand.back
     assert part.feed_forward.contract.back
@@ -117,9 +124,10 @@ def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
     assert off(small.weight.grad, plain.weight.grad) < 0.005
 
 
-def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_a_feed_forward_half_is_near_the_plain_one_there_and_back(activation: str) -> None:
     torch.manual_seed(0)
-    plain = FeedForward(width=K, inner=2 * K, style=Style())
+    plain = FeedForward(width=K, inner=2 * K, style=Style(activation=activation))
     small = Float8FeedForward(copy.deepcopy(plain))
     x = torch.randn(T, K, requires_grad=True)
     again = x.detach().clone().requires_grad_()
@@ -135,6 +143,24 @@ def test_a_feed_forward_half_is_near_the_plain_one_there_and_back() -> None:
         assert ours.grad.dtype == torch.float32
     assert off(small.contract.bias.grad, plain.contract.bias.grad) < 0.005
     assert torch.equal(small.eval()(x), plain(x))
+
+
+def test_the_matrix_behind_attention_takes_what_was_cast_for_it() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(K, N)
+    small = Float8Output(copy.deepcopy(plain))
+    x = torch.randn(T, K, requires_grad=True)
+    again = x.detach().clone().requires_grad_()
+    gradient = torch.randn(T, N) / T
+    expected = plain(x)
+    expected.backward(gradient)
+    found = small.project(again, (again.detach() * INPUT).to(torch.float8_e4m3fn))
+    found.backward(gradient.bfloat16())
+    assert torch.equal(small(x), expected)  # what nobody cast stays as it is
+    assert 0.005 < off(found, expected.detach()) < 0.05
+    assert 0.005 < off(again.grad, x.grad) < 0.08
+    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
+        assert off(ours.grad, theirs.grad) < 0.005  # in bfloat16
 
 
 @pytest.mark.parametrize("rows", [16, 25])

@@ -13,29 +13,29 @@ TILE = {"F": 768, "M": 128, "N": 64}
 HEADS = {"H": 12, "K": 64, "scale": 0.18, "up": 1 / 0.9, "dropped": 429496730, "DROPOUT": True, "CAUSAL": False}
 NUMBERS = {"T": "i32", "W": "i32", "size": "i32"}
 KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of pointers in order, constants
-    "gelu": ("gelu_kernels", "bf16 bf16", {"N": 4096}),
+    "gelu": ("gelu_kernels", "bf16 bf16", {"N": 4096, "TANH": False}),
     "gelu_back": (
         "gelu_kernels",
         "bf16 bf16 bf16 bf16 fp32",
-        {"F": 768, "M": 8, "N": 128, "TURNS": 8, "scale": 1.0, "most": 1.0, "EVEN": False, "EIGHT": False},
+        {"F": 768, "M": 8, "N": 128, "TURNS": 8, "scale": 1.0, "EVEN": False, "EIGHT": False, "TANH": True},
     ),
-    "gelu_eight": ("gelu_kernels", "bf16 fp8e4nv fp8e4nv", {**TILE, "scale": 8.0, "most": 448.0, "EVEN": False}),
+    "gelu_eight": ("gelu_kernels", "bf16 fp8e4nv fp8e4nv", {**TILE, "scale": 8.0, "EVEN": False, "TANH": False}),
     "gelu_back in eight bits": (
         "gelu_kernels",
         "bf16 bf16 fp8e5 fp8e5 fp32",
-        {**TILE, "scale": 16.0, "most": 57344.0, "TURNS": 2, "EVEN": False, "EIGHT": True},
+        {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False, "EIGHT": True, "TANH": False},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
     "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
     "forward": (
         "attention_kernels",
-        "bf16 i32 i32 i32 bf16 fp32",
-        {**HEADS, "M": 128, "N": 64, "EVEN": False},
+        "bf16 i32 i32 i32 bf16 fp32 fp8e4nv",
+        {**HEADS, "M": 128, "N": 64, "eight": 8.0, "EVEN": False, "EIGHT": True},
     ),
     "backward": (
         "attention_kernels",
         "bf16 i32 i32 i32 bf16 fp32 fp32 fp8e5 fp8e5 fp32",
-        {**HEADS, "M": 32, "N": 64, "down": 0.9, "eight": 16.0, "most8": 57344.0, "EVEN": False, "EIGHT": True},
+        {**HEADS, "M": 32, "N": 64, "down": 0.9, "eight": 16.0, "EVEN": False, "EIGHT": True},
     ),
 }
 

@@ -132,8 +132,7 @@ class Attention(nn.Module):
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
         if sight.kernel == "packed" and sight.turns is None and self.training and hasattr(self.qkv, "attend"):
-            seen_TD = self._in_eight_bits(x_TD, sight).flatten(1)
-            return self.output(seen_TD if places is None else seen_TD.index_select(0, places)), None
+            return self._in_eight_bits(x_TD, sight, places), None
         qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
         if sight.turns is not None:
@@ -160,11 +159,16 @@ class Attention(nn.Module):
             seen_TD = seen_TD.index_select(0, places)
         return self.output(seen_TD), probabilities_BHLL
 
-    def _in_eight_bits(self, x_TD: Tensor, sight: Sight) -> Tensor:
-        """What each place sees in training [T, H, K], of a matrix that attends itself: see `float8.Float8Qkv`."""
+    def _in_eight_bits(self, x_TD: Tensor, sight: Sight, places: Tensor | None) -> Tensor:
+        """What each place sees [T or R, D], by matrices that cast: see `float8.Float8Qkv` and `Float8Output`."""
         how: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": sight.causal}
-        seen_THK: Tensor = self.qkv.attend(x_TD, sight.reach, **how)  # type: ignore[operator]
-        return seen_THK
+        seen_TD, seen8_TD = self.qkv.attend(x_TD, sight.reach, **how)  # type: ignore[operator]
+        found_TD: Tensor
+        if places is None:
+            found_TD = self.output.project(seen_TD, seen8_TD)  # type: ignore[operator]
+        else:
+            found_TD = self.output(seen_TD.index_select(0, places))
+        return found_TD
 
 
 def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:

@@ -96,11 +96,12 @@ def _look(
 
 @triton.jit
 def forward(
-    qkv, begin, end, seed, out, lse, T,
-    dropped: tl.constexpr, up: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
+    qkv, begin, end, seed, out, lse, small, T,
+    dropped: tl.constexpr, up: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
-    """What a block of M queries of one head sees."""
+    """What a block of M queries of one head sees; in eight bits too."""
     head, first = tl.program_id(0) % H, tl.program_id(0) // H * M
     places_m = first + tl.arange(0, M)
     q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
@@ -123,8 +124,10 @@ def forward(
             dropped, scale, H, K, N, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     acc = acc * (up / total)[:, None]
-    at = out + places_m.to(tl.int64)[:, None] * (H * K) + head * K + tl.arange(0, K)[None, :]
-    tl.store(at, acc.to(out.dtype.element_ty), mask=places_m[:, None] < T)
+    at = places_m.to(tl.int64)[:, None] * (H * K) + head * K + tl.arange(0, K)[None, :]
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=places_m[:, None] < T)
+    if EIGHT:
+        tl.store(small + at, (acc * eight).to(small.dtype.element_ty), mask=places_m[:, None] < T)
     tl.store(lse + head * T + places_m, most + tl.log2(total), mask=places_m < T)
 
 
@@ -196,16 +199,17 @@ def _to_queries(
 @triton.jit
 def _leave(
     gradient, turned, sums, values, places, T, W, block, part: tl.constexpr, head,
-    eight: tl.constexpr, most: tl.constexpr, H: tl.constexpr, K: tl.constexpr, EIGHT: tl.constexpr,
+    eight: tl.constexpr, H: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
     """Gradients [N, K] of queries (part 0), keys (1) or values (2) are written; see `gelu_kernels` for eight bits."""
     columns = (part * H + head) * K + tl.arange(0, K)
     at, inside = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + columns[None, :], places[:, None] < T
     if EIGHT:
-        values = tl.where(inside, values, 0.0)
-        tl.store(sums + block * (3 * H * K) + columns, tl.sum(values, 0))
-        values = tl.minimum(tl.maximum(values * eight, -most), most)
-        small = values.to(gradient.dtype.element_ty)
+        values = values if EVEN else tl.where(inside, values, 0.0)
+        # what is added to every key moves all scores of a query alike: nothing comes back to it
+        total = tl.zeros([K], tl.float32) if part == 1 else tl.sum(values, 0)
+        tl.store(sums + block * (3 * H * K) + columns, total)
+        small = (values * eight).to(gradient.dtype.element_ty)
         across = turned + columns.to(tl.int64)[:, None] * W + places[None, :]
         tl.store(across, tl.trans(small), mask=places[None, :] < W)
         tl.store(at, small, mask=inside)
@@ -217,7 +221,7 @@ def _leave(
 def backward(
     qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, T, W,
     dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
-    most8: tl.constexpr, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
     DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
     """The gradients of N keys and values of one head, then of the N queries of the same places."""
@@ -240,8 +244,8 @@ def backward(
             dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
-    _leave(gradient, turned, sums, dk * once, places, T, W, first // N, 1, head, eight, most8, H, K, EIGHT)
-    _leave(gradient, turned, sums, dv * up, places, T, W, first // N, 2, head, eight, most8, H, K, EIGHT)
+    _leave(gradient, turned, sums, dk * once, places, T, W, first // N, 1, head, eight, H, K, EVEN, EIGHT)
+    _leave(gradient, turned, sums, dv * up, places, T, W, first // N, 2, head, eight, H, K, EVEN, EIGHT)
 
     q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
     most = _numbers(lse + head * T, places, T, EVEN)
@@ -259,4 +263,4 @@ def backward(
             dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
             dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
-    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, most8, H, K, EIGHT)
+    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, H, K, EVEN, EIGHT)

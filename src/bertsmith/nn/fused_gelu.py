@@ -18,53 +18,54 @@ from bertsmith.nn import gelu_kernels as kernels
 FORWARD = {"N": 4096, "num_warps": 8}
 BACKWARD = {"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}
 # in eight bits, where tiles are also written turned
-FORWARD_EIGHT = {"M": 64, "N": 64, "num_warps": 4}
-BACKWARD_EIGHT = {"M": 128, "N": 64, "TURNS": 1, "num_warps": 8}
-TURN = {"M": 128, "N": 64, "num_warps": 4}
+FORWARD_EIGHT = {"M": 64, "N": 128, "num_warps": 4}
+BACKWARD_EIGHT = {"M": 64, "N": 128, "TURNS": 1, "num_warps": 4}
+TURN = {"M": 128, "N": 128, "num_warps": 4}
 MULTIPLE = 16  # of places in what is turned
 
 
 @triton_op("bertsmith::gelu", mutates_args=())
-def _plain(x: Tensor) -> Tensor:
+def _plain(x: Tensor, tanh: bool) -> Tensor:
     y = torch.empty_like(x)
-    wrap_triton(kernels.gelu)[(triton.cdiv(x.numel(), FORWARD["N"]),)](x, y, x.numel(), **FORWARD)
+    wrap_triton(kernels.gelu)[(triton.cdiv(x.numel(), FORWARD["N"]),)](x, y, x.numel(), TANH=tanh, **FORWARD)
     return y
 
 
 @triton_op("bertsmith::gelu_back", mutates_args=())
-def _plain_back(back: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _plain_back(back: Tensor, x: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
     gradient, sums = torch.empty_like(x), _sums(x, BACKWARD)
-    _go_back_to(gradient, gradient, sums, back, x, 1.0, BACKWARD)
+    _go_back_to(gradient, gradient, sums, back, x, 1.0, tanh, BACKWARD)
     return gradient, sums
 
 
 @triton_op("bertsmith::gelu_eight", mutates_args=())
-def gelu_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def gelu_eight(x: Tensor, scale: float, tanh: bool) -> tuple[Tensor, Tensor]:
     """GELU times the scale in eight bits [T, F], and that turned [F, W]."""
     small, tiles = torch.empty_like(x, dtype=torch.float8_e4m3fn), FORWARD_EIGHT
     turned = room_to_turn(small)
     wrap_triton(kernels.gelu_eight)[_grid(x, tiles)](
-        x, small, turned, x.shape[0], turned.shape[1], scale=scale, most=torch.finfo(small.dtype).max,
-        F=x.shape[1], EVEN=_even(x, tiles), **tiles,
+        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, tiles), TANH=tanh,
+        **tiles,
     )  # fmt: skip
     return small, turned
 
 
 @triton_op("bertsmith::gelu_eight_back", mutates_args=())
-def gelu_eight_back(back: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def gelu_eight_back(back: Tensor, x: Tensor, scale: float, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient times the scale in eight bits [T, F], that turned [F, W], and its sums over parts of T [P, F]."""
     small = torch.empty_like(x, dtype=torch.float8_e5m2)
     turned, sums = room_to_turn(small), _sums(x, BACKWARD_EIGHT)
-    _go_back_to(small, turned, sums, back, x, scale, BACKWARD_EIGHT)
+    _go_back_to(small, turned, sums, back, x, scale, tanh, BACKWARD_EIGHT)
     return small, turned, sums
 
 
 def _go_back_to(
-    gradient: Tensor, turned: Tensor, sums: Tensor, back: Tensor, x: Tensor, scale: float, tiles: dict[str, int]
-) -> None:
+    gradient: Tensor, turned: Tensor, sums: Tensor, back: Tensor, x: Tensor, scale: float, tanh: bool,
+    tiles: dict[str, int],
+) -> None:  # fmt: skip
     wrap_triton(kernels.gelu_back)[_grid(x, tiles)](
         back, x, gradient, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
-        most=torch.finfo(gradient.dtype).max, EVEN=_even(x, tiles), EIGHT=gradient.dtype.itemsize == 1, **tiles,
+        EVEN=_even(x, tiles), EIGHT=gradient.dtype.itemsize == 1, TANH=tanh, **tiles,
     )  # fmt: skip
 
 
@@ -98,19 +99,19 @@ def _even(x: Tensor, tiles: dict[str, int]) -> bool:
 
 class _BiasedGelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
+    def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor, tanh: bool) -> Tensor:
         ctx.save_for_backward(x_TF)
-        ctx.kind = bias_F.dtype
-        found: Tensor = _plain(x_TF)
+        ctx.kind, ctx.tanh = bias_F.dtype, tanh
+        found: Tensor = _plain(x_TF, tanh)
         return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        gradient_TF, sums_PF = _plain_back(gradients[0].contiguous(), *ctx.saved_tensors)
-        return gradient_TF, sums_PF.sum(0).to(ctx.kind)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        gradient_TF, sums_PF = _plain_back(gradients[0].contiguous(), *ctx.saved_tensors, ctx.tanh)
+        return gradient_TF, sums_PF.sum(0).to(ctx.kind), None
 
 
-def biased_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
-    """GELU of `x`, to which the bias was added, detached: it gets its gradient here."""
-    found_TF: Tensor = _BiasedGelu.apply(x_TF, bias_F)  # type: ignore[no-untyped-call]
+def biased_gelu(x_TF: Tensor, bias_F: Tensor, tanh: bool = False) -> Tensor:
+    """GELU of `x`, or that by tanh, to which the bias was added, detached: it gets its gradient here."""
+    found_TF: Tensor = _BiasedGelu.apply(x_TF, bias_F, tanh)  # type: ignore[no-untyped-call]
     return found_TF

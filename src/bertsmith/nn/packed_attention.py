@@ -35,13 +35,31 @@ def attend_forth(
     qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """What each place sees [T, H, K], and the logarithms of its sums [H, T]."""
+    return _go_forth(None, qkv, begin, end, seed, dropout, causal, 1.0)
+
+
+@triton_op("bertsmith::packed_attention_eight", mutates_args=())
+def attend_forth_eight(
+    qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `attend_forth`; and what is seen times the scale in eight bits."""
+    small = qkv.new_empty(qkv.shape[0], *qkv.shape[2:], dtype=torch.float8_e4m3fn)
+    return *_go_forth(small, qkv, begin, end, seed, dropout, causal, scale), small
+
+
+def _go_forth(
+    small: Tensor | None, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool,
+    eight: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     places, _, heads, width = qkv.shape
     out, lse = qkv.new_empty(places, heads, width), qkv.new_empty(heads, places, dtype=torch.float32)
     tiles = FORWARD if width <= 64 else WIDE
     grid = (triton.cdiv(places, tiles["M"]) * heads,)
     wrap_triton(kernels.forward)[grid](
-        qkv, begin, end, seed, out, lse, **_numbers_of(qkv, dropout), scale=width**-0.5 * kernels.LOG2_E.value,
-        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), **tiles,
+        qkv, begin, end, seed, out, lse, out if small is None else small, **_numbers_of(qkv, dropout),
+        scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
+        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), EIGHT=small is not None,
+        **tiles,
     )  # fmt: skip
     return out, lse
 
@@ -86,7 +104,7 @@ def _go_back_to(
     wrap_triton(kernels.backward)[grid](
         qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
         **_numbers_of(qkv, dropout), down=1 - dropout, scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
-        most8=torch.finfo(gradient.dtype).max, H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
+        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
         EVEN=_even(places, BACKWARD), EIGHT=more is not None, **BACKWARD,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import activation, gelu
+from bertsmith.nn.activations import activation, gelu, gelu_new
 from bertsmith.nn.attention import HAS_TRITON, Attention, Sight
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.style import Style
@@ -36,11 +36,11 @@ class FeedForward(nn.Module):
 
     def _inner(self, x_TD: Tensor) -> Tensor:
         """What stands between the matrices [T, F]; compiled for CUDA, GELU's gradient brings the bias's along."""
-        bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation is gelu
+        bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation in (gelu, gelu_new)
         if plain and bias is not None and learns_in_half(x_TD) and torch.compiler.is_compiling():
             from bertsmith.nn.fused_gelu import biased_gelu  # which needs triton
 
-            return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias)
+            return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias, self.activation is gelu_new)
         return self.activation(self.expand(x_TD))
 
 

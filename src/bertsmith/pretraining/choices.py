@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bertsmith import config
-from bertsmith.ceilings import median_seconds
+from bertsmith.ceilings import device_seconds
 from bertsmith.devices import has_eight_bits, measure_peak
 from bertsmith.effort import is_short
 from bertsmith.loop import as_begun
@@ -63,7 +63,7 @@ def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
     if shape is None:
         return {}
     return float8_choice.measure(
-        _places(recipe, world), shape, world.device, clock=partial(median_seconds, device=world.device)
+        _places(recipe, world), shape, world.device, clock=partial(device_seconds, device=world.device)
     )
 
 
