@@ -55,17 +55,22 @@ def test_equal_to_masked_attention(bounds: list[int], width: int, causal: bool, 
 
 
 @pytest.mark.parametrize("bounds", [BOUNDS, RAGGED], ids=["even", "ragged"])
-def test_gradients_in_eight_bits_turned_and_summed_up(bounds: list[int]) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_gradients_in_eight_bits_turned_and_summed_up(
+    bounds: list[int], width: int, dropout: float, causal: bool
+) -> None:
     from bertsmith.nn import packed_attention
 
     torch.manual_seed(0)
     given, seed = reach(bounds), torch.zeros(1, dtype=torch.int32, device="cuda")
-    qkv = torch.randn(bounds[-1], 3, 4, 64, device="cuda", dtype=torch.bfloat16)
-    back = torch.randn(bounds[-1], 4, 64, device="cuda", dtype=torch.bfloat16)
-    seen = packed_attention.attend_forth(qkv, *given, seed, 0.0, False)
-    exact = packed_attention._attend_back(back, qkv, *given, seed, *seen, 0.0, False).flatten(1).float()
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, seed, *seen, 0.0, False, 16.0)
-    *again, cast = packed_attention.attend_forth_eight(qkv, *given, seed, 0.0, False, 8.0)
+    qkv = torch.randn(bounds[-1], 3, 4, width, device="cuda", dtype=torch.bfloat16)
+    back = torch.randn(bounds[-1], 4, width, device="cuda", dtype=torch.bfloat16)
+    seen = packed_attention.attend_forth(qkv, *given, seed, dropout, causal)
+    exact = packed_attention._attend_back(back, qkv, *given, seed, *seen, dropout, causal).flatten(1).float()
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, seed, *seen, dropout, causal, 16.0)
+    *again, cast = packed_attention.attend_forth_eight(qkv, *given, seed, dropout, causal, 8.0)
     assert all(torch.equal(one, other) for one, other in zip(seen, again, strict=True))
     assert (cast.float() / 8 - seen[0].float()).norm() < 0.04 * seen[0].float().norm()
     assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()

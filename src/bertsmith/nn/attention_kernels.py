@@ -198,10 +198,10 @@ def _to_queries(
 
 @triton.jit
 def _leave(
-    gradient, turned, sums, values, places, T, W, block, part: tl.constexpr, head,
+    gradient, sums, values, places, T, block, part: tl.constexpr, head,
     eight: tl.constexpr, H: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients [N, K] of queries (part 0), keys (1) or values (2) are written; see `gelu_kernels` for eight bits."""
+    """Gradients [N, K] of queries (part 0), keys (1) or values (2) are written; in eight bits their sums too."""
     columns = (part * H + head) * K + tl.arange(0, K)
     at, inside = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + columns[None, :], places[:, None] < T
     if EIGHT:
@@ -209,12 +209,20 @@ def _leave(
         # what is added to every key moves all scores of a query alike: nothing comes back to it
         total = tl.zeros([K], tl.float32) if part == 1 else tl.sum(values, 0)
         tl.store(sums + block * (3 * H * K) + columns, total)
-        small = (values * eight).to(gradient.dtype.element_ty)
-        across = turned + columns.to(tl.int64)[:, None] * W + places[None, :]
-        tl.store(across, tl.trans(small), mask=places[None, :] < W)
-        tl.store(at, small, mask=inside)
-    else:
-        tl.store(at, values.to(gradient.dtype.element_ty), mask=inside)
+        values *= eight
+    tl.store(at, values.to(gradient.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _turn(
+    gradient, turned, places, T, W, part: tl.constexpr, head, H: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """What this block has left in eight bits, turned too: read again, see `gelu_kernels`."""
+    columns = (part * H + head) * K + tl.arange(0, K)
+    at = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + columns[None, :]
+    values = tl.load(at, mask=places[:, None] < T, other=0.0)
+    across = turned + columns.to(tl.int64)[:, None] * W + places[None, :]
+    tl.store(across, tl.trans(values), mask=places[None, :] < W)
 
 
 @triton.jit
@@ -244,8 +252,8 @@ def backward(
             dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
-    _leave(gradient, turned, sums, dk * once, places, T, W, first // N, 1, head, eight, H, K, EVEN, EIGHT)
-    _leave(gradient, turned, sums, dv * up, places, T, W, first // N, 2, head, eight, H, K, EVEN, EIGHT)
+    _leave(gradient, sums, dk * once, places, T, first // N, 1, head, eight, H, K, EVEN, EIGHT)
+    _leave(gradient, sums, dv * up, places, T, first // N, 2, head, eight, H, K, EVEN, EIGHT)
 
     q, g = _tile(qkv, places, T, 0, head, H, K, EVEN), _plain(back, places, T, head, H, K, EVEN)
     most = _numbers(lse + head * T, places, T, EVEN)
@@ -263,4 +271,9 @@ def backward(
             dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
             dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
-    _leave(gradient, turned, sums, dq * once, places, T, W, first // N, 0, head, eight, H, K, EVEN, EIGHT)
+    _leave(gradient, sums, dq * once, places, T, first // N, 0, head, eight, H, K, EVEN, EIGHT)
+    if EIGHT:
+        tl.debug_barrier()
+        _turn(gradient, turned, places, T, W, 0, head, H, K)
+        _turn(gradient, turned, places, T, W, 1, head, H, K)
+        _turn(gradient, turned, places, T, W, 2, head, H, K)
