@@ -10,6 +10,8 @@ Scores are in powers of two.
 import triton
 import triton.language as tl
 
+from bertsmith.nn.gelu_kernels import turn_stored
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1.0e30)  # a score that no exponential survives, and no infinity
 
@@ -214,18 +216,6 @@ def _leave(
 
 
 @triton.jit
-def _turn(
-    gradient, turned, places, T, W, part: tl.constexpr, head, H: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """What this block has left in eight bits, turned too: read again, see `gelu_kernels`."""
-    columns = (part * H + head) * K + tl.arange(0, K)
-    at = gradient + places.to(tl.int64)[:, None] * (3 * H * K) + columns[None, :]
-    values = tl.load(at, mask=places[:, None] < T, other=0.0)
-    across = turned + columns.to(tl.int64)[:, None] * W + places[None, :]
-    tl.store(across, tl.trans(values), mask=places[None, :] < W)
-
-
-@triton.jit
 def backward(
     qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, T, W,
     dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
@@ -273,7 +263,5 @@ def backward(
         )  # fmt: skip
     _leave(gradient, sums, dq * once, places, T, first // N, 0, head, eight, H, K, EVEN, EIGHT)
     if EIGHT:
-        tl.debug_barrier()
-        _turn(gradient, turned, places, T, W, 0, head, H, K)
-        _turn(gradient, turned, places, T, W, 1, head, H, K)
-        _turn(gradient, turned, places, T, W, 2, head, H, K)
+        for part in tl.static_range(3):
+            turn_stored(gradient, turned, first, (part * H + head) * K, T, W, 3 * H * K, N, K, EVEN)

@@ -55,7 +55,7 @@ def _slope(x, scale: tl.constexpr, TANH: tl.constexpr):
 
 
 @triton.jit
-def _turn_stored(
+def turn_stored(
     stored, turned, place, column, T, W, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr
 ):
     """Eight bits at M places and N columns of `stored` [T, F], from those given, also at theirs of `turned` [F, W].
@@ -63,6 +63,7 @@ def _turn_stored(
     What a block has itself stored it reads again, from the cache: of numbers at hand the compiler would rather compute
     GELU twice than turn them, and ptxas 12.8 loses bytes that are stored side by side and used alone.
     """
+    tl.debug_barrier()  # all of the block has stored its part
     places, columns = place + tl.arange(0, M), column + tl.arange(0, N)
     at = places.to(tl.int64)[:, None] * F + columns[None, :]
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
@@ -94,8 +95,7 @@ def gelu_eight(
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
     value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
     tl.store(small + at, _gelu(value, scale, TANH).to(small.dtype.element_ty), mask=inside)
-    tl.debug_barrier()
-    _turn_stored(small, turned, place, column, T, W, F, M, N, EVEN)
+    turn_stored(small, turned, place, column, T, W, F, M, N, EVEN)
 
 
 @triton.jit
@@ -120,8 +120,7 @@ def gelu_back(
         total += found
         tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
         if EIGHT:
-            tl.debug_barrier()
-            _turn_stored(gradient, turned, place, column, T, W, F, M, N, EVEN)
+            turn_stored(gradient, turned, place, column, T, W, F, M, N, EVEN)
     tl.store(sums + part * F + columns, tl.sum(total, 0) * (1 / scale), mask=columns < F)
 
 
@@ -129,4 +128,4 @@ def gelu_back(
 def turn(x, turned, T, W, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
     """Numbers [T, F] in eight bits as [F, W]."""
     blocks: tl.constexpr = (F + N - 1) // N
-    _turn_stored(x, turned, tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N, T, W, F, M, N, EVEN)
+    turn_stored(x, turned, tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N, T, W, F, M, N, EVEN)
