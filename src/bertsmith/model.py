@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import Settings as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.nn.float8 import convert
+from bertsmith.nn.float8_block import convert
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.objective import Settings as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 import fused_gelu_cases
+import fused_norm_cases
 import fused_words_cases
 import numpy as np
 import torch
@@ -21,7 +22,10 @@ from torch import Tensor
 
 from bertsmith.encoders import bert, modern
 from bertsmith.model import Model
-from bertsmith.nn import attention, float8, packed_attention
+from bertsmith.nn import attention, eight_bits, float8, float8_block, packed_attention
+from bertsmith.nn.normed import in_full
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 
 CASES: dict[str, dict[str, Any]] = {
@@ -139,15 +143,51 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
     return {"layer there": offs[0], "layer back": max(offs[1:])}
 
 
+def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
+    """How far two whole blocks in eight bits are from plain ones and from those whose parts are in eight bits."""
+    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
+    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
+    reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
+    sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
+    torch.manual_seed(0)
+    plain = torch.nn.ModuleList(make_block(width=width, heads=HEADS, inner=48, style=Style()) for _ in range(2)).train()
+    for weight in plain.parameters():
+        torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.2, generator=draw)
+    parts, whole = copy.deepcopy(plain), copy.deepcopy(plain)
+    assert float8.convert(parts) == float8_block.convert(whole) == 8
+    x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
+    found = []
+    for chain in (plain, parts, whole):
+        mine = x.clone().requires_grad_()
+        out = mine
+        for block in chain:
+            out, _ = block(out, sight)
+        assert isinstance(out, Tensor) == (chain is not whole)
+        out = in_full(out)
+        out.backward((back / places).to(out.dtype))
+        found.append([out.detach(), mine.grad, *(weight.grad for weight in chain.parameters())])
+    offs = [
+        [float((ours - theirs).norm() / theirs.norm()) for theirs, ours in zip(found[0], each, strict=True)]
+        for each in found[1:]
+    ]
+    return dict(zip(("parts there", "parts back", "there", "back"), (*_ends(offs[0]), *_ends(offs[1])), strict=True))
+
+
+def _ends(offs: list[float]) -> tuple[float, float]:
+    return offs[0], max(offs[1:])
+
+
 def main() -> None:
     packed_attention.FORWARD.update(M=32, N=16)
     packed_attention.BACKWARD.update(M=16, N=32)
     found = {name: off(**case) for name, case in CASES.items()}
     found |= {f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}
-    forth = float8._forth
-    float8._forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
+    forth, back = eight_bits.forth, eight_bits.back
+    eight_bits.forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
     in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
-    others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found()}
+    eight_bits.back = lambda *given: back(*given).float()
+    in_eight |= {f"{name}, blocks": blocks(CASES[name]["bounds"]) for name in EIGHT}
+    others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found(), "norm": fused_norm_cases.found()}
     print(json.dumps({"attention": found, "eight": in_eight, **others}))
 
 

@@ -10,7 +10,8 @@ from model_world import pretraining
 from torch import Tensor, nn
 from train.test_trainer import bert_feed
 
-from bertsmith.nn.float8 import INPUT, WEIGHT, Float8FeedForward, Float8Linear, Float8Output, convert
+from bertsmith.nn.eight_bits import INPUT, WEIGHT
+from bertsmith.nn.float8 import Float8FeedForward, Float8Linear, Float8Output, convert
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.train.optimizers import adamw

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs trito
 MOST_SHARED = 227 * 1024  # bytes that a block may have there
 TILE = {"F": 768, "M": 128, "N": 64}
 HEADS = {"H": 12, "K": 64, "scale": 0.18, "up": 1 / 0.9, "dropped": 429496730, "DROPOUT": True, "CAUSAL": False}
+ROW = {"D": 768, "A": 512, "B": 256, "WHOLE": False, "EVEN": False}
+NORM = {**ROW, "M": 64, "R": 1, "N": 32, "STAGES": 3, "DROPOUT": True, "least": 1 - 2**31, "up": 1.1}
 NUMBERS = {"T": "i32", "W": "i32", "size": "i32"}
 KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of pointers in order, constants
     "gelu": ("gelu_kernels", "bf16 bf16", {"N": 4096, "TANH": False}),
@@ -26,6 +28,16 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False, "EIGHT": True, "TANH": False},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
+    "norm_forth": (
+        "norm_kernels",
+        "bf16 fp32 fp32 fp32 fp32 bf16 i32 i32 fp32 fp32 bf16 fp8e4nv fp8e4nv fp32 fp32",
+        {**NORM, "scale": 8.0, "epsilon": 1e-12, "NORMED": True},
+    ),
+    "norm_back": (
+        "norm_kernels",
+        "bf16 bf16 bf16 fp32 fp32 fp32 i32 i32 bf16 fp8e5 fp8e5 fp32",
+        {**NORM, "scale": 1048576.0},
+    ),
     "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
     "forward": (
         "attention_kernels",

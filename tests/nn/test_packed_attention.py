@@ -70,6 +70,30 @@ def test_gradients_in_eight_bits_turned_and_summed_up(case: str, found: dict[str
     assert 0.005 < off["layer back"] < 0.2
 
 
+@pytest.mark.parametrize("case", EIGHT)
+def test_whole_blocks_are_as_near_as_their_parts(case: str, found: dict[str, Off]) -> None:
+    off = found["eight"][f"{case}, blocks"]
+    assert 0.005 < off["there"] < 0.05
+    assert 0.01 < off["back"] < 0.25
+    assert off["there"] < 1.1 * off["parts there"]
+    assert off["back"] < 1.1 * off["parts back"]
+
+
+@pytest.mark.parametrize("normed", ["", ", normed"])
+@pytest.mark.parametrize("by", ["", ", with dropout"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norms_there_and_back_with_their_casts_and_sums(
+    shape: str, by: str, normed: str, found: dict[str, Off]
+) -> None:
+    off = found["norm"][f"{shape}{by}{normed}"]
+    assert off["there"] < 1e-5
+    assert off["back"] < 2e-6
+    assert off["sums"] < 1e-6
+    assert off["bits"] < 0.1  # see `fused_gelu_cases.eight`
+    assert off["bits back"] < 0.15
+    assert off["turned"] == off["turned back"] == 0
+
+
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gelu_there_and_back_and_the_bias_s_gradient(shape: str, by: str, found: dict[str, Off]) -> None:

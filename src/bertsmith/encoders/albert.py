@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerEncoder, TransformerSettings
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention, Sight
+from bertsmith.nn.normed import Normed
 from bertsmith.nn.transformer import Block, FeedForward
 
 Half = Literal["both", "attention", "feed_forward"]
@@ -115,13 +116,15 @@ class ALBERT(TransformerEncoder):
             nn.ModuleList(config.make_half(half) for _ in range(config.inner_layers)) for half, *_ in numbers
         )
 
-    def step(self, layer: int, x_TD: Tensor, sight: Sight, places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def step(
+        self, layer: int, x: Tensor | Normed, sight: Sight, places: Tensor | None
+    ) -> tuple[Tensor | Normed, Tensor | None]:
         """See `TransformerEncoder.step`; where attention stands alone, only it is told the places."""
         first, *rest = self._walked(layer)
-        x_RD, probabilities_BHLL = first(x_TD, sight, places)
+        x, probabilities_BHLL = first(x, sight, places)
         for block in rest:
-            x_RD, _ = block(x_RD, sight)
-        return x_RD, probabilities_BHLL
+            x, _ = block(x, sight)
+        return x, probabilities_BHLL
 
     def depths(self) -> list[nn.Module]:
         """Embeddings, each block that has weights, pooler."""

@@ -19,6 +19,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Sight, look
 from bertsmith.nn.attention_choice import Shape
 from bertsmith.nn.embeddings import Embeddings
+from bertsmith.nn.normed import Normed, in_full
 from bertsmith.nn.pooler import Pooler
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, make_block
@@ -167,9 +168,11 @@ class TransformerEncoder(Encoder):
         """The blocks that have weights."""
         return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
 
-    def step(self, layer: int, x_TD: Tensor, sight: Sight, places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def step(
+        self, layer: int, x: Tensor | Normed, sight: Sight, places: Tensor | None
+    ) -> tuple[Tensor | Normed, Tensor | None]:
         """What layer number `layer`, counted from 0, makes of what the one below it made; see `Block.forward`."""
-        found: tuple[Tensor, Tensor | None] = self.blocks[layer](x_TD, sight, places)
+        found: tuple[Tensor | Normed, Tensor | None] = self.blocks[layer](x, sight, places)
         return found
 
     def embed(self, batch: Batch) -> Tensor:
@@ -193,16 +196,17 @@ class TransformerEncoder(Encoder):
         self.check(batch)
         reading = plan_reading(batch, None if keep_layers else places, pool=pool and self.pools)
         sight = self._sight(batch, explicit=keep_attentions)
-        x_TD = self.embeddings.project(self.embed(batch))
-        layers: list[Tensor] = [x_TD]
+        embedded_TD = self.embeddings.project(self.embed(batch))
+        x: Tensor | Normed = embedded_TD
+        layers: list[Tensor] = [embedded_TD]
         attentions: list[Tensor] = []
         for layer in range(self.layers):
             last = layer == self.layers - 1
-            x_TD, probabilities_BHLL = self.step(layer, x_TD, sight, reading.places if last else None)
+            x, probabilities_BHLL = self.step(layer, x, sight, reading.places if last else None)
             if keep_layers:
-                layers.append(x_TD.to(self.table.dtype))
+                layers.append(in_full(x).to(self.table.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
-        x_TD = x_TD.to(self.table.dtype)
+        x_TD = in_full(x).to(self.table.dtype)
         pooled_ND = None
         if self.pooler is not None and reading.firsts is not None:
             pooled_ND = self.pooler(x_TD[reading.firsts])

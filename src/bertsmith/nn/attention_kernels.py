@@ -263,5 +263,6 @@ def backward(
         )  # fmt: skip
     _leave(gradient, sums, dq * once, places, T, first // N, 0, head, eight, H, K, EVEN, EIGHT)
     if EIGHT:
+        tl.debug_barrier()
         for part in tl.static_range(3):
             turn_stored(gradient, turned, first, (part * H + head) * K, T, W, 3 * H * K, N, K, EVEN)

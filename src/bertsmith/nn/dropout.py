@@ -24,11 +24,21 @@ def drop(x_TD: Tensor, probability: float) -> Tensor:
 
     torch draws for each number by ten rounds of Philox, which takes three times as long as the norm behind it.
     """
-    draw = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=x_TD.device)
-    numbers = (torch.arange(size, dtype=torch.int32, device=x_TD.device) for size in x_TD.shape)
-    of_place_T, of_column_D = (mixed(some ^ (draw + salt)) | 1 for some, salt in zip(numbers, (0, SALT), strict=True))
-    kept_TD = of_place_T[:, None] * of_column_D >= round(probability * WHOLE) - WHOLE // 2
+    of_place_T, of_column_D = draw(x_TD)
+    kept_TD = of_place_T[:, None] * of_column_D >= least(probability)
     return torch.where(kept_TD, x_TD * (1 / (1 - probability)), 0.0)
+
+
+def draw(x_TD: Tensor) -> list[Tensor]:
+    """Random numbers of places [T] and of columns [D], from torch's generator."""
+    drawn = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=x_TD.device)
+    numbers = (torch.arange(size, dtype=torch.int32, device=x_TD.device) for size in x_TD.shape)
+    return [mixed(some ^ (drawn + salt)) | 1 for some, salt in zip(numbers, (0, SALT), strict=True)]
+
+
+def least(probability: float) -> int:
+    """Of their products, the least that is kept."""
+    return round(probability * WHOLE) - WHOLE // 2
 
 
 def mixed(x: Tensor) -> Tensor:

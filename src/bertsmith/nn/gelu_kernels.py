@@ -60,10 +60,9 @@ def turn_stored(
 ):
     """Eight bits at M places and N columns of `stored` [T, F], from those given, also at theirs of `turned` [F, W].
 
-    What a block has itself stored it reads again, from the cache: of numbers at hand the compiler would rather compute
-    GELU twice than turn them, and ptxas 12.8 loses bytes that are stored side by side and used alone.
+    What a block has itself stored it reads again after a barrier, from the cache: of numbers at hand the compiler would
+    rather compute GELU twice than turn them, and ptxas 12.8 loses bytes that are stored side by side and used alone.
     """
-    tl.debug_barrier()  # all of the block has stored its part
     places, columns = place + tl.arange(0, M), column + tl.arange(0, N)
     at = places.to(tl.int64)[:, None] * F + columns[None, :]
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
@@ -95,6 +94,7 @@ def gelu_eight(
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
     value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
     tl.store(small + at, _gelu(value, scale, TANH).to(small.dtype.element_ty), mask=inside)
+    tl.debug_barrier()
     turn_stored(small, turned, place, column, T, W, F, M, N, EVEN)
 
 
@@ -120,6 +120,7 @@ def gelu_back(
         total += found
         tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=inside)
         if EIGHT:
+            tl.debug_barrier()
             turn_stored(gradient, turned, place, column, T, W, F, M, N, EVEN)
     tl.store(sums + part * F + columns, tl.sum(total, 0) * (1 / scale), mask=columns < F)
 

@@ -1,0 +1,112 @@
+"""Whole blocks in eight bits: which they are, how their halves learn, and that they are plain when they do not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from nn.test_float8 import off
+from torch import Tensor, nn
+
+from bertsmith.nn.attention import Sight, see
+from bertsmith.nn.float8 import Float8Qkv
+from bertsmith.nn.float8_block import Float8Block, convert
+from bertsmith.nn.normed import Normed, in_full
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import Block, FeedForward, make_block
+
+T, D, F = 48, 64, 128
+
+
+def blocks(count: int = 2, **style: object) -> nn.ModuleList:
+    torch.manual_seed(0)
+    made = nn.ModuleList(make_block(width=D, heads=2, inner=F, style=Style(**style)) for _ in range(count))
+    for weight in made.parameters():
+        nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.05)
+    return made.train()
+
+
+def everyone() -> Sight:
+    return see(torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel="dense", longest=T, causal=False)
+
+
+def test_blocks_are_converted_whole_and_keep_their_names() -> None:
+    made = blocks()
+    names = list(made.state_dict())
+    assert convert(made) == 8
+    assert all(type(block) is Float8Block for block in made)
+    assert type(made[0].attention.qkv) is Float8Qkv
+    assert list(made.state_dict()) == names
+    assert convert(made) == 0
+
+
+@pytest.mark.parametrize("style", [{"activation": "relu"}, {"biases": False}])
+def test_blocks_of_which_a_part_stays_plain_are_not_whole(style: dict[str, object]) -> None:
+    made = blocks(**style)
+    convert(made)
+    assert all(type(block) is Block for block in made)
+
+
+def test_half_a_block_is_not_whole() -> None:
+    feeds = FeedForward(width=D, inner=F, style=Style())
+    half = Block(attention=None, feed_forward=feeds, width=D, style=Style(), dropout=0.0)
+    assert convert(half) == 2
+    assert type(half) is Block
+
+
+def test_a_block_that_does_not_learn_is_as_any_other() -> None:
+    plain = blocks(1)[0].eval()
+    small, x = copy.deepcopy(plain), torch.randn(T, D)
+    convert(nn.ModuleList([small]))
+    small.eval()
+    found, _ = small(x, everyone())
+    assert torch.equal(found, plain(x, everyone())[0])
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_halves_one_after_the_other_are_near_the_plain_ones(activation: str, compiles: bool) -> None:
+    plain = blocks(activation=activation)
+    whole = copy.deepcopy(plain)
+    convert(whole)
+
+    def fed(x: Tensor) -> Tensor:
+        found: Tensor | Normed = x
+        for block in whole:
+            found = block._feed(found)
+        return in_full(found)
+
+    x = torch.randn(T, D)
+    gradient = torch.randn(T, D) / T
+    found = []
+    run = torch.compile(fed, backend="aot_eager", fullgraph=True) if compiles else fed
+    for chain in (plain, whole):
+        mine = y = x.clone().requires_grad_()
+        if chain is plain:
+            for block in plain:
+                y = block.feed_forward_norm(y + block.feed_forward(y))
+        else:
+            y = run(mine)
+        y.backward(gradient.to(y.dtype))
+        learnt = [name for name, weight in chain.named_parameters() if weight.grad is not None]
+        assert len(learnt) == 12
+        found.append([y, mine.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)])
+    (y, *theirs), (z, *ours) = found
+    assert z.dtype == torch.bfloat16
+    assert 0.002 < off(z, y.detach()) < 0.05
+    assert all(one.dtype == torch.float32 and off(one, other) < 0.12 for one, other in zip(ours, theirs, strict=True))
+    assert off(ours[-1], theirs[-1]) < 0.005  # the last norm's bias: only rounded
+
+
+def test_dropout_drops_what_is_added_and_only_that() -> None:
+    (block,) = blocks(1, dropout=0.5)
+    convert(nn.ModuleList([block]))
+    x = torch.randn(T, D).bfloat16().float().requires_grad_()
+    with torch.no_grad():
+        more = block.feed_forward.eval()(x)
+    torch.manual_seed(3)
+    added = (block.train()._feed(x).total_TD - x).detach()
+    dropped = (added.abs() < 0.03).float().mean()  # what is kept is twice as large: bfloat16 leaves some near 0
+    assert 0.45 < float(dropped) < 0.6
+    assert off(added[added.abs() > 0.03], 2 * more[added.abs() > 0.03]) < 0.1
