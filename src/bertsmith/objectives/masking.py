@@ -72,7 +72,11 @@ def ngrams(word_T: Tensor, block_T: Tensor, length_T: Tensor, *, longest_ngram: 
     nowhere = torch.full((1,), size, device=word_T.device)
     place_T = torch.arange(size, device=word_T.device)
     number_T = block_T.long().cumsum(0)
-    at_or_after_T = torch.where(word_T, place_T, size).flip(0).cummin(0).values.flip(0)
+    before_T = word_T.long().cumsum(0) - word_T.long()
+    # `cummin` from the end says it too, but takes 0.2 ms for 65,536 places on an H200
+    word_at_T = torch.full((size + 1,), size, device=word_T.device)
+    word_at_T = word_at_T.scatter(0, torch.where(word_T, before_T, size), torch.where(word_T, place_T, size))
+    at_or_after_T = word_at_T[before_T]
     next_T = torch.cat((at_or_after_T[1:], nowhere))
     inside_T = number_T[next_T.clamp(max=size - 1)] == number_T
     next_T = torch.cat((torch.where(inside_T, next_T, size), nowhere))  # and of nowhere: nowhere
@@ -98,9 +102,10 @@ def choose(sequences: Sequences, unit_T: Tensor, drawn_T: Tensor, wanted_S: Tens
 
 def spread(unit_T: Tensor, chosen_T: Tensor, candidate_T: Tensor) -> Tensor:
     """The places of chosen units [T] bool."""
-    place_T = torch.arange(len(unit_T), device=unit_T.device)
-    begin_T = torch.where(unit_T, place_T, 0).cummax(0).values
-    return candidate_T & chosen_T[begin_T]
+    number_T = unit_T.long().cumsum(0)  # from 1 on
+    of_unit_T = torch.zeros(len(unit_T) + 2, dtype=torch.bool, device=unit_T.device)
+    of_unit_T = of_unit_T.scatter(0, torch.where(unit_T, number_T, len(unit_T) + 1), unit_T & chosen_T)
+    return candidate_T & of_unit_T[number_T]
 
 
 def slots(hidden_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
