@@ -7,11 +7,13 @@ nothing of text or shards: a unit is whatever the caller hands in.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -88,9 +90,18 @@ def _over_processes(
 
 
 def _settle_in() -> None:
-    """First thing in a worker: leave Ctrl-C to the parent, and take one core only."""
+    """First thing in a worker: leave Ctrl-C to the parent, end when it is gone, and take one core only."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _end_with_parent() -> None:
+    """Workers hold both ends of the pipe that work comes by: they would never hear of a parent that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _kill(pool: ProcessPoolExecutor) -> None:
