@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -377,6 +378,115 @@ def test_who_was_as_good_as_whom_and_when() -> None:
     found = {(one["who"], one["whom"]): one for one in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
     assert (found["a", "b"]["seconds"], found["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
     assert found["b", "a"]["seconds"] is None
+
+
+VARIANTS = """
+recipe = "bert/tiny"
+set = ["rows.full=16"]
+[variants]
+first = {}
+second = { set = ["plan.rate=5e-4"] }
+third = { recipe = "bert/mini" }
+"""
+FAKE = """
+import json, pathlib, sys, time
+out, name, loss, status = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+(out / f"{name}.began").write_text("")
+time.sleep(0.3)
+final = {"nats_per_byte": loss, "nats_per_piece": 4 * loss, "seconds": 60.0}
+told = {"name": name, "tokens": 5e7, "tokens_per_second": 9e5, "share_of_peak": 0.5, "final": final}
+if not status:
+    (out / name).mkdir()
+    told["curve"] = [{"nats_per_byte": 2 * loss, "seconds": 30.0}, final]
+    (out / name / "result.json").write_text(json.dumps(told))
+sys.exit(status)
+"""
+
+
+def proxies(folder: Path, losses: dict[str, float], *more: object, status: int = 0) -> int:
+    """The verb, with runs that only pretend; `status` is how the third ends."""
+    module = import_module("bench.ten_minutes.proxies")
+    (folder / "v.toml").write_text(VARIANTS, encoding="utf-8")
+    original = module._words
+
+    def pretended(one: Any, output: Path, words: list[str]) -> list[str]:
+        real = original(one, output, words)
+        assert ("plan.rate=5e-4" in real) == (one.name == "second")
+        assert real[real.index("--recipe") + 1] == ("bert/mini" if one.name == "third" else "bert/tiny")
+        ends = str(status if one.name == "third" else 0)
+        return [sys.executable, "-c", FAKE, str(output), one.name, str(losses[one.name]), ends]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_words", pretended)
+        patch.setattr(module, "PATIENCE", 0.02)
+        return call("proxies", folder / "v.toml", "--data", folder, "-o", folder / "out", *more)
+
+
+def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = {"first": 1.0, "second": 0.9, "third": 1.2}
+    assert proxies(tmp_path, losses, "--only", "first", "second") == 0
+    assert not (tmp_path / "out" / "third").exists()
+    (tmp_path / "out" / "first.began").unlink()
+    assert proxies(tmp_path, losses, "--together", 1) == 0
+    assert not (tmp_path / "out" / "first.began").exists()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][-3:]
+    assert [row.split()[1] for row in rows] == ["second", "first", "third"]
+    assert "plan.rate=5e-4" in rows[0]
+    assert "+0.1000 | 60.0 s |" in rows[0]
+    assert "bert/mini" in rows[2]
+    assert "-0.2000 | – |" in rows[2]
+    assert (tmp_path / "out" / "proxies.md").read_text(encoding="utf-8").count("\n") == 5
+
+
+def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = dict.fromkeys(("first", "second", "third"), 1.0)
+    assert proxies(tmp_path, losses, status=75) == 0  # stopped in time: the next call goes on
+    assert "third: no result yet" in capsys.readouterr().out
+    assert proxies(tmp_path, losses, status=1) == 2
+    told = capsys.readouterr()
+    assert "error: no result of third: see their .log" in told.err
+    assert "| first |" in told.out
+
+
+def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
+    proxies_module = import_module("bench.ten_minutes.proxies")
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            begun.append(self)
+            if len(begun) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    given = [proxies_module.Variant(name, "bert/tiny", (), ()) for name in ("first", "second", "third")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proxies_module, "_words", lambda *given: sleeps)
+        patch.setattr(proxies_module.subprocess, "Popen", Noted)
+        with pytest.raises(Stopped):
+            proxies_module.run_all(given, tmp_path, [], together=2, stop_after=0.0)
+    assert len(begun) == 2
+    assert all(process.returncode == -signal.SIGTERM for process in begun)
+
+
+def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "v.toml"
+    for text, said in (
+        ("variants = 3 3", "cannot be read"),
+        ("recipe = 'bert/tiny'", "names no variants"),
+        (VARIANTS + "bad = { set = ['rows.warmup=0.3'] }", "v.toml, bad: rows.warmup=0.3 must be a whole number"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78
+        assert said in capsys.readouterr().err
+    file.write_text(VARIANTS, encoding="utf-8")
+    assert call("proxies", file, "--only", "secnd", "--data", tmp_path, "-o", tmp_path / "out") == 78
+    assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
+
+
+def test_every_proxy_of_ours_is_a_recipe() -> None:
+    assert len(import_module("bench.ten_minutes.proxies").variants(ROOT / "bench/ten_minutes/proxies.toml")) > 20
 
 
 def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_books(verbs)
     _add_text(verbs)
     _add_pretrain(verbs)
+    _add_proxies(verbs)
     _add_baseline(verbs)
     _add_tasks(verbs)
     one = verbs.add_parser("table", help="merge all results into a table and a picture")
@@ -70,6 +71,20 @@ def _add_pretrain(verbs: Any) -> None:
     )
     _add_run(one)
     one.add_argument("--quiet", action="store_true")
+
+
+def _add_proxies(verbs: Any) -> None:
+    one = verbs.add_parser("proxies", help="many short runs of ours, each with one thing changed")
+    one.set_defaults(verb=_proxies)
+    one.add_argument("file", type=Path, help="a .toml of variants, such as bench/ten_minutes/proxies.toml")
+    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these variants; all if none")
+    one.add_argument("--together", type=int, default=3, help="runs under way; one of them learns")
+    one.add_argument("--data", type=Path, required=True, metavar="SHARDS")
+    one.add_argument("-o", "--output", type=Path, required=True, help="folder of the runs")
+    one.add_argument("--minutes", type=float, default=1.0, help="of learning, each")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--judge-rows", type=int, default=2048)
+    _add_machine(one)
 
 
 def _add_baseline(verbs: Any) -> None:
@@ -155,6 +170,20 @@ def _pretrain(options: argparse.Namespace) -> None:
             after=options.after,
         )
     _show(_short(found))
+
+
+def _proxies(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.proxies import run_all, table, variants
+    from bench.ten_minutes.results import RESULT
+
+    chosen = variants(options.file, options.only)
+    names = ("data", "minutes", "seed", "judge_rows", "device")
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
+    try:
+        run_all(chosen, options.output, words, together=options.together, stop_after=options.stop_after)
+    finally:
+        if any((options.output / one.name / RESULT).exists() for one in chosen):
+            print(table(chosen, options.output))
 
 
 def _baseline(options: argparse.Namespace) -> None:
