@@ -1,10 +1,12 @@
 """Attention there and back over packed texts: our kernels against torch's, and their tiles against each other.
 
-    PYTHONPATH=src python bench/attention_gpu.py [--lengths 512 128] [--dropout 0 0.1] [--heads 12] [--tiles]
+    PYTHONPATH=src python bench/attention_gpu.py [--lengths 512 128] [--dropout 0 0.1] [--heads 12]
+        [--tiles | --registers 0 128 96]
 
 65,536 places in rows of a length; nine rows in ten hold one text, the others two. `dense cuDNN` lets texts of a row see
 each other: it is there as a mark. Milliseconds of one layer, medians; `off` is the greatest difference from
-float32. `--tiles` times our kernels for many sizes of tiles: queries, keys, warps, stages.
+float32. `--tiles` times our kernels for many sizes of tiles: queries, keys, warps, stages; `--registers` those that are
+in use, in eight bits, with at most so many registers a thread (0: as the compiler likes).
 """
 
 from __future__ import annotations
@@ -108,18 +110,42 @@ def tiles(world: World, dropout: float) -> None:
         print(f"{world.length} dropout {dropout}, {way}: " + ", ".join(f"{size} {ms:.3f}" for size, ms in best[:8]))
 
 
+def registers(world: World, dropout: float, most: list[int]) -> None:
+    """Fewer of them let more blocks run at a time; too few are kept in memory."""
+    qkv, seed = world.qkv.detach(), torch.zeros(1, dtype=torch.int32, device="cuda")
+    place = qkv, world.begin, world.end, seed
+    there = partial(packed_attention.attend_forth_eight, *place, dropout, False, 8.0)
+    out, lse, _ = there()
+    back = partial(packed_attention.attend_back_eight, world.gradient, *place, out, lse, dropout, False, 16.0)
+    for way, table, run in (("there", packed_attention.FORWARD, there), ("back", packed_attention.BACKWARD, back)):
+        kept, found = dict(table), {}
+        for count in most:
+            table.update({"maxnreg": count} if count else {})
+            try:
+                found[count] = milliseconds(run)
+            except Exception as error:  # fewer than it can do with
+                print(f"{count} registers: {type(error).__name__}")
+            table.pop("maxnreg", None)
+        told = ", ".join(f"{count or 'any'} {ms:.3f}" for count, ms in found.items())
+        print(f"{world.length} dropout {dropout}, {way} in eight bits, {kept}: registers {told}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", nargs="+", type=int, default=[512, 128])
     parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1])
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--tiles", action="store_true")
+    parser.add_argument("--registers", nargs="+", type=int, default=[], metavar="N", help="at most, instead of tiles")
     asked = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for length in asked.lengths:
         world = World(length, asked.heads)
         for dropout in asked.dropout:
-            (tiles if asked.tiles else compare)(world, dropout)
+            if asked.registers:
+                registers(world, dropout, asked.registers)
+            else:
+                (tiles if asked.tiles else compare)(world, dropout)
 
 
 if __name__ == "__main__":
