@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,18 @@ def befall(what: str, step: int) -> None:
     Trainer.__next__ = struck  # type: ignore[method-assign]
 
 
+def dally(step: int) -> None:
+    """Rank 0 takes so long over a step that the agent notices a death before it does."""
+    real = Trainer.__next__
+
+    def slow(self: Trainer) -> Any:
+        if self.done == step:
+            time.sleep(3)
+        return real(self)
+
+    Trainer.__next__ = slow  # type: ignore[method-assign]
+
+
 def rank(job: dict[str, Any], folder: str) -> None:
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     for number, kind in ((1, "out"), (2, "err")):
@@ -46,6 +59,8 @@ def rank(job: dict[str, Any], folder: str) -> None:
     torch.set_num_threads(1)
     if job.get("befalls") and attempt == 0 and os.environ["RANK"] == "1":
         befall(job["befalls"], job["step"])
+    if job.get("late") and attempt == 0 and os.environ["RANK"] == "0":
+        dally(job["step"])
     sys.argv = ["bertsmith", *job["words"]]
     status: Any = 1
     try:

@@ -54,7 +54,7 @@ def starts(folder: Path) -> list[int]:
     return [event["step"] for event in read_events(folder / "events.jsonl") if event["kind"] == "start"]
 
 
-# --- one agent, six runs ---------------------------------------------------------------------------------------------
+# --- one agent, seven runs -------------------------------------------------------------------------------------------
 
 
 class Agent:
@@ -79,6 +79,7 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
     jobs = [
         {"name": "straight", "words": words("straight")},
         {"name": "killed", "words": words("killed"), "restarts": 1, "befalls": "killed", "step": 6},
+        {"name": "late", "words": words("late"), "restarts": 1, "befalls": "killed", "step": 6, "late": True},
         {"name": "told", "words": words("told"), "restarts": 1, "befalls": "told", "step": 5},
         {"name": "fails", "words": words("fails"), "befalls": "fails", "step": 5},
         {"name": "split", "words": words("split", "passes.shard=true", "passes.recompute=true")},
@@ -102,6 +103,15 @@ def test_a_killed_rank_is_started_again_and_nothing_is_lost(agent: Agent) -> Non
     models = [(folder / "last" / "model.safetensors").read_bytes() for folder in (straight, killed)]
     assert models[0] == models[1]
     assert agent.said("killed", 0, 0) == [], "who has only lost the other is ended before it complains"
+
+
+def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agent) -> None:
+    """The agent's signal comes in the middle of a step; what that step then fails of is no news."""
+    late = agent.folder / "late"
+    assert agent.answers["late"]["failed"] == {}
+    assert starts(late) == [0, 4]
+    assert losses(late) == losses(agent.folder / "straight")
+    assert agent.said("late", 0, 0) == []
 
 
 def test_only_the_first_rank_tells_the_result(agent: Agent) -> None:

@@ -22,6 +22,10 @@ class Lost(BertsmithError):
 
     exit_code = 69
 
+    def __init__(self, message: str, *, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told  # whether this one was told to end before it noticed
+
 
 class StorageError(BertsmithError):
     """The disk failed us: full, read-only, I/O error; the message names path, operation and bytes."""

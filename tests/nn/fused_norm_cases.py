@@ -15,7 +15,7 @@ from bertsmith.nn import eight_bits, eight_norm, fused_norm
 from bertsmith.nn.dropout import draw
 
 SHAPES = {"whole tiles": (64, 48), "rags": (75, 50), "fewer than a tile": (3, 16)}
-CHANCE = {"": 0.0, ", with dropout": 0.3}
+WAYS = {"": (0.0, False), ", normed": (0.0, True), ", with dropout, normed": (0.3, True)}
 EPSILON = 1e-5
 
 
@@ -64,8 +64,7 @@ def found() -> dict[str, dict[str, float]]:
     for tiles in (fused_norm.FORTH, fused_norm.BACK):
         tiles.update(M=16, R=2, N=16)
     return {
-        f"{shape}{by}{', normed' if normed else ''}": off(size, dropped, normed=normed)
+        f"{shape}{way}": off(size, dropped, normed=normed)
         for shape, size in SHAPES.items()
-        for by, dropped in CHANCE.items()
-        for normed in (False, True)
+        for way, (dropped, normed) in WAYS.items()
     }

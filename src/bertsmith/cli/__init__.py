@@ -60,6 +60,8 @@ def main() -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(status)
     except BertsmithError as error:
+        if isinstance(error, Lost) and error.told:  # by torchrun, which has noticed first and ends who is left
+            sys.exit(error.exit_code)
         _leave(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _leave("stopped; what was finished is kept, and the same command goes on from there", Stopped.exit_code)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -17,6 +17,8 @@ class Stopper:
     Not under torchrun: it hands its signal on to ranks that may have heard it already, and kills them after a while.
     """
 
+    told: ClassVar[bool] = False  # whether a signal has come since the last of them began
+
     def __init__(self) -> None:
         self.asked = False
         self._before: dict[signal.Signals, Any] = {}
@@ -26,6 +28,7 @@ class Stopper:
         self.asked = True
 
     def __enter__(self) -> Self:
+        Stopper.told = False
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
             self._before = {number: signal.signal(number, self._heard) for number in SIGNALS}
         return self
@@ -40,4 +43,5 @@ class Stopper:
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.asked and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise KeyboardInterrupt
+        Stopper.told = True
         self.ask()

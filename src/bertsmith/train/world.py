@@ -23,6 +23,7 @@ from bertsmith.errors import Lost, Stopped
 from bertsmith.train.meeting import meet
 from bertsmith.train.state import State
 from bertsmith.train.step import exact
+from bertsmith.train.stopper import Stopper
 
 PATIENCE = timedelta(minutes=10)  # until a rank that does not answer is an error
 
@@ -136,6 +137,7 @@ def join(device: str = "cpu", *, backend: str | None = None) -> Iterator[World]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # which has no kind of its own
             raise
         reason = textwrap.shorten(str(error), 200, placeholder="…")
-        raise Lost(f"another rank has gone, and this one cannot go on without it: {reason}") from error
+        message = f"another rank has gone, and this one cannot go on without it: {reason}"
+        raise Lost(message, told=Stopper.told) from error
     finally:
         dist.destroy_process_group()
