@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import Settings as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.nn.float8 import convert as convert_parts
 from bertsmith.nn.float8_block import convert
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.objective import Settings as ObjectiveSettings
@@ -111,10 +112,13 @@ class Model(nn.Module):
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.depths(), self.objectives]
 
-    def learn_in_eight_bits(self) -> None:
-        """From here on, in what stands between the bottom part and the heads; weights and their names stay."""
+    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
+        """From here on, in what stands between the bottom part and the heads; weights and their names stay.
+
+        `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
+        """
         for part in self.depths()[1:-1]:
-            convert(part)
+            (convert if whole else convert_parts)(part)
 
     def over(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, over another encoder of the same width and layers."""

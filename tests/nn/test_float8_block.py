@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from model_world import pretraining
 from nn.test_float8 import off
 from torch import Tensor, nn
 
@@ -39,6 +40,15 @@ def test_blocks_are_converted_whole_and_keep_their_names() -> None:
     assert type(made[0].attention.qkv) is Float8Qkv
     assert list(made.state_dict()) == names
     assert convert(made) == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> None:
+    model = pretraining(layers=2, width=32, heads=2)
+    model.learn_in_eight_bits(whole=whole)
+    block = model.encoder.blocks[0]
+    assert (type(block) is Float8Block) == whole
+    assert type(block.attention.qkv) is Float8Qkv
 
 
 @pytest.mark.parametrize("style", [{"activation": "relu"}, {"biases": False}])

@@ -32,7 +32,7 @@ class Toy(nn.Module):
     def depths(self) -> list[nn.Module]:
         return [self.table, self.middle, self.heads]
 
-    def learn_in_eight_bits(self) -> None:
+    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
         raise AssertionError("nobody asks it to")
 
     def hide(self, batch: Batch) -> Batch:

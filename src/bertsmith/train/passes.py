@@ -39,7 +39,7 @@ class Trainable(Protocol):
     def depths(self) -> list[nn.Module]:
         """Its parts from bottom to top; every parameter is in exactly one."""
 
-    def learn_in_eight_bits(self) -> None:
+    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
         """From here on, where that is faster; weights and their names stay."""
 
 
@@ -82,7 +82,8 @@ class Passes:
             _forbid_chance()
         if settings.precision == "fp8":
             _check_eight_bits(world.device)
-            model.learn_in_eight_bits()
+            # weights that are split are gone when the next block wants those of a norm
+            model.learn_in_eight_bits(whole=not (settings.shard and world.size > 1))
         if settings.recompute:
             for part in model.depths()[1:-1]:
                 _recompute(part)
