@@ -440,12 +440,20 @@ def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: 
 
 def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
-    assert proxies(tmp_path, losses, status=75) == 0  # stopped in time: the next call goes on
-    assert "third: no result yet" in capsys.readouterr().out
-    assert proxies(tmp_path, losses, status=1) == 2
-    told = capsys.readouterr()
-    assert "error: no result of third: see their .log" in told.err
-    assert "| first |" in told.out
+    for status in (75, 1):
+        assert proxies(tmp_path, losses, status=status) == 2
+        told = capsys.readouterr()
+        assert f"third: no result, exit status {status}" in told.out
+        assert "error: no result of third: see their .log" in told.err
+        assert "| first |" in told.out
+
+
+def test_proxies_whose_time_is_over_leave_as_the_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = dict.fromkeys(("first", "second", "third"), 1.0)
+    assert proxies(tmp_path, losses, "--together", 1, "--stop-after", 0.2) == 75
+    assert "error: stopped; what is finished is kept" in capsys.readouterr().err
+    assert proxies(tmp_path, losses) == 0
+    assert (tmp_path / "out" / "third" / "result.json").exists()
 
 
 def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
@@ -465,7 +473,7 @@ def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
         patch.setattr(proxies_module, "_words", lambda *given: sleeps)
         patch.setattr(proxies_module.subprocess, "Popen", Noted)
         with pytest.raises(Stopped):
-            proxies_module.run_all(given, tmp_path, [], together=2, stop_after=0.0)
+            proxies_module.run_all(given, tmp_path, [], together=2)
     assert len(begun) == 2
     assert all(process.returncode == -signal.SIGTERM for process in begun)
 

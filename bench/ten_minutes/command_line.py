@@ -173,6 +173,7 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _proxies(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.clock import stop_after
     from bench.ten_minutes.proxies import run_all, table, variants
     from bench.ten_minutes.results import RESULT
 
@@ -180,7 +181,8 @@ def _proxies(options: argparse.Namespace) -> None:
     names = ("data", "minutes", "seed", "judge_rows", "device")
     words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
     try:
-        run_all(chosen, options.output, words, together=options.together, stop_after=options.stop_after)
+        with stop_after(options.stop_after):
+            run_all(chosen, options.output, words, together=options.together)
     finally:
         if any((options.output / one.name / RESULT).exists() for one in chosen):
             print(table(chosen, options.output))

@@ -67,14 +67,12 @@ def variants(file: Path, only: Sequence[str] = ()) -> list[Variant]:
     return found
 
 
-def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, together: int, stop_after: float) -> None:
-    """Calls `pretrain` for each that has no result; `words` are what all of them are told.
+def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, together: int) -> None:
+    """Calls `pretrain` for each that has no result, `together` at a time; `words` are what all of them are told.
 
-    `together` are under way at a time. After `stop_after` seconds, 0: never, nobody new is begun, and those under way
-    save and end.
+    When this process is told to stop, those under way save and end.
     """
     Disk().make_folder(output)
-    begun = time.monotonic()
     waiting = [one for one in given if not (output / one.name / results.RESULT).exists()]
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
@@ -84,18 +82,14 @@ def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, tog
         while waiting or running:
             if stopper.asked:
                 raise Stopped("stopped; what is finished is kept: the same command goes on from there")
-            over = 0 < stop_after < time.monotonic() - begun
-            while waiting and len(running) < together and not over:
-                one, left = waiting.pop(0), max(stop_after - (time.monotonic() - begun), 1.0) if stop_after else 0.0
+            while waiting and len(running) < together:
+                one = waiting.pop(0)
                 log = stack.enter_context((output / f"{one.name}.log").open("ab"))
-                call = [*_words(one, output, words), "--stop-after", f"{left:.0f}"]
-                running[one.name] = subprocess.Popen(call, stdout=log, stderr=subprocess.STDOUT)
+                running[one.name] = subprocess.Popen(_words(one, output, words), stdout=log, stderr=subprocess.STDOUT)
             for name, process in list(running.items()):
                 if process.poll() is not None:
                     del running[name]
-                    failed += [name] if _tell(name, output, process.returncode) else []
-            if over and not running:
-                break
+                    failed += [] if _tell(name, output, process.returncode) else [name]
             time.sleep(PATIENCE)
     if failed:
         raise BertsmithError(f"no result of {', '.join(failed)}: see their .log in {output}")
@@ -116,13 +110,11 @@ def _words(one: Variant, output: Path, words: Sequence[str]) -> list[str]:
 
 
 def _tell(name: str, output: Path, status: int) -> bool:
-    """Says what became of one; whether it failed. Stopped in time it has not."""
+    """Says what became of one; whether it has a result."""
     found = results.read(output / name / results.RESULT)
-    if found is None:
-        print(f"{name}: no result yet, exit status {status}", flush=True)
-        return status not in (0, 75)
-    print(f"{name}: {found['final'].get(LOSS, float('nan')):.4f} nats per byte", flush=True)
-    return False
+    told = f"no result, exit status {status}" if found is None else f"{found['final'][LOSS]:.4f} nats per byte"
+    print(f"{name}: {told}", flush=True)
+    return found is not None
 
 
 def table(given: Sequence[Variant], output: Path) -> str:

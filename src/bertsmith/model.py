@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import Settings as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.nn.float8 import convert as convert_parts
-from bertsmith.nn.float8_block import convert
+from bertsmith.nn import float8, float8_block
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.objective import Settings as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
@@ -118,7 +117,7 @@ class Model(nn.Module):
         `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
         """
         for part in self.depths()[1:-1]:
-            (convert if whole else convert_parts)(part)
+            (float8_block if whole else float8).convert(part)
 
     def over(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, over another encoder of the same width and layers."""

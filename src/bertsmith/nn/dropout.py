@@ -24,7 +24,12 @@ def drop(x_TD: Tensor, probability: float) -> Tensor:
 
     torch draws for each number by ten rounds of Philox, which takes three times as long as the norm behind it.
     """
-    of_place_T, of_column_D = draw(x_TD)
+    return dropped(x_TD, draw(x_TD), probability)
+
+
+def dropped(x_TD: Tensor, draws: list[Tensor], probability: float) -> Tensor:
+    """See `drop`, by what was drawn."""
+    of_place_T, of_column_D = draws
     kept_TD = of_place_T[:, None] * of_column_D >= least(probability)
     return torch.where(kept_TD, x_TD * (1 / (1 - probability)), 0.0)
 

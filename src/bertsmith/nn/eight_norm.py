@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bertsmith.nn import dropout
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn.attention import HAS_TRITON
-from bertsmith.nn.dropout import least
 from bertsmith.nn.normed import written
 
 
@@ -30,7 +30,8 @@ def norm_forth(
         found = fused_norm.norm_forth(*given, epsilon, dropped, eight.INPUT)
         return found
     before_TD = written(x_TD, *x_norm) if x_norm else x_TD.float()
-    total_TD = (before_TD + _dropped(more_TD.float(), draws, dropped)).to(more_TD.dtype)
+    added_TD = dropout.dropped(more_TD.float(), draws, dropped) if draws else more_TD.float()
+    total_TD = (before_TD + added_TD).to(more_TD.dtype)
     variance_T, mean_T = torch.var_mean(total_TD.float(), 1, correction=0)
     rise_T = torch.rsqrt(variance_T + epsilon)
     small_TD = eight.cast_in(written(total_TD, mean_T, rise_T, weight_D, bias_D))
@@ -58,15 +59,7 @@ def norm_back(
     coming_TD = coming_TD * weight_D
     along_T, level_T = (coming_TD * value_TD).mean(1, keepdim=True), coming_TD.mean(1, keepdim=True)
     gradient_TD = (coming_TD - level_T - value_TD * along_T) * rise_T[:, None]
-    of_more_TD = _dropped(gradient_TD, draws, dropped)
+    of_more_TD = dropout.dropped(gradient_TD, draws, dropped) if draws else gradient_TD
     small_TD = eight.cast(of_more_TD, scale, eight.BACKWARD)
     sums_3D = torch.stack((of_weight_D, of_bias_D, of_more_TD.sum(0)))
     return gradient_TD.to(total_TD.dtype), small_TD, eight.turn(small_TD), sums_3D
-
-
-def _dropped(x_TD: Tensor, draws: list[Tensor], dropped: float) -> Tensor:
-    if not draws:
-        return x_TD
-    of_place_T, of_column_D = draws
-    kept_TD = of_place_T[:, None] * of_column_D >= least(dropped)
-    return torch.where(kept_TD, x_TD * (1 / (1 - dropped)), 0.0)

@@ -201,8 +201,8 @@ class _Feed(torch.autograd.Function):
         g8_DW = eight.turn(g8_TD)
         dx_TD, *found = feed_back(g8_TD, g8_DW, undo, kept, ctx.tanh)
         inputs, weights = ctx.kinds
-        gradients = *found, g_TD.sum(0, dtype=torch.float32)
-        return dx_TD.to(inputs), *(each.to(weights) for each in gradients), *(None,) * 3
+        of_weights = *found, g_TD.sum(0, dtype=torch.float32)
+        return dx_TD.to(inputs), *(each.to(weights) for each in of_weights), *(None,) * 3
 
 
 def feed_forth(

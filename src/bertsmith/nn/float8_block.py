@@ -12,22 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
+from bertsmith.nn import float8
 from bertsmith.nn.activations import gelu_new
 from bertsmith.nn.attention import Sight
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.eight_norm import norm_back, norm_forth
-from bertsmith.nn.float8 import (
-    Float8FeedForward,
-    Float8Output,
-    Float8Qkv,
-    feed_back,
-    feed_forth,
-    look_back,
-    look_forth,
-)
-from bertsmith.nn.float8 import (
-    convert as convert_parts,
-)
 from bertsmith.nn.normed import Normed, in_full
 from bertsmith.nn.transformer import Block
 
@@ -58,7 +47,7 @@ class Float8Block(Block):
         how = attention.heads, attention.dropout, sight.causal
         return self._half(_Attended, given, self.attention_norm, (*sight.reach, seed), how)
 
-    def _feed(self, x: Normed) -> Normed:
+    def _feed(self, x: Tensor | Normed) -> Normed:
         feeds = self.feed_forward
         assert feeds is not None
         given = *_taken(x), feeds.expand.weight, feeds.expand.bias, feeds.contract.weight, feeds.contract.bias
@@ -93,7 +82,7 @@ class _Attended(torch.autograd.Function):
         x_norm, (qkv_ND, qkv_N, output_DD, output_D), norm, draws, numbers, undo, rest = _grouped(given)
         sight, (heads, *how) = rest[:3], rest[3:]
         qkv8_ND, output8_DD = eight.cast_weight(qkv_ND), eight.cast_weight(output_DD)
-        *seen, seen8_TD = look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
+        *seen, seen8_TD = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
         more_TD = eight.forth(seen8_TD, output8_DD, output_D, *undo)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
         kept = *undo, x8_DW, qkv8_ND, output8_DD, seen8_TD, *sight, *seen, *draws
@@ -111,7 +100,7 @@ class _Attended(torch.autograd.Function):
         of_g = eight.undo_back(g8_TD)
         seen_TD = eight.back(g8_TD, output8_DD, of_g, of_weight)
         output_DD = eight.of_weight(g8_DW, eight.turn(seen8_TD), of_g, of_x)
-        dx_TD, qkv_ND, qkv_N = look_back(seen_TD, x8_DW, qkv8_ND, (of_g, of_x, of_weight), seen, ctx.how)
+        dx_TD, qkv_ND, qkv_N = float8.look_back(seen_TD, x8_DW, qkv8_ND, (of_g, of_x, of_weight), seen, ctx.how)
         found = qkv_ND, qkv_N, output_DD, sums_3D[2], sums_3D[0], sums_3D[1]
         return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * 12
 
@@ -121,7 +110,7 @@ class _Fed(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, way_TD: Tensor, x8_TD: Tensor, x8_DW: Tensor, *given: Any) -> Any:
         x_norm, (expand_FD, expand_F, contract_DF, contract_D), norm, draws, numbers, undo, rest = _grouped(given)
         (tanh,), weights8 = rest, (eight.cast_weight(expand_FD), eight.cast_weight(contract_DF))
-        more_TD, *kept = feed_forth(x8_TD, weights8, (expand_F, contract_D), undo, tanh)
+        more_TD, *kept = float8.feed_forth(x8_TD, weights8, (expand_F, contract_D), undo, tanh)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
         ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *undo, x8_DW, *weights8, *kept, *draws)
         ctx.dropped, ctx.tanh, ctx.kind = numbers[1], tanh, expand_FD.dtype
@@ -133,7 +122,7 @@ class _Fed(torch.autograd.Function):
         come: tuple[Any, ...] = (*_come(gradients), *norm, kept[5:], ctx.dropped)
         g_TD, g8_TD, g8_DW, sums_3D = norm_back(*come)
         undo = eight.undo_back(g8_TD), of_x, of_weight
-        dx_TD, expand_FD, expand_F, contract_DF = feed_back(g8_TD, g8_DW, undo, kept[:5], ctx.tanh)
+        dx_TD, expand_FD, expand_F, contract_DF = float8.feed_back(g8_TD, g8_DW, undo, kept[:5], ctx.tanh)
         found = expand_FD, expand_F, contract_DF, sums_3D[2], sums_3D[0], sums_3D[1]
         return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * 7
 
@@ -157,7 +146,7 @@ def _come(gradients: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 def convert(part: nn.Module) -> int:
     """Has the linear layers in a part that gain by it learn in eight bits, in whole blocks if can be; their number."""
-    changed = convert_parts(part)
+    changed = float8.convert(part)
     for block in part.modules():
         if type(block) is Block and _whole(block):
             block.__class__ = Float8Block
@@ -168,6 +157,10 @@ def _whole(block: Block) -> bool:
     """Whether all of it is in eight bits."""
     attention, feeds = block.attention, block.feed_forward
     norms = block.attention_norm, block.feed_forward_norm
-    halves = attention is not None and type(attention.qkv) is Float8Qkv and type(attention.output) is Float8Output
+    halves = (
+        attention is not None
+        and type(attention.qkv) is float8.Float8Qkv
+        and type(attention.output) is float8.Float8Output
+    )
     biased = all(isinstance(norm, nn.LayerNorm) and norm.bias is not None for norm in norms)
-    return halves and isinstance(feeds, Float8FeedForward) and biased and attention.qkv.bias is not None
+    return halves and isinstance(feeds, float8.Float8FeedForward) and biased and attention.qkv.bias is not None
