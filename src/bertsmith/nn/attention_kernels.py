@@ -5,6 +5,9 @@ there, or in eight bits, as they are and turned, with their column sums. A block
 texts only. Places of a text follow each other: `begin` [T], where the text of a place begins, names the text, and `end`
 [T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M queries and N keys.
 Scores are in powers of two.
+
+A block has always something to visit, and loops assume it: where ptxas thinks that a loop may be left out, it lets each
+product of matrices wait for the one before (C7515), and all takes a sixth longer.
 """
 
 import triton
@@ -75,16 +78,18 @@ def _look(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Queries meet the keys from `low` to `high`: sums of values, of exponentials, and the greatest scores so far."""
+    tl.assume(low < high)
     for first in range(low, high, N):
         places_n = first + tl.arange(0, N)
-        score = tl.dot(q, tl.trans(_tile(qkv, places_n, T, 1, head, H, K, EVEN))) * scale
+        score = tl.dot(q, tl.trans(_tile(qkv, places_n, T, 1, head, H, K, EVEN)))
         if MASKED:
             seen = begin_m[:, None] == _numbers(begin, places_n, T, EVEN)[None, :]
             if CAUSAL:
                 seen = seen & (places_m[:, None] >= places_n[None, :])
-            score = tl.where(seen, score, NOTHING)
-        higher = tl.maximum(most, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
+            score = tl.where(seen, score * scale, NOTHING)
+        times: tl.constexpr = 1.0 if MASKED else scale  # what it still lacks; NOTHING times it would be rounded
+        higher = tl.maximum(most, tl.max(score, 1) * times)
+        weight = tl.exp2(score * times - higher[:, None])
         less = tl.exp2(most - higher)
         total = total * less + tl.sum(weight, 1)
         if DROPOUT:
@@ -149,6 +154,7 @@ def _to_keys(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Keys and values meet the queries from `low` to `high`: their gradients."""
+    tl.assume(low < high)
     for first in range(low, high, M):
         places_m = first + tl.arange(0, M)
         q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
@@ -180,6 +186,7 @@ def _to_queries(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Queries meet the keys from `low` to `high` once more: their gradients."""
+    tl.assume(low < high)
     for first in range(low, high, N):
         places_n = first + tl.arange(0, N)
         k = _tile(qkv, places_n, T, 1, head, H, K, EVEN)

@@ -101,9 +101,9 @@ def cast_back(g_TN: Tensor) -> Tensor:
     return cast(g_TN, GRADIENT * len(g_TN), BACKWARD)
 
 
-def undo_back(g_TN: Tensor) -> Tensor:
-    """What undoes it [1]: the compiler makes one for all that have as many rows."""
-    return torch.full((1,), 1 / (GRADIENT * len(g_TN)), device=g_TN.device)
+def undo_back(g_TN: Tensor, of_weight: Tensor) -> Tensor:
+    """What undoes it [1]. Made of what undoes weights: of a constant the compiler would make one for each product."""
+    return of_weight * (WEIGHT / (GRADIENT * len(g_TN)))
 
 
 def cast(values: Tensor, scale: float, kind: torch.dtype) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from bertsmith.nn.dropout import Dropout
@@ -39,6 +40,15 @@ class Embeddings(nn.Module):
         if self.positions is not None:
             sum_TE = sum_TE + self.positions(positions_T + self.first_position if self.first_position else positions_T)
         if self.segments is not None:
-            sum_TE = sum_TE + self.segments(segments_T)
+            sum_TE = sum_TE + _of_few(self.segments, segments_T)
         embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
         return embedded_TE
+
+
+def _of_few(table: nn.Embedding, rows_T: Tensor) -> Tensor:
+    """Rows of a table [T, E]. Where there are two, all places would wait for each other to add gradients to them."""
+    if table.num_embeddings != 2:
+        found_TE: Tensor = table(rows_T)
+        return found_TE
+    first_E, second_E = table.weight
+    return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)

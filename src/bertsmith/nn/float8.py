@@ -72,7 +72,7 @@ class _Product(torch.autograd.Function):
         x_TK, weight_NK, of_weight = ctx.saved_tensors
         half_TN = g_TN.bfloat16()
         if ctx.back:
-            back_TK = eight.back(eight.cast_back(g_TN), weight_NK, eight.undo_back(g_TN), of_weight)
+            back_TK = eight.back(eight.cast_back(g_TN), weight_NK, eight.undo_back(g_TN, of_weight), of_weight)
         else:
             back_TK = half_TN @ weight_NK.bfloat16()
         inputs, weights = ctx.kinds
@@ -111,7 +111,7 @@ class _Seen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x8_DW, weight8_ND, of_x, of_weight, *seen = ctx.saved_tensors
-        of_g = eight.undo_back(gradients[0])
+        of_g = eight.undo_back(gradients[0], of_weight)
         undo = of_g, of_x, of_weight
         dx_TD, dweight_ND, dbias_N = look_back(gradients[0].contiguous(), x8_DW, weight8_ND, undo, seen, ctx.how)
         inputs, weights, has_bias = ctx.kinds
@@ -197,7 +197,7 @@ class _Feed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_x, of_weight, *kept = ctx.saved_tensors
         (g_TD,) = gradients
-        g8_TD, undo = eight.cast_back(g_TD), (eight.undo_back(g_TD), of_x, of_weight)
+        g8_TD, undo = eight.cast_back(g_TD), (eight.undo_back(g_TD, of_weight), of_x, of_weight)
         g8_DW = eight.turn(g8_TD)
         dx_TD, *found = feed_back(g8_TD, g8_DW, undo, kept, ctx.tanh)
         inputs, weights = ctx.kinds

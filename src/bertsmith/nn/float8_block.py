@@ -97,7 +97,7 @@ class _Attended(torch.autograd.Function):
         seen, draws = rest[:6], rest[6:]
         come: tuple[Any, ...] = (*_come(gradients), *norm, draws, ctx.dropped)
         g_TD, g8_TD, g8_DW, sums_3D = norm_back(*come)
-        of_g = eight.undo_back(g8_TD)
+        of_g = eight.undo_back(g8_TD, of_weight)
         seen_TD = eight.back(g8_TD, output8_DD, of_g, of_weight)
         output_DD = eight.of_weight(g8_DW, eight.turn(seen8_TD), of_g, of_x)
         dx_TD, qkv_ND, qkv_N = float8.look_back(seen_TD, x8_DW, qkv8_ND, (of_g, of_x, of_weight), seen, ctx.how)
@@ -121,7 +121,7 @@ class _Fed(torch.autograd.Function):
         norm, (of_x, of_weight, *kept) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
         come: tuple[Any, ...] = (*_come(gradients), *norm, kept[5:], ctx.dropped)
         g_TD, g8_TD, g8_DW, sums_3D = norm_back(*come)
-        undo = eight.undo_back(g8_TD), of_x, of_weight
+        undo = eight.undo_back(g8_TD, of_weight), of_x, of_weight
         dx_TD, expand_FD, expand_F, contract_DF = float8.feed_back(g8_TD, g8_DW, undo, kept[:5], ctx.tanh)
         found = expand_FD, expand_F, contract_DF, sums_3D[2], sums_3D[0], sums_3D[1]
         return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * 7

@@ -92,6 +92,8 @@ class Display:
         if now - self._last >= (LIVE_EVERY if self.live else PLAIN_EVERY) or step.number <= self.from_step + 1:
             self._last = now
             self._draw([*self._chart(), self.line(step, now - self.began)])
+        if len(self.pace.marks) == 1:  # the first step compiles, which says nothing of the others
+            self.began, self.from_progress = now, self._gone(step.number)
 
     def line(self, step: Step, seconds: float) -> str:
         """One line for one step."""
