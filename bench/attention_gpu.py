@@ -115,7 +115,7 @@ def registers(world: World, dropout: float, most: list[int]) -> None:
     qkv, seed = world.qkv.detach(), torch.zeros(1, dtype=torch.int32, device="cuda")
     place = qkv, world.begin, world.end, seed
     there = partial(packed_attention.attend_forth_eight, *place, dropout, False, 8.0)
-    out, lse, _ = there()
+    out, lse, *_ = there()
     back = partial(packed_attention.attend_back_eight, world.gradient, *place, out, lse, dropout, False, 16.0)
     for way, table, run in (("there", packed_attention.FORWARD, there), ("back", packed_attention.BACKWARD, back)):
         kept, found = dict(table), {}

@@ -46,13 +46,18 @@ def eight(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
         small, turned = fused_gelu.gelu_eight(x, SCALE, tanh)
         small_back, turned_back, sums = fused_gelu.gelu_eight_back(back, x, SCALE, tanh)
         again = fused_gelu.turn(small)
-    pairs = ((small, y * SCALE), (small_back, gradient * SCALE))
+        cast, cast_turned = fused_gelu.cast_eight(back, SCALE)
+    pairs = ((small, y * SCALE), (small_back, gradient * SCALE), (cast, back * SCALE))
     off = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
     return {
         "there": off[0],
         "back": off[1],
         "sums": (sums.sum(0) - gradient.sum(0)).abs().max().item(),
-        "turned": max(wrongly_turned(*pair) for pair in ((small, turned), (small, again), (small_back, turned_back))),
+        "cast": off[2],
+        "turned": max(
+            wrongly_turned(*pair)
+            for pair in ((small, turned), (small, again), (small_back, turned_back), (cast, cast_turned))
+        ),
     }
 
 
@@ -67,7 +72,7 @@ def wrongly_turned(small: Tensor, turned: Tensor) -> float:
 def found() -> dict[str, dict[str, float]]:
     fused_gelu.FORWARD.update(N=64)
     fused_gelu.BACKWARD.update(M=4, N=32, TURNS=2)
-    for tiles in (fused_gelu.FORWARD_EIGHT, fused_gelu.BACKWARD_EIGHT, fused_gelu.TURN):
+    for tiles in (fused_gelu.FORWARD_EIGHT, fused_gelu.BACKWARD_EIGHT, fused_gelu.TURN, fused_gelu.CAST):
         tiles.update(M=16, N=32)
     results = {}
     for tanh, by in ((False, ""), (True, ", by tanh")):

@@ -112,12 +112,12 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False)
     exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False).flatten(1)
     small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, 16.0)
-    *again, cast = packed_attention.attend_forth_eight(qkv, *reach, seed, 0.0, False, 8.0)
+    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *reach, seed, 0.0, False, 8.0)
     return {
         "seen": max((one - other).abs().max().item() for one, other in zip(seen, again, strict=True)),
-        "bits of what is seen": (cast.float() != (seen[0] * 8).to(cast.dtype).float()).float().mean().item(),
+        "bits of what is seen": (cast.float() != (seen[0].flatten(1) * 8).to(cast.dtype).float()).float().mean().item(),
         "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
-        "turned": fused_gelu_cases.wrongly_turned(small, turned),
+        "turned": max(fused_gelu_cases.wrongly_turned(*each) for each in ((small, turned), (cast, cast_turned))),
         "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
         **layer(reach, places, HEADS * width, draw),
     }

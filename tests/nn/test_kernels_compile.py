@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False, "EIGHT": True, "TANH": False},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
+    "cast_eight": ("gelu_kernels", "fp32 fp8e4nv fp8e4nv", {**TILE, "scale": 128.0, "EVEN": False}),
     "norm_forth": (
         "norm_kernels",
         "bf16 fp32 fp32 fp32 fp32 bf16 i32 i32 fp32 fp32 bf16 fp8e4nv fp8e4nv fp32 fp32",
@@ -41,7 +44,7 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
     "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
     "forward": (
         "attention_kernels",
-        "bf16 i32 i32 i32 bf16 fp32 fp8e4nv",
+        "bf16 i32 i32 i32 bf16 fp32 fp8e4nv fp8e4nv",
         {**HEADS, "M": 128, "N": 64, "eight": 8.0, "EVEN": False, "EIGHT": True},
     ),
     "backward": (
@@ -52,21 +55,52 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_compiles_for_a_gpu_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled(name: str, monkeypatch: pytest.MonkeyPatch, *, warps: int = 8, stages: int = 3, **more: Any) -> Any:
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # later versions want to be told
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     module, pointers, constants = KERNELS[name]
+    constants = {**constants, **more}
     kernel = getattr(__import__(f"bertsmith.nn.{module}", fromlist=[name]), name.split()[0])
     others = [argument for argument in kernel.arg_names if argument not in constants and argument not in NUMBERS]
     types = dict(zip(others, (f"*{kind}" for kind in pointers.split()), strict=True))
     types |= dict.fromkeys(constants, "constexpr")
     types = {argument: types.get(argument) or NUMBERS[argument] for argument in kernel.arg_names}
     places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=types, constexprs=places)
-    found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    divides = [number for number, argument in enumerate(kernel.arg_names) if argument not in constants]
+    attributes = {(number,): [["tt.divisibility", 16]] for number in divides}  # as it is in fact
+    source = ASTSource(fn=kernel, signature=types, constexprs=places, attrs=attributes)
+    options = {"num_warps": warps, "num_stages": stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_for_a_gpu_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compiled(name, monkeypatch)
     assert found.asm["ptx"]
     assert found.metadata.shared < MOST_SHARED
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_no_product_in_attention_waits_for_the_one_before(
+    name: str, dropout: bool, causal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where they do, a wait stands behind each; what that costs is in `attention_kernels`."""
+    from triton.backends import nvidia
+
+    from bertsmith.nn import packed_attention
+
+    tiles = dict(packed_attention.FORWARD if name == "forward" else packed_attention.BACKWARD)
+    warps, stages = tiles.pop("num_warps"), tiles.pop("num_stages")
+    how = {"DROPOUT": dropout, "CAUSAL": causal, "EVEN": True}
+    found = compiled(name, monkeypatch, warps=warps, stages=stages, **tiles, **how)
+    (tmp_path / "kernel").write_bytes(found.asm["cubin"])
+    call = [Path(nvidia.__file__).parent / "bin" / "nvdisasm", "-c", tmp_path / "kernel"]
+    code = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    products, waits = code.count(" HGMMA."), code.count(" WARPGROUP.DEPBAR")
+    assert products >= 8
+    assert waits <= products / 2

@@ -1,10 +1,10 @@
 """Attention over packed texts as Triton kernels: no mask in memory, dropout on probabilities, no atomics backward.
 
 Queries, keys and values are read from where one matrix product left them [T, 3, H, K], and their gradients are written
-there, or in eight bits, as they are and turned, with their column sums. A block of queries visits the keys of its own
-texts only. Places of a text follow each other: `begin` [T], where the text of a place begins, names the text, and `end`
-[T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M queries and N keys.
-Scores are in powers of two.
+there. In eight bits all is written as it is and turned, gradients with their column sums. A block of queries visits the
+keys of its own texts only. Places of a text follow each other: `begin` [T], where the text of a place begins, names the
+text, and `end` [T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M
+queries and N keys. Scores are in powers of two.
 
 A block has always something to visit, and loops assume it: where ptxas thinks that a loop may be left out, it lets each
 product of matrices wait for the one before (C7515), and all takes a sixth longer.
@@ -103,12 +103,12 @@ def _look(
 
 @triton.jit
 def forward(
-    qkv, begin, end, seed, out, lse, small, T,
+    qkv, begin, end, seed, out, lse, small, turned, T, W,
     dropped: tl.constexpr, up: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
 ):  # fmt: skip
-    """What a block of M queries of one head sees; in eight bits too."""
+    """What a block of M queries of one head sees; in eight bits too, as it is and turned."""
     head, first = tl.program_id(0) % H, tl.program_id(0) // H * M
     places_m = first + tl.arange(0, M)
     q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
@@ -135,6 +135,8 @@ def forward(
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=places_m[:, None] < T)
     if EIGHT:
         tl.store(small + at, (acc * eight).to(small.dtype.element_ty), mask=places_m[:, None] < T)
+        tl.debug_barrier()
+        turn_stored(small, turned, first, head * K, T, W, H * K, M, K, EVEN)
     tl.store(lse + head * T + places_m, most + tl.log2(total), mask=places_m < T)
 
 

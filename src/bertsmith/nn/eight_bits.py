@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.library import custom_op
 
 from bertsmith.nn.activations import gelu, gelu_new
 from bertsmith.nn.attention import HAS_TRITON
@@ -69,11 +70,11 @@ def forth(x8_TK: Tensor, weight8_NK: Tensor, bias_N: Tensor | None, of_x: Tensor
     )
 
 
-def back(g8_TN: Tensor, weight8_NK: Tensor, of_g: Tensor, of_weight: Tensor) -> Tensor:
-    """The gradient [T, K] of what went in."""
+def back(g8_TN: Tensor, weight8_KN: Tensor, of_g: Tensor, of_weight: Tensor) -> Tensor:
+    """The gradient [T, K] of what went in, by the weights as they were turned."""
     return torch._scaled_mm(
         g8_TN,
-        weight8_NK.t().contiguous().t(),  # the kernel wants it column by column
+        weight8_KN.t(),
         scale_a=of_g,
         scale_b=of_weight,
         out_dtype=torch.bfloat16,
@@ -91,9 +92,22 @@ def cast_in(x: Tensor) -> Tensor:
     return cast(x, INPUT, FORWARD)
 
 
-def cast_weight(weight: Tensor) -> Tensor:
-    """Weights."""
-    return cast(weight, WEIGHT, FORWARD)
+@custom_op("bertsmith::cast_weight", mutates_args=())
+def cast_weight(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights, and these turned. What the compiler could look into it would do anew for each product."""
+    if weight_NK.is_cuda and HAS_TRITON:
+        from bertsmith.nn.fused_gelu import cast_eight  # which needs triton
+
+        found: tuple[Tensor, Tensor] = cast_eight(weight_NK.contiguous(), WEIGHT)
+        return found
+    weight8_NK = cast(weight_NK, WEIGHT, FORWARD)
+    return weight8_NK, turn(weight8_NK)
+
+
+@cast_weight.register_fake
+def _(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
+    outputs, inputs = weight_NK.shape
+    return weight_NK.new_empty(outputs, inputs, dtype=FORWARD), weight_NK.new_empty(inputs, outputs, dtype=FORWARD)
 
 
 def cast_back(g_TN: Tensor) -> Tensor:
@@ -102,8 +116,20 @@ def cast_back(g_TN: Tensor) -> Tensor:
 
 
 def undo_back(g_TN: Tensor, of_weight: Tensor) -> Tensor:
-    """What undoes it [1]. Made of what undoes weights: of a constant the compiler would make one for each product."""
-    return of_weight * (WEIGHT / (GRADIENT * len(g_TN)))
+    """What undoes it [1]."""
+    found: Tensor = _times(of_weight, WEIGHT / (GRADIENT * len(g_TN)))
+    return found
+
+
+@custom_op("bertsmith::times", mutates_args=())
+def _times(number: Tensor, factor: float) -> Tensor:
+    """A product of two numbers; see `cast_weight`."""
+    return number * factor
+
+
+@_times.register_fake
+def _(number: Tensor, factor: float) -> Tensor:
+    return torch.empty_like(number)
 
 
 def cast(values: Tensor, scale: float, kind: torch.dtype) -> Tensor:

@@ -60,21 +60,21 @@ class _Product(torch.autograd.Function):
         of_x: Tensor,
         of_weight: Tensor,
     ) -> Tensor:
-        weight8_NK = eight.cast_weight(weight_NK)
+        weight8_NK, weight8_KN = eight.cast_weight(weight_NK)
         y_TN = eight.forth(x8_TK, weight8_NK, bias_N, of_x, of_weight)
-        ctx.save_for_backward(x_TK.bfloat16(), weight8_NK if back else weight_NK, of_weight)
+        ctx.save_for_backward(x_TK.bfloat16(), weight8_KN if back else weight_NK, of_weight)
         ctx.kinds, ctx.has_bias, ctx.back = (x_TK.dtype, weight_NK.dtype), bias_N is not None, back
         return y_TN
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g_TN,) = gradients
-        x_TK, weight_NK, of_weight = ctx.saved_tensors
+        x_TK, weight, of_weight = ctx.saved_tensors
         half_TN = g_TN.bfloat16()
         if ctx.back:
-            back_TK = eight.back(eight.cast_back(g_TN), weight_NK, eight.undo_back(g_TN, of_weight), of_weight)
+            back_TK = eight.back(eight.cast_back(g_TN), weight, eight.undo_back(g_TN, of_weight), of_weight)
         else:
-            back_TK = half_TN @ weight_NK.bfloat16()
+            back_TK = half_TN @ weight.bfloat16()
         inputs, weights = ctx.kinds
         bias = half_TN.sum(0, dtype=torch.float32).to(weights) if ctx.has_bias else None
         return back_TK.to(inputs), None, (half_TN.t() @ x_TK).to(weights), bias, *(None,) * 3
@@ -99,21 +99,21 @@ class _Seen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         weight_ND, bias_N, begin_T, end_T, seed, of_x, of_weight, heads, *how = given
-        x8_TD, weight8_ND = eight.cast_in(x_TD), eight.cast_weight(weight_ND)
+        x8_TD, (weight8_ND, weight8_DN) = eight.cast_in(x_TD), eight.cast_weight(weight_ND)
         x8_DW = eight.turn(x8_TD)
         seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), (begin_T, end_T, seed), heads, how)
-        *_, out_TD, _, out8_TD = seen
-        ctx.save_for_backward(x8_DW, weight8_ND, of_x, of_weight, begin_T, end_T, seed, *seen[:-1])
+        _, out_TD, _, out8_TD, _ = seen
+        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, begin_T, end_T, seed, *seen[:3])
         ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), how
         ctx.mark_non_differentiable(out8_TD)
         return out_TD, out8_TD
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x8_DW, weight8_ND, of_x, of_weight, *seen = ctx.saved_tensors
+        x8_DW, weight8_DN, of_x, of_weight, *seen = ctx.saved_tensors
         of_g = eight.undo_back(gradients[0], of_weight)
         undo = of_g, of_x, of_weight
-        dx_TD, dweight_ND, dbias_N = look_back(gradients[0].contiguous(), x8_DW, weight8_ND, undo, seen, ctx.how)
+        dx_TD, dweight_ND, dbias_N = look_back(gradients[0].contiguous(), x8_DW, weight8_DN, undo, seen, ctx.how)
         inputs, weights, has_bias = ctx.kinds
         return dx_TD.to(inputs), dweight_ND.to(weights), dbias_N.to(weights) if has_bias else None, *(None,) * 8
 
@@ -121,17 +121,17 @@ class _Seen(torch.autograd.Function):
 def look_forth(
     x8_TD: Tensor, weight8_ND: Tensor, bias_N: Tensor | None, undo: Sequence[Tensor], sight: Sequence[Tensor],
     heads: int, how: Sequence[Any],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Queries, keys and values [T, 3, H, K], what is seen [T, D], logarithms of sums [H, T], and it in eight bits."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Queries, keys and values [T, 3, H, K], what is seen [T, D], logarithms of sums [H, T]; seen in 8 bits, turned."""
     from bertsmith.nn.packed_attention import attend_forth_eight  # which needs triton
 
     qkv_T3HK = eight.forth(x8_TD, weight8_ND, bias_N, *undo).view(len(x8_TD), 3, heads, -1)
-    out_THK, lse_HT, out8_THK = attend_forth_eight(qkv_T3HK, *sight, *how, eight.INPUT)
-    return qkv_T3HK, out_THK.flatten(1), lse_HT, out8_THK.flatten(1)
+    out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *sight, *how, eight.INPUT)
+    return qkv_T3HK, out_THK.flatten(1), lse_HT, out8_TD, out8_DW
 
 
 def look_back(
-    g_TD: Tensor, x8_DW: Tensor, weight8_ND: Tensor, undo: Sequence[Tensor], seen: Sequence[Tensor], how: Sequence[Any]
+    g_TD: Tensor, x8_DW: Tensor, weight8_DN: Tensor, undo: Sequence[Tensor], seen: Sequence[Tensor], how: Sequence[Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of what went in [T, D], of the matrix [N, D], and of its bias."""
     from bertsmith.nn.packed_attention import attend_back_eight
@@ -141,7 +141,7 @@ def look_back(
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
     given = qkv_T3HK, begin_T, end_T, seed, out_THK, lse_HT, *how
     g8_TN, g8_NW, sums_PN = attend_back_eight(g_THK, *given, eight.GRADIENT * len(g_TD))
-    dx_TD = eight.back(g8_TN, weight8_ND, of_g, of_weight)
+    dx_TD = eight.back(g8_TN, weight8_DN, of_g, of_weight)
     return dx_TD, eight.of_weight(g8_NW, x8_DW, of_g, of_x), sums_PN.sum(0)
 
 
@@ -186,10 +186,10 @@ class _Feed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> Tensor:
         expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight, ctx.tanh = given
-        x8_TD, weights8 = eight.cast_in(x_TD), (eight.cast_weight(expand_FD), eight.cast_weight(contract_DF))
+        x8_TD, (weights8, turned8) = eight.cast_in(x_TD), cast_both(expand_FD, contract_DF)
         x8_DW = eight.turn(x8_TD)
         out_TD, *kept = feed_forth(x8_TD, weights8, (expand_F, contract_D), (of_x, of_weight), ctx.tanh)
-        ctx.save_for_backward(of_x, of_weight, x8_DW, *weights8, *kept)
+        ctx.save_for_backward(of_x, of_weight, x8_DW, *turned8, *kept)
         ctx.kinds = x_TD.dtype, expand_FD.dtype
         return out_TD
 
@@ -203,6 +203,15 @@ class _Feed(torch.autograd.Function):
         inputs, weights = ctx.kinds
         of_weights = *found, g_TD.sum(0, dtype=torch.float32)
         return dx_TD.to(inputs), *(each.to(weights) for each in of_weights), *(None,) * 3
+
+
+def cast_both(expand_FD: Tensor, contract_DF: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Both matrices in eight bits, and both turned."""
+    (expand8_FD, expand8_DF), (contract8_DF, contract8_FD) = (
+        eight.cast_weight(expand_FD),
+        eight.cast_weight(contract_DF),
+    )
+    return (expand8_FD, contract8_DF), (expand8_DF, contract8_FD)
 
 
 def feed_forth(
@@ -219,11 +228,11 @@ def feed_back(
     g8_TD: Tensor, g8_DW: Tensor, undo: Sequence[Tensor], kept: Sequence[Tensor], tanh: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of what went in [T, D], of the first matrix, of its bias, and of the second matrix."""
-    x8_DW, expand8_FD, contract8_DF, h_TF, y8_FW = kept
+    x8_DW, expand8_DF, contract8_FD, h_TF, y8_FW = kept
     of_g, of_x, of_weight = undo
-    dy_TF = eight.back(g8_TD, contract8_DF, of_g, of_weight)
+    dy_TF = eight.back(g8_TD, contract8_FD, of_g, of_weight)
     dh8_TF, dh8_FW, expand_F = eight.gelu_back(dy_TF, h_TF, eight.GRADIENT * len(g8_TD), tanh)
-    dx_TD = eight.back(dh8_TF, expand8_FD, of_g, of_weight)
+    dx_TD = eight.back(dh8_TF, expand8_DF, of_g, of_weight)
     return dx_TD, eight.of_weight(dh8_FW, x8_DW, of_g, of_x), expand_F, eight.of_weight(g8_DW, y8_FW, of_g, of_x)
 
 

@@ -81,11 +81,11 @@ class _Attended(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, way_TD: Tensor, x8_TD: Tensor, x8_DW: Tensor, *given: Any) -> Any:
         x_norm, (qkv_ND, qkv_N, output_DD, output_D), norm, draws, numbers, undo, rest = _grouped(given)
         sight, (heads, *how) = rest[:3], rest[3:]
-        qkv8_ND, output8_DD = eight.cast_weight(qkv_ND), eight.cast_weight(output_DD)
-        *seen, seen8_TD = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
+        (qkv8_ND, qkv8_DN), (output8_DD, turned8_DD) = eight.cast_weight(qkv_ND), eight.cast_weight(output_DD)
+        *seen, seen8_TD, seen8_DW = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
         more_TD = eight.forth(seen8_TD, output8_DD, output_D, *undo)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
-        kept = *undo, x8_DW, qkv8_ND, output8_DD, seen8_TD, *sight, *seen, *draws
+        kept = *undo, x8_DW, qkv8_DN, turned8_DD, seen8_DW, *sight, *seen, *draws
         ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *kept)
         ctx.dropped, ctx.how, ctx.kind = numbers[1], how, qkv_ND.dtype
         return _given(ctx, total_TD, *casts, mean_T, rise_T)
@@ -93,14 +93,14 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         norm, (of_x, of_weight, *kept) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        x8_DW, qkv8_ND, output8_DD, seen8_TD, *rest = kept
+        x8_DW, qkv8_DN, turned8_DD, seen8_DW, *rest = kept
         seen, draws = rest[:6], rest[6:]
         come: tuple[Any, ...] = (*_come(gradients), *norm, draws, ctx.dropped)
         g_TD, g8_TD, g8_DW, sums_3D = norm_back(*come)
         of_g = eight.undo_back(g8_TD, of_weight)
-        seen_TD = eight.back(g8_TD, output8_DD, of_g, of_weight)
-        output_DD = eight.of_weight(g8_DW, eight.turn(seen8_TD), of_g, of_x)
-        dx_TD, qkv_ND, qkv_N = float8.look_back(seen_TD, x8_DW, qkv8_ND, (of_g, of_x, of_weight), seen, ctx.how)
+        seen_TD = eight.back(g8_TD, turned8_DD, of_g, of_weight)
+        output_DD = eight.of_weight(g8_DW, seen8_DW, of_g, of_x)
+        dx_TD, qkv_ND, qkv_N = float8.look_back(seen_TD, x8_DW, qkv8_DN, (of_g, of_x, of_weight), seen, ctx.how)
         found = qkv_ND, qkv_N, output_DD, sums_3D[2], sums_3D[0], sums_3D[1]
         return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * 12
 
@@ -109,10 +109,10 @@ class _Fed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, way_TD: Tensor, x8_TD: Tensor, x8_DW: Tensor, *given: Any) -> Any:
         x_norm, (expand_FD, expand_F, contract_DF, contract_D), norm, draws, numbers, undo, rest = _grouped(given)
-        (tanh,), weights8 = rest, (eight.cast_weight(expand_FD), eight.cast_weight(contract_DF))
+        (tanh,), (weights8, turned8) = rest, float8.cast_both(expand_FD, contract_DF)
         more_TD, *kept = float8.feed_forth(x8_TD, weights8, (expand_F, contract_D), undo, tanh)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
-        ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *undo, x8_DW, *weights8, *kept, *draws)
+        ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *undo, x8_DW, *turned8, *kept, *draws)
         ctx.dropped, ctx.tanh, ctx.kind = numbers[1], tanh, expand_FD.dtype
         return _given(ctx, total_TD, *casts, mean_T, rise_T)
 

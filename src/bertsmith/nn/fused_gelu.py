@@ -21,6 +21,7 @@ BACKWARD = {"M": 8, "N": 128, "TURNS": 8, "num_warps": 2}
 FORWARD_EIGHT = {"M": 64, "N": 128, "num_warps": 4}
 BACKWARD_EIGHT = {"M": 64, "N": 128, "TURNS": 1, "num_warps": 4}
 TURN = {"M": 128, "N": 128, "num_warps": 4}
+CAST = {"M": 64, "N": 64, "num_warps": 4}
 MULTIPLE = 16  # of places in what is turned
 
 
@@ -67,6 +68,16 @@ def _go_back_to(
         back, x, gradient, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
         EVEN=_even(x, tiles), EIGHT=gradient.dtype.itemsize == 1, TANH=tanh, **tiles,
     )  # fmt: skip
+
+
+def cast_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Numbers times the scale in eight bits [T, F], and that turned [F, W]."""
+    small = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    turned = room_to_turn(small)
+    kernels.cast_eight[_grid(x, CAST)](
+        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, CAST), **CAST
+    )
+    return small, turned
 
 
 @triton_op("bertsmith::turn", mutates_args=())

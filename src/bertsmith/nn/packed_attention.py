@@ -41,24 +41,27 @@ def attend_forth(
 @triton_op("bertsmith::packed_attention_eight", mutates_args=())
 def attend_forth_eight(
     qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See `attend_forth`; and what is seen times the scale in eight bits."""
-    small = qkv.new_empty(qkv.shape[0], *qkv.shape[2:], dtype=torch.float8_e4m3fn)
-    return *_go_forth(small, qkv, begin, end, seed, dropout, causal, scale), small
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `attend_forth`; and what is seen times the scale in eight bits [T, HK], and that turned [HK, W]."""
+    places, _, heads, width = qkv.shape
+    small = qkv.new_empty(places, heads * width, dtype=torch.float8_e4m3fn)
+    turned = room_to_turn(small)
+    return *_go_forth((small, turned), qkv, begin, end, seed, dropout, causal, scale), small, turned
 
 
 def _go_forth(
-    small: Tensor | None, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool,
-    eight: float,
+    more: tuple[Tensor, Tensor] | None, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float,
+    causal: bool, eight: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     places, _, heads, width = qkv.shape
     out, lse = qkv.new_empty(places, heads, width), qkv.new_empty(heads, places, dtype=torch.float32)
     tiles = FORWARD if width <= 64 else WIDE
+    small, turned = more or (out, out)
     grid = (triton.cdiv(places, tiles["M"]) * heads,)
     wrap_triton(kernels.forward)[grid](
-        qkv, begin, end, seed, out, lse, out if small is None else small, **_numbers_of(qkv, dropout),
+        qkv, begin, end, seed, out, lse, small, turned, W=turned.shape[1], **_numbers_of(qkv, dropout),
         scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
-        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), EIGHT=small is not None,
+        H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), EIGHT=more is not None,
         **tiles,
     )  # fmt: skip
     return out, lse
