@@ -32,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "several texts": {"bounds": [0, 23, 32, 64, 96, 96]},
     "no whole tile at the end": {"bounds": [0, 23, 33, 64, 75]},
     "texts that fill tiles": {"bounds": [0, 32, 64, 128]},
+    "texts that end within a tile": {"bounds": [0, 55, 64, 121, 128]},
+    "texts that end within a tile, with dropout": {"bounds": [0, 55, 64, 121, 128], "dropout": 0.1},
     "with dropout": {"bounds": [0, 32, 50, 64, 128], "dropout": 0.1},
     "more dropped than kept": {"bounds": [0, 32, 50, 64, 75], "dropout": 0.7},
     "left to right": {"bounds": [0, 23, 64, 75], "causal": True},
@@ -39,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "wide heads": {"bounds": [0, 40, 64], "width": 32},
 }
 SEED, HEADS = 5, 2
-EIGHT = ("no whole tile at the end", "texts that fill tiles")
+EIGHT = ("no whole tile at the end", "texts that fill tiles", "texts that end within a tile")
 
 
 def mixed(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -16,6 +16,8 @@ CASES = [
     "several texts",
     "no whole tile at the end",
     "texts that fill tiles",
+    "texts that end within a tile",
+    "texts that end within a tile, with dropout",
     "with dropout",
     "more dropped than kept",
     "left to right",
@@ -26,7 +28,7 @@ CASES = [
 ]
 
 
-EIGHT = ["no whole tile at the end", "texts that fill tiles"]
+EIGHT = ["no whole tile at the end", "texts that fill tiles", "texts that end within a tile"]
 SHAPES = ["whole tiles", "rags", "fewer than a tile"]
 BY = ["", ", by tanh"]
 Off = dict[str, dict[str, float]]  # by case and what is compared

@@ -6,8 +6,8 @@ keys of its own texts only. Places of a text follow each other: `begin` [T], whe
 text, and `end` [T] is where it ends. T flat places, W the next multiple of 16, H heads, K head width, tiles of M
 queries and N keys. Scores are in powers of two.
 
-A block has always something to visit, and loops assume it: where ptxas thinks that a loop may be left out, it lets each
-product of matrices wait for the one before (C7515), and all takes a sixth longer.
+No loop is reached that has nothing to do: where one may be left out, ptxas lets each product of matrices wait for the
+one before (C7515), and all takes a sixth longer.
 """
 
 import triton
@@ -64,11 +64,12 @@ def _numbers(base, places, T, EVEN: tl.constexpr):
 
 @triton.jit
 def _reach(begin, end, first, T, SIZE: tl.constexpr, OTHER: tl.constexpr):
-    """From where to where the texts of a block reach; and whether it is all one text that fills whole other blocks."""
+    """From where to where the texts of a block reach, and to where other blocks are wholly of the text that it is of."""
     last = tl.minimum(first + SIZE, T) - 1
     low, high = tl.load(begin + first), tl.load(end + last)
-    one = (tl.load(begin + last) == low) & (first + SIZE <= T)
-    return low // OTHER * OTHER, high, one & (low % OTHER == 0) & (high % OTHER == 0)
+    plain = (tl.load(begin + last) == low) & (first + SIZE <= T) & (low % OTHER == 0)
+    low = low // OTHER * OTHER
+    return low, tl.where(plain, high // OTHER * OTHER, low), high
 
 
 @triton.jit
@@ -78,7 +79,6 @@ def _look(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Queries meet the keys from `low` to `high`: sums of values, of exponentials, and the greatest scores so far."""
-    tl.assume(low < high)
     for first in range(low, high, N):
         places_n = first + tl.arange(0, N)
         score = tl.dot(q, tl.trans(_tile(qkv, places_n, T, 1, head, H, K, EVEN)))
@@ -114,20 +114,20 @@ def forward(
     q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
     begin_m = _numbers(begin, places_m, T, EVEN)
     of_m, _ = _keys_of_chance(seed, head, places_m, places_m)
-    low, high, plain = _reach(begin, end, first, T, M, N)
+    low, middle, high = _reach(begin, end, first, T, M, N)
     acc = tl.zeros([M, K], tl.float32)
     total = tl.zeros([M], tl.float32)
     most = tl.full([M], NOTHING, tl.float32)
-    if plain and not CAUSAL:
+    if CAUSAL:
+        middle, high = low, tl.minimum(high, first + M)
+    elif low < middle:
         acc, total, most = _look(
-            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, middle, T, head,
             dropped, scale, H, K, N, False, False, DROPOUT, True,
         )  # fmt: skip
-    else:
-        if CAUSAL:
-            high = tl.minimum(high, first + M)
+    if middle < high:
         acc, total, most = _look(
-            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, middle, high, T, head,
             dropped, scale, H, K, N, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     acc = acc * (up / total)[:, None]
@@ -156,7 +156,6 @@ def _to_keys(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Keys and values meet the queries from `low` to `high`: their gradients."""
-    tl.assume(low < high)
     for first in range(low, high, M):
         places_m = first + tl.arange(0, M)
         q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
@@ -188,7 +187,6 @@ def _to_queries(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Queries meet the keys from `low` to `high` once more: their gradients."""
-    tl.assume(low < high)
     for first in range(low, high, N):
         places_n = first + tl.arange(0, N)
         k = _tile(qkv, places_n, T, 1, head, H, K, EVEN)
@@ -236,18 +234,19 @@ def backward(
     places = first + tl.arange(0, N)
     mine = _numbers(begin, places, T, EVEN)
     of_queries, of_keys = _keys_of_chance(seed, head, places, places)
-    low, high, plain = _reach(begin, end, first, T, N, M)
+    low, middle, high = _reach(begin, end, first, T, N, M)
     k, v = _tile(qkv, places, T, 1, head, H, K, EVEN), _tile(qkv, places, T, 2, head, H, K, EVEN)
     dk, dv = tl.zeros([N, K], tl.float32), tl.zeros([N, K], tl.float32)
-    if plain and not CAUSAL:
+    if CAUSAL:
+        middle = tl.maximum(low, first // M * M)
+    elif low < middle:
         dk, dv = _to_keys(
-            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, high, T, head,
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, middle, T, head,
             dropped, down, scale, H, K, M, False, False, DROPOUT, True,
         )  # fmt: skip
-    else:
+    if middle < high:
         dk, dv = _to_keys(
-            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places,
-            tl.maximum(low, first // M * M) if CAUSAL else low, high, T, head,
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, middle, high, T, head,
             dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
@@ -258,16 +257,16 @@ def backward(
     most = _numbers(lse + head * T, places, T, EVEN)
     whole = down * _numbers(delta + head * T, places, T, EVEN)
     dq = tl.zeros([N, K], tl.float32)
-    if plain and not CAUSAL:
+    if CAUSAL:
+        middle, high = low, tl.minimum(high, first + N)
+    elif low < middle:
         dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, middle, T, head,
             dropped, scale, H, K, M, False, False, DROPOUT, True,
         )  # fmt: skip
-    else:
-        if CAUSAL:
-            high = tl.minimum(high, first + N)
+    if middle < high:
         dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, high, T, head,
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, middle, high, T, head,
             dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     _leave(gradient, sums, dq * once, places, T, first // N, 0, head, eight, H, K, EVEN, EIGHT)
