@@ -64,7 +64,7 @@ def _numbers(base, places, T, EVEN: tl.constexpr):
 
 @triton.jit
 def _reach(begin, end, first, T, SIZE: tl.constexpr, OTHER: tl.constexpr):
-    """From where to where the texts of a block reach, and to where other blocks are wholly of the text that it is of."""
+    """From where to where the texts of a block reach, and to where other blocks are all of the one that it is of."""
     last = tl.minimum(first + SIZE, T) - 1
     low, high = tl.load(begin + first), tl.load(end + last)
     plain = (tl.load(begin + last) == low) & (first + SIZE <= T) & (low % OTHER == 0)

@@ -9,7 +9,7 @@ from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import norm_kernels as kernels
 from bertsmith.nn.dropout import least
-from bertsmith.nn.fused_gelu import room_to_turn
+from bertsmith.nn.fused_gelu import MULTIPLE, room_to_turn
 
 # the fastest of 37 on an H200 for 768 columns, there and back: a warp that is alone in its program waits for no other
 TILES = {"M": 64, "R": 1, "N": 64, "STAGES": 3}
@@ -59,9 +59,21 @@ def norm_back(
 
 
 def _grid(x: Tensor) -> tuple[int]:
-    """As many programs as run at a time, each with several tiles; twice as many where rows are short."""
-    most = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
-    return (min(triton.cdiv(len(x), TILES["M"]), most * PROGRAMS * (1 if x.shape[1] > MOST // 2 else 2)),)
+    """As many programs as run at a time, each with a tile or several."""
+    return (min(triton.cdiv(len(x), _tiles(x)["M"]), _programs(x)),)
+
+
+def _programs(x: Tensor) -> int:
+    """How many run at a time: twice as many where rows are short."""
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
+    return processors * PROGRAMS * (1 if x.shape[1] > MOST // 2 else 2)
+
+
+def _tiles(x: Tensor) -> dict[str, int]:
+    """Those of half as many places where there would be too few for the programs that run at a time."""
+    places = TILES["M"]
+    few = 4 * triton.cdiv(len(x), places) < 3 * _programs(x)
+    return {**TILES, "M": max(places // 2, MULTIPLE) if few else places}
 
 
 def _chance(dropped: float) -> dict[str, int | float]:
@@ -72,9 +84,10 @@ def _chance(dropped: float) -> dict[str, int | float]:
 def _shape(x: Tensor) -> dict[str, int]:
     places, width = x.shape
     left, right = pieces(width)
-    even = places % TILES["M"] == 0 and width % TILES["N"] == 0
+    tiles = _tiles(x)
+    even = places % tiles["M"] == 0 and width % tiles["N"] == 0
     whole, warps = even and left + right == width, 1 if width <= MOST else 2
-    return {"D": width, "A": left, "B": right, "EVEN": even, "WHOLE": whole, "num_warps": warps, **TILES}
+    return {"D": width, "A": left, "B": right, "EVEN": even, "WHOLE": whole, "num_warps": warps, **tiles}
 
 
 def pieces(width: int) -> tuple[int, int]:
