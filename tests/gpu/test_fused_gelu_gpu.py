@@ -12,7 +12,7 @@ from bertsmith.ceilings import device_seconds
 from bertsmith.nn import float8_choice
 from bertsmith.nn.float8 import Float8FeedForward
 from bertsmith.nn.style import Style
-from bertsmith.nn.transformer import FeedForward
+from bertsmith.nn.transformer import FeedForward, make_block
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SHAPES = [(2048, 3072), (1001, 520)]
@@ -96,7 +96,7 @@ def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled(activatio
 
 
 def test_the_faster_precision_is_found() -> None:
-    clock = partial(device_seconds, device=torch.device("cuda"))
-    times = float8_choice.measure(65_536, (768, 3072), torch.device("cuda"), clock=clock)
+    device, block = torch.device("cuda"), make_block(width=768, heads=12, inner=3072, style=Style())
+    times = float8_choice.measure(block, 128, 512, device, clock=partial(device_seconds, device=device))
     assert None not in times.values()
     assert float8_choice.wins(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]

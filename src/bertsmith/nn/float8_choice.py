@@ -1,58 +1,69 @@
 """Whether eight bits learn faster here: measured once, at the beginning of a run.
 
-What gains is a block's feed-forward half: it is timed there and back as a run computes it, with its norm, compiled.
-T places, D width.
+A block is timed there and back as a run computes it, compiled. T places, B rows, L places of a row, D width.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertsmith.nn.float8 import convert, serves
-from bertsmith.nn.style import Style
-from bertsmith.nn.transformer import Block, FeedForward
+from bertsmith.nn.attention import Attention, Sight, look
+from bertsmith.nn.float8 import serves
+from bertsmith.nn.float8_block import convert
+from bertsmith.nn.normed import in_full
+from bertsmith.nn.transformer import Block, FeedForward, PreNormBlock
 
 Times = dict[str, float | None]  # by precision; None where it does not run
 WORTH = 0.97  # of the time in bfloat16, under which eight bits are taken: they cost digits
 
 
-def shape_of(model: nn.Module) -> tuple[int, int] | None:
-    """Width and inner width of the halves that eight bits would serve; None where a model has none."""
+def block_of(model: nn.Module) -> Block | PreNormBlock | None:
+    """The first block that eight bits would serve; None where a model has none."""
     for part in model.modules():
-        if isinstance(part, FeedForward) and serves(part):
-            return part.expand.in_features, part.expand.out_features
+        if isinstance(part, Block | PreNormBlock):
+            feeds = part.feed_forward
+            if isinstance(feeds, FeedForward) and serves(feeds):
+                return part
     return None
 
 
 def measure(
-    places: int,
-    shape: tuple[int, int],
+    block: Block | PreNormBlock,
+    rows: int,
+    length: int,
     device: torch.device,
     *,
     clock: Callable[[Callable[[], object]], float],
     compiles: bool = True,
 ) -> Times:
-    """Seconds of a feed-forward half there and back; `clock` tells the seconds that something takes."""
-    width, inner = shape
-    x_TD = torch.randn(places, width, device=device, dtype=torch.bfloat16, requires_grad=True)
-    back_TD = torch.randn_like(x_TD) / places
+    """Seconds of such a block there and back, with other weights; `clock` tells the seconds that something takes."""
+    feeds = block.feed_forward
+    assert feeds is not None
+    x_TD = torch.randn(rows * length, feeds.expand.in_features, device=device, dtype=torch.bfloat16, requires_grad=True)
+    back_TD = torch.randn_like(x_TD) / len(x_TD)
+    sight = None if block.attention is None else _sight(block.attention, rows, length, device)
     found: Times = {}
     runs = {}
     for precision in ("bf16", "fp8"):
-        feeds = FeedForward(width=width, inner=inner, style=Style())
-        half = Block(attention=None, feed_forward=feeds, width=width, style=Style(), dropout=0.0).to(device).train()
+        blocks = nn.ModuleList([_fresh(block, device)]).train()
         if precision == "fp8":
-            convert(half)
-        run = torch.compile(half, dynamic=False, fullgraph=True) if compiles else half
+            convert(blocks)
 
-        def there_and_back(run: Any = run) -> None:
+        def forward(x_TD: Tensor, run: Any = blocks[0]) -> Tensor:
+            seen_TD: Tensor = in_full(run(x_TD, sight)[0])
+            return seen_TD
+
+        run = torch.compile(forward, dynamic=False, fullgraph=True) if compiles else forward
+
+        def there_and_back(run: Callable[[Tensor], Tensor] = run) -> None:
             with torch.autocast(device.type, torch.bfloat16):
-                seen_TD: Tensor = run(x_TD, None)[0]
-            seen_TD.backward(back_TD)  # type: ignore[no-untyped-call]
+                seen_TD = run(x_TD)
+            seen_TD.backward(back_TD.to(seen_TD.dtype))  # type: ignore[no-untyped-call]
 
         runs[precision] = there_and_back
     for precision, there_and_back in (*runs.items(), *runs.items()):  # in turn: another process may be in the way
@@ -62,6 +73,29 @@ def measure(
         except Exception:  # no such instruction, no room: torch, triton and CUDA each have their own
             found[precision] = None
     return found
+
+
+def _fresh(block: nn.Module, device: torch.device) -> nn.Module:
+    """Another one with small random weights, on a device; `block` may have none at all."""
+    found = copy.deepcopy(block).to_empty(device=device)
+    for weight in found.parameters():
+        nn.init.normal_(weight, std=0.02)
+    return found
+
+
+def _sight(attention: Attention, rows: int, length: int, device: torch.device) -> Sight:
+    """Rows of one text each."""
+    with torch.autocast(device.type, torch.bfloat16):
+        return look(
+            torch.arange(rows, device=device)[:, None].expand(rows, length),
+            torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=device),
+            longest=length,
+            full=True,
+            causal=False,
+            dtype=torch.bfloat16,
+            head_width=attention.output.in_features // attention.heads,
+            dropout=attention.dropout,
+        )
 
 
 def wins(times: Times) -> bool:

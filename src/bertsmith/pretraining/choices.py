@@ -59,14 +59,18 @@ def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
     if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
         return {}
     with torch.device("meta"):
-        shape = float8_choice.shape_of(Model.build(recipe.encoder, recipe.objectives.values()))
-    if shape is None:
+        block = float8_choice.block_of(Model.build(recipe.encoder, recipe.objectives.values()))
+    if block is None:
         return {}
-    return float8_choice.measure(
-        _places(recipe, world), shape, world.device, clock=partial(device_seconds, device=world.device)
-    )
+    clock = partial(device_seconds, device=world.device)
+    return float8_choice.measure(block, _rows(recipe, world), recipe.packing.length, world.device, clock=clock)
 
 
 def _places(recipe: Recipe, world: World) -> int:
+    return _rows(recipe, world) * int(recipe.packing.length)
+
+
+def _rows(recipe: Recipe, world: World) -> int:
+    """What a device learns from at a time."""
     rows: int = recipe.micro_rows or recipe.rows.full // world.size
-    return rows * int(recipe.packing.length)
+    return rows
