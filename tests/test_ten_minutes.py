@@ -493,8 +493,9 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
 
 
-def test_every_proxy_of_ours_is_a_recipe() -> None:
-    assert len(import_module("bench.ten_minutes.proxies").variants(ROOT / "bench/ten_minutes/proxies.toml")) > 20
+@pytest.mark.parametrize("file", ["proxies.toml", "plateau.toml"])
+def test_every_proxy_of_ours_is_a_recipe(file: str) -> None:
+    assert len(import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)) > 20
 
 
 def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
