@@ -438,6 +438,21 @@ def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: 
     assert (tmp_path / "out" / "proxies.md").read_text(encoding="utf-8").count("\n") == 5
 
 
+def test_when_a_plateau_is_left() -> None:
+    off_plateau = import_module("bench.ten_minutes.pretraining").off_plateau
+    losses = [9.0] * 40 + [5.9] * 40
+    steps = [
+        {"kind": "step", "step": number, "seconds": 60.0 if number in (1, 31) else 0.5, "loss/masked_lm": loss}
+        for number, loss in enumerate(losses, 1)
+    ]
+    about = {"unigram": {"masked_lm": 7.0}}
+    # the mean of twenty is under 6 when all of them are; steps 1 and 31 compile and are not counted
+    assert off_plateau(steps, {1, 31}, about) == 58 * 0.5
+    assert off_plateau(steps[:59], {1, 31}, about) is None
+    assert off_plateau([{**steps[0], "loss/masked_lm": "nan"}, *steps[1:]], {1, 31}, about) == 58 * 0.5
+    assert off_plateau(steps, {1, 31}, {"unigram": {}}) is None
+
+
 def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
     for status in (75, 1):

@@ -7,7 +7,8 @@ done), judging, saving. A call that is stopped goes on with the next one, minute
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Container, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, Turn
-from bench.ten_minutes.judging import Judge
+from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
@@ -29,7 +30,7 @@ from bertsmith.pretraining.work import Work, make_trainer
 from bertsmith.recipe import Recipe
 from bertsmith.runs.history import CHECKPOINTS
 from bertsmith.train.log import NAME as EVENTS
-from bertsmith.train.log import read_events
+from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.step import Step
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
@@ -38,6 +39,8 @@ from bertsmith.train.world import World, join
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"
 CALLS = "calls.json"
+FREQUENCIES = "unigram"  # the loss of who guesses words by how frequent they are
+STEADY = 20  # steps over which losses are averaged to tell when a plateau is left
 SPENT = ("minutes", "seconds", "steps", "tokens", "compile_seconds", "calls")  # what stages add up
 
 
@@ -216,6 +219,7 @@ def _told(
         "text_tokens": work.data.shards.tokens,
         "compile_seconds": compiled,
         "calls": len(made),
+        "off_plateau": off_plateau(events, {call["step"] for call in made}, about),
         **speed(trainer.tokens, trainer.seconds, trainer.done, len(compiled), about),
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
@@ -224,6 +228,22 @@ def _told(
         "fingerprints": work.data.fingerprints,
         "settings": config.to_dict(work.recipe),
     }
+
+
+def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: Mapping[str, Any]) -> float | None:
+    """Seconds of learning until words are guessed a nat better than by their frequencies; None where they never are.
+
+    `unclocked`: the first step of each call, which compiles.
+    """
+    frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(OBJECTIVE), deque[float](maxlen=STEADY), 0.0
+    if frequencies is None:
+        return None
+    for event in last_of_each_step(events, "step"):
+        seconds += 0.0 if event["step"] in unclocked else event["seconds"]
+        recent.append(float(event[f"loss/{OBJECTIVE}"]))  # what is not finite is written as a word
+        if len(recent) == STEADY and sum(recent) / STEADY < frequencies - 1:
+            return seconds
+    return None
 
 
 def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def table(given: Sequence[Variant], output: Path) -> str:
         raise ConfigError(f"{output} has no result yet")
     first = there[next(one.name for one in given if one.name in there)]
     heads = ["", "changed", "tokens", "tokens/s", "of peak", "nats/piece", "nats/byte", f"less than {first['name']}"]
-    heads.append(f"{first['name']}'s end at")
+    heads += [f"{first['name']}'s end at", "off the plateau"]
     changed = {one.name: _changed(one, given[0]) for one in given}
     rows = [
         _row(run, first, changed[name]) for name, run in sorted(there.items(), key=lambda pair: pair[1]["final"][LOSS])
@@ -153,5 +153,10 @@ def _row(run: Mapping[str, Any], first: Mapping[str, Any], changed: str) -> list
         f"{final['nats_per_piece']:.4f}",
         f"{final[LOSS]:.4f}",
         f"{goal - final[LOSS]:+.4f}",
-        f"{reached:.1f} s" if reached is not None else "–",
+        _seconds(reached),
+        _seconds(run.get("off_plateau")),
     ]
+
+
+def _seconds(found: float | None) -> str:
+    return "–" if found is None else f"{found:.1f} s"
