@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from model_world import pretraining
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from train.test_trainer import bert_feed
 
 from bertsmith.nn.eight_bits import INPUT, WEIGHT
@@ -88,6 +91,25 @@ def test_compiles_in_one_graph() -> None:
     compiled = torch.compile(small, backend="aot_eager", fullgraph=True)
     compiled(x).sum().backward()
     assert torch.equal(x.grad, expected)
+
+
+def test_weights_that_layers_share_are_cast_once() -> None:
+    torch.manual_seed(0)
+    feeds, made = Float8FeedForward(FeedForward(width=32, inner=64, style=Style())).train(), list[str]()
+
+    def noted(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        made.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return make_boxed_func(graph)
+
+    def three(x_TD: Tensor) -> Tensor:
+        return feeds(feeds(feeds(x_TD)))
+
+    x = torch.randn(32, 32, requires_grad=True)
+    backend = aot_autograd(fw_compiler=noted, bw_compiler=noted, partition_fn=min_cut_rematerialization_partition)
+    torch.compile(three, backend=backend, fullgraph=True)(x).sum().backward()
+    assert sum("_scaled_mm" in name for name in made) == 3 * 6
+    assert sum("cast_weight" in name for name in made) == 2
+    assert sum("times" in name for name in made) == 1
 
 
 def test_relu_stays_as_it_is() -> None:
