@@ -48,7 +48,8 @@ def told(made: Trainer, steps: int = 99) -> dict[str, Any]:
         (step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in islice(made, steps)
     ]
     weights = {name: value.flatten().tolist() for name, value in made.whole().items()}
-    return {"steps": reports, "weights": weights, "done": made.done}
+    split = [name for name, weight in made.holding.parameters.items() if isinstance(weight, DTensor)]
+    return {"steps": reports, "weights": weights, "done": made.done, "split": split}
 
 
 def settings(shard: bool, **how: Any) -> Settings:
