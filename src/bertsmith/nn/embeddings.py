@@ -40,15 +40,13 @@ class Embeddings(nn.Module):
         if self.positions is not None:
             sum_TE = sum_TE + self.positions(positions_T + self.first_position if self.first_position else positions_T)
         if self.segments is not None:
-            sum_TE = sum_TE + _of_few(self.segments, segments_T)
+            two = segments_T.is_cuda and self.segments.num_embeddings == 2
+            sum_TE = sum_TE + (of_two(self.segments.weight, segments_T) if two else self.segments(segments_T))
         embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
         return embedded_TE
 
 
-def _of_few(table: nn.Embedding, rows_T: Tensor) -> Tensor:
-    """Rows of a table [T, E]. Where there are two, all places would wait for each other to add gradients to them."""
-    if table.num_embeddings != 2:
-        found_TE: Tensor = table(rows_T)
-        return found_TE
-    first_E, second_E = table.weight
+def of_two(table_2E: Tensor, rows_T: Tensor) -> Tensor:
+    """Rows of a table of two [T, E]: on a GPU all places would wait for each other to add their gradients to one row."""
+    first_E, second_E = table_2E
     return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)
