@@ -47,6 +47,6 @@ class Embeddings(nn.Module):
 
 
 def of_two(table_2E: Tensor, rows_T: Tensor) -> Tensor:
-    """Rows of a table of two [T, E]: on a GPU all places would wait for each other to add their gradients to one row."""
+    """Rows of a table of two [T, E]: on a GPU all places would wait for each other to add gradients to one row."""
     first_E, second_E = table_2E
     return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)
