@@ -112,8 +112,8 @@ def tiles(world: World, dropout: float) -> None:
 
 def registers(world: World, dropout: float, most: list[int]) -> None:
     """Fewer of them let more blocks run at a time; too few are kept in memory."""
-    qkv, seed = world.qkv.detach(), torch.zeros(1, dtype=torch.int32, device="cuda")
-    place = qkv, world.begin, world.end, seed
+    qkv = world.qkv.detach()
+    place = qkv, world.begin, world.end, packed_attention.draw_chances(PLACES, qkv.device, dropout)
     there = partial(packed_attention.attend_forth_eight, *place, dropout, False, 8.0)
     out, lse, *_ = there()
     back = partial(packed_attention.attend_back_eight, world.gradient, *place, out, lse, dropout, False, 16.0)

@@ -30,7 +30,7 @@ def numbers(shape: tuple[int, int], *, normed: bool, dropped: float) -> tuple[An
     weights = [torch.rand(width, device="cuda") + 0.5 for _ in range(4)]
     mean, rise = torch.randn(places, device="cuda") * 0.1, torch.rand(places, device="cuda") + 0.5
     x_norm = [mean, rise, *weights[:2]] if normed else []
-    return x, x_norm, more, draw(more) if dropped else [], *weights[2:]
+    return x, x_norm, more, draw(more.shape, more.device) if dropped else [], *weights[2:]
 
 
 def moved(given: Any) -> Any:

@@ -64,13 +64,13 @@ def test_gradients_in_eight_bits_turned_and_summed_up(
     from bertsmith.nn import packed_attention
 
     torch.manual_seed(0)
-    given, seed = reach(bounds), torch.zeros(1, dtype=torch.int32, device="cuda")
+    given = *reach(bounds), packed_attention.draw_chances(bounds[-1], torch.device("cuda"), dropout)
     qkv = torch.randn(bounds[-1], 3, 4, width, device="cuda", dtype=torch.bfloat16)
     back = torch.randn(bounds[-1], 4, width, device="cuda", dtype=torch.bfloat16)
-    seen = packed_attention.attend_forth(qkv, *given, seed, dropout, causal)
-    exact = packed_attention._attend_back(back, qkv, *given, seed, *seen, dropout, causal).flatten(1).float()
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, seed, *seen, dropout, causal, 16.0)
-    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *given, seed, dropout, causal, 8.0)
+    seen = packed_attention.attend_forth(qkv, *given, dropout, causal)
+    exact = packed_attention._attend_back(back, qkv, *given, *seen, dropout, causal).flatten(1).float()
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, *seen, dropout, causal, 16.0)
+    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *given, dropout, causal, 8.0)
     assert all(torch.equal(one, other) for one, other in zip(seen, again, strict=True))
     assert (cast.float() / 8 - seen[0].flatten(1).float()).norm() < 0.04 * seen[0].float().norm()
     assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()

@@ -33,7 +33,7 @@ def off(shape: tuple[int, int], dropped: float, *, normed: bool) -> dict[str, fl
     """From what torch computes, which `test_eight_norm` holds to LayerNorm."""
     x, x_norm, more, weight, bias = numbers(shape, normed=normed)
     torch.manual_seed(1)
-    draws = draw(more) if dropped else []
+    draws = draw(more.shape, more.device) if dropped else []
     given: tuple[Any, ...] = x, x_norm, more, draws, weight, bias, EPSILON, dropped
     ours, theirs = fused_norm.norm_forth(*given, eight_bits.INPUT), eight_norm.norm_forth(*given)
     one, two = torch.randn(shape) / shape[0], torch.randn(shape) / shape[0]

@@ -53,13 +53,13 @@ def mixed(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def kept(places: int, dropout: float) -> Tensor:
     """Which pairs of queries and keys of each head are not dropped [H, T, T]."""
     torch.manual_seed(SEED)
-    seed = int(torch.randint(0, 2**31 - 1, (1,), dtype=torch.int32))
+    drawn = int(torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32)) % 2**32
+    place, salts = np.arange(places, dtype=np.uint32), (0, 0x5BF03635)
+    of_queries, of_keys = (mixed(place ^ np.uint32((drawn + salt) % 2**32)) | np.uint32(1) for salt in salts)
     found = []
     for head in range(HEADS):
-        root = mixed(np.array([(seed + head * 0x9E3779B9) % 2**32], np.uint32))
-        place = np.arange(places, dtype=np.uint32)
-        of_queries, of_keys = (mixed(place ^ some) | np.uint32(1) for some in (root, root + np.uint32(0x5BF03635)))
-        found.append(of_queries[:, None] * of_keys >= np.uint32(round(dropout * 2**32)))
+        of_head = mixed(np.array([(head * 0x9E3779B9 + 0x5BF03635) % 2**32], np.uint32)) | np.uint32(1)
+        found.append(of_head * of_queries[:, None] * of_keys >= np.uint32(round(dropout * 2**32)))
     return torch.from_numpy(np.stack(found))
 
 
@@ -110,11 +110,11 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
     reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw)
-    back, seed = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
-    seen = packed_attention.attend_forth(qkv, *reach, seed, 0.0, False)
-    exact = packed_attention._attend_back(back, qkv, *reach, seed, *seen, 0.0, False).flatten(1)
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, seed, *seen, 0.0, False, 16.0)
-    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *reach, seed, 0.0, False, 8.0)
+    back, none = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
+    seen = packed_attention.attend_forth(qkv, *reach, none, 0.0, False)
+    exact = packed_attention._attend_back(back, qkv, *reach, none, *seen, 0.0, False).flatten(1)
+    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, none, *seen, 0.0, False, 16.0)
+    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *reach, none, 0.0, False, 8.0)
     return {
         "seen": max((one - other).abs().max().item() for one, other in zip(seen, again, strict=True)),
         "bits of what is seen": (cast.float() != (seen[0].flatten(1) * 8).to(cast.dtype).float()).float().mean().item(),

@@ -26,7 +26,7 @@ def test_the_norm_of_a_sum_there_and_back(dropped: float, normed: bool) -> None:
     x, more, weight, bias = numbers()
     variance, mean = torch.var_mean(x, 1, correction=0)
     x_norm = [mean, torch.rsqrt(variance + EPSILON), bias + 1, weight] if normed else []
-    draws = draw(more) if dropped else []
+    draws = draw(more.shape, more.device) if dropped else []
     before = F.layer_norm(x, (D,), bias + 1, weight, EPSILON) if normed else x
     kept = draws[0][:, None] * draws[1] >= least(dropped) if dropped else torch.ones(T, D, dtype=torch.bool)
     leaves = [each.double().requires_grad_() for each in (before, more, weight, bias)]

@@ -31,10 +31,15 @@ def _mixed(x):
 
 
 @triton.jit
-def _keys_of_chance(seed, head, queries, keys):
-    """What says of each query and of each key, together with the other, whether the pair is dropped."""
-    root = _mixed(tl.load(seed).to(tl.uint32) + head.to(tl.uint32) * 0x9E3779B9)
-    return _mixed(queries.to(tl.uint32) ^ root) | 1, _mixed(keys.to(tl.uint32) ^ (root + 0x5BF03635)) | 1
+def _chance(chances, places, T, part: tl.constexpr, EVEN: tl.constexpr):
+    """What says of queries (part 0) or keys (1), together with the others and the head, which pairs are dropped."""
+    return _numbers(chances + part * T, places, T, EVEN).to(tl.uint32)
+
+
+@triton.jit
+def _of_head(head):
+    """An odd number, by which chances are multiplied in a head."""
+    return _mixed(head.to(tl.uint32) * 0x9E3779B9 + 0x5BF03635) | 1
 
 
 @triton.jit
@@ -74,7 +79,7 @@ def _reach(begin, end, first, T, SIZE: tl.constexpr, OTHER: tl.constexpr):
 
 @triton.jit
 def _look(
-    acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+    acc, total, most, q, qkv, begin, begin_m, of_m, chances, places_m, low, high, T, head,
     dropped: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
@@ -93,7 +98,7 @@ def _look(
         less = tl.exp2(most - higher)
         total = total * less + tl.sum(weight, 1)
         if DROPOUT:
-            _, of_n = _keys_of_chance(seed, head, places_n, places_n)
+            of_n = _chance(chances, places_n, T, 1, EVEN)
             weight = tl.where(_kept(of_m[:, None], of_n[None, :], dropped), weight, 0.0)
         v = _tile(qkv, places_n, T, 2, head, H, K, EVEN)
         acc = tl.dot(weight.to(v.dtype), v, acc * less[:, None])
@@ -103,7 +108,7 @@ def _look(
 
 @triton.jit
 def forward(
-    qkv, begin, end, seed, out, lse, small, turned, T, W,
+    qkv, begin, end, chances, out, lse, small, turned, T, W,
     dropped: tl.constexpr, up: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
@@ -113,7 +118,7 @@ def forward(
     places_m = first + tl.arange(0, M)
     q = _tile(qkv, places_m, T, 0, head, H, K, EVEN)
     begin_m = _numbers(begin, places_m, T, EVEN)
-    of_m, _ = _keys_of_chance(seed, head, places_m, places_m)
+    of_m = _chance(chances, places_m, T, 0, EVEN) * _of_head(head) if DROPOUT else places_m
     low, middle, high = _reach(begin, end, first, T, M, N)
     acc = tl.zeros([M, K], tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -122,12 +127,12 @@ def forward(
         middle, high = low, tl.minimum(high, first + M)
     elif low < middle:
         acc, total, most = _look(
-            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, low, middle, T, head,
+            acc, total, most, q, qkv, begin, begin_m, of_m, chances, places_m, low, middle, T, head,
             dropped, scale, H, K, N, False, False, DROPOUT, True,
         )  # fmt: skip
     if middle < high:
         acc, total, most = _look(
-            acc, total, most, q, qkv, begin, begin_m, of_m, seed, places_m, middle, high, T, head,
+            acc, total, most, q, qkv, begin, begin_m, of_m, chances, places_m, middle, high, T, head,
             dropped, scale, H, K, N, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     acc = acc * (up / total)[:, None]
@@ -151,7 +156,7 @@ def products(out, back, delta, T, H: tl.constexpr, K: tl.constexpr, M: tl.conste
 
 @triton.jit
 def _to_keys(
-    dk, dv, k, v, qkv, back, lse, delta, begin, begin_n, of_n, seed, places_n, low, high, T, head,
+    dk, dv, k, v, qkv, back, lse, delta, begin, begin_n, of_n, chances, places_n, low, high, T, head,
     dropped: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
@@ -170,7 +175,7 @@ def _to_keys(
         change = tl.dot(v, tl.trans(g))
         kept_weight = weight
         if DROPOUT:
-            of_m, _ = _keys_of_chance(seed, head, places_m, places_m)
+            of_m = _chance(chances, places_m, T, 0, EVEN)
             kept = _kept(of_m[None, :], of_n[:, None], dropped)
             kept_weight = tl.where(kept, weight, 0.0)
             change = tl.where(kept, change, 0.0)
@@ -182,7 +187,7 @@ def _to_keys(
 
 @triton.jit
 def _to_queries(
-    dq, q, g, most, whole, qkv, begin, begin_m, of_m, seed, places_m, low, high, T, head,
+    dq, q, g, most, whole, qkv, begin, begin_m, of_m, chances, places_m, low, high, T, head,
     dropped: tl.constexpr, scale: tl.constexpr, H: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
@@ -198,7 +203,7 @@ def _to_queries(
             weight = tl.where(seen, weight, 0.0)
         change = tl.dot(g, tl.trans(_tile(qkv, places_n, T, 2, head, H, K, EVEN)))
         if DROPOUT:
-            _, of_n = _keys_of_chance(seed, head, places_n, places_n)
+            of_n = _chance(chances, places_n, T, 1, EVEN)
             change = tl.where(_kept(of_m[:, None], of_n[None, :], dropped), change, 0.0)
         change = weight * (change - whole[:, None])
         dq = tl.dot(change.to(k.dtype), k, dq)
@@ -224,7 +229,7 @@ def _leave(
 
 @triton.jit
 def backward(
-    qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, T, W,
+    qkv, begin, end, chances, back, lse, delta, gradient, turned, sums, T, W,
     dropped: tl.constexpr, up: tl.constexpr, down: tl.constexpr, scale: tl.constexpr, eight: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr,
     DROPOUT: tl.constexpr, EVEN: tl.constexpr, EIGHT: tl.constexpr,
@@ -233,7 +238,8 @@ def backward(
     head, first = tl.program_id(0) % H, tl.program_id(0) // H * N
     places = first + tl.arange(0, N)
     mine = _numbers(begin, places, T, EVEN)
-    of_queries, of_keys = _keys_of_chance(seed, head, places, places)
+    of_queries = _chance(chances, places, T, 0, EVEN) * _of_head(head) if DROPOUT else places
+    of_keys = _chance(chances, places, T, 1, EVEN) * _of_head(head) if DROPOUT else places
     low, middle, high = _reach(begin, end, first, T, N, M)
     k, v = _tile(qkv, places, T, 1, head, H, K, EVEN), _tile(qkv, places, T, 2, head, H, K, EVEN)
     dk, dv = tl.zeros([N, K], tl.float32), tl.zeros([N, K], tl.float32)
@@ -241,12 +247,12 @@ def backward(
         middle = tl.maximum(low, first // M * M)
     elif low < middle:
         dk, dv = _to_keys(
-            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, low, middle, T, head,
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, chances, places, low, middle, T, head,
             dropped, down, scale, H, K, M, False, False, DROPOUT, True,
         )  # fmt: skip
     if middle < high:
         dk, dv = _to_keys(
-            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, seed, places, middle, high, T, head,
+            dk, dv, k, v, qkv, back, lse, delta, begin, mine, of_keys, chances, places, middle, high, T, head,
             dropped, down, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     once = scale * up / LOG2_E
@@ -261,12 +267,12 @@ def backward(
         middle, high = low, tl.minimum(high, first + N)
     elif low < middle:
         dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, low, middle, T, head,
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, chances, places, low, middle, T, head,
             dropped, scale, H, K, M, False, False, DROPOUT, True,
         )  # fmt: skip
     if middle < high:
         dq = _to_queries(
-            dq, q, g, most, whole, qkv, begin, mine, of_queries, seed, places, middle, high, T, head,
+            dq, q, g, most, whole, qkv, begin, mine, of_queries, chances, places, middle, high, T, head,
             dropped, scale, H, K, M, True, CAUSAL, DROPOUT, EVEN,
         )  # fmt: skip
     _leave(gradient, sums, dq * once, places, T, first // N, 0, head, eight, H, K, EVEN, EIGHT)

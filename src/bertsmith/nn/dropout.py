@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ def drop(x_TD: Tensor, probability: float) -> Tensor:
 
     torch draws for each number by ten rounds of Philox, which takes three times as long as the norm behind it.
     """
-    return dropped(x_TD, draw(x_TD), probability)
+    return dropped(x_TD, draw(x_TD.shape, x_TD.device), probability)
 
 
 def dropped(x_TD: Tensor, draws: list[Tensor], probability: float) -> Tensor:
@@ -34,10 +36,10 @@ def dropped(x_TD: Tensor, draws: list[Tensor], probability: float) -> Tensor:
     return torch.where(kept_TD, x_TD * (1 / (1 - probability)), 0.0)
 
 
-def draw(x_TD: Tensor) -> list[Tensor]:
-    """Random numbers of places [T] and of columns [D], from torch's generator."""
-    drawn = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=x_TD.device)
-    numbers = (torch.arange(size, dtype=torch.int32, device=x_TD.device) for size in x_TD.shape)
+def draw(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
+    """Odd random numbers of places [T] and of columns [D], or of two other things, from torch's generator."""
+    drawn = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=device)
+    numbers = (torch.arange(size, dtype=torch.int32, device=device) for size in sizes)
     return [mixed(some ^ (drawn + salt)) | 1 for some, salt in zip(numbers, (0, SALT), strict=True)]
 
 

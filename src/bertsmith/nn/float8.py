@@ -87,9 +87,9 @@ class Float8Qkv(Float8Linear):
         self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool
     ) -> tuple[Tensor, Tensor]:
         """What each place sees [T, D], and that in eight bits; `reach` [T] each: where its text begins and ends."""
-        from bertsmith.nn.packed_attention import draw_seed  # which needs triton
+        from bertsmith.nn.packed_attention import draw_chances  # which needs triton
 
-        given = self.weight, self.bias, *reach, draw_seed(x_TD.device, dropout)
+        given = self.weight, self.bias, *reach, draw_chances(len(x_TD), x_TD.device, dropout)
         undo = self.undo_input, self.undo_weight
         seen_TD, seen8_TD = _Seen.apply(x_TD, *given, *undo, heads, dropout, causal)  # type: ignore[no-untyped-call]
         return seen_TD, seen8_TD
@@ -98,12 +98,12 @@ class Float8Qkv(Float8Linear):
 class _Seen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        weight_ND, bias_N, begin_T, end_T, seed, of_x, of_weight, heads, *how = given
+        weight_ND, bias_N, begin_T, end_T, chances, of_x, of_weight, heads, *how = given
         x8_TD, (weight8_ND, weight8_DN) = eight.cast_in(x_TD), eight.cast_weight(weight_ND)
         x8_DW = eight.turn(x8_TD)
-        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), (begin_T, end_T, seed), heads, how)
+        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), (begin_T, end_T, chances), heads, how)
         _, out_TD, _, out8_TD, _ = seen
-        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, begin_T, end_T, seed, *seen[:3])
+        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, begin_T, end_T, chances, *seen[:3])
         ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), how
         ctx.mark_non_differentiable(out8_TD)
         return out_TD, out8_TD
@@ -136,10 +136,10 @@ def look_back(
     """The gradients of what went in [T, D], of the matrix [N, D], and of its bias."""
     from bertsmith.nn.packed_attention import attend_back_eight
 
-    begin_T, end_T, seed, qkv_T3HK, out_TD, lse_HT = seen
+    begin_T, end_T, chances, qkv_T3HK, out_TD, lse_HT = seen
     of_g, of_x, of_weight = undo
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
-    given = qkv_T3HK, begin_T, end_T, seed, out_THK, lse_HT, *how
+    given = qkv_T3HK, begin_T, end_T, chances, out_THK, lse_HT, *how
     g8_TN, g8_NW, sums_PN = attend_back_eight(g_THK, *given, eight.GRADIENT * len(g_TD))
     dx_TD = eight.back(g8_TN, weight8_DN, of_g, of_weight)
     return dx_TD, eight.of_weight(g8_NW, x8_DW, of_g, of_x), sums_PN.sum(0)

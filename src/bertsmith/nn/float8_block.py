@@ -36,16 +36,16 @@ class Float8Block(Block):
         return self._feed(self._attend(x, sight)), None
 
     def _attend(self, x: Tensor | Normed, sight: Sight) -> Normed:
-        from bertsmith.nn.packed_attention import draw_seed  # which needs triton
+        from bertsmith.nn.packed_attention import draw_chances  # which needs triton
 
         attention = self.attention
         assert attention is not None
         assert sight.reach is not None
         qkv, output = attention.qkv, attention.output
         given = *_taken(x), qkv.weight, qkv.bias, output.weight, output.bias
-        seed = draw_seed(qkv.weight.device, attention.dropout)
+        chances = draw_chances(len(sight.reach[0]), qkv.weight.device, attention.dropout)
         how = attention.heads, attention.dropout, sight.causal
-        return self._half(_Attended, given, self.attention_norm, (*sight.reach, seed), how)
+        return self._half(_Attended, given, self.attention_norm, (*sight.reach, chances), how)
 
     def _feed(self, x: Tensor | Normed) -> Normed:
         feeds = self.feed_forward
@@ -59,7 +59,7 @@ class Float8Block(Block):
     ) -> Normed:  # fmt: skip
         """What comes of a half: `given` are what goes in and its weights."""
         assert isinstance(norm, nn.LayerNorm)
-        draws = draw(given[0]) if self.dropout.p > 0 else (None, None)
+        draws = draw(given[0].shape, given[0].device) if self.dropout.p > 0 else (None, None)
         undo = self.feed_forward.expand.undo_input, self.feed_forward.expand.undo_weight  # type: ignore[union-attr]
         rest = *draws, norm.eps, self.dropout.p, *undo, *sight, *how
         found: tuple[Any, ...] = half.apply(*given, norm.weight, norm.bias, *rest)  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import attention_kernels as kernels
+from bertsmith.nn.dropout import draw
 from bertsmith.nn.fused_gelu import room_to_turn
 
 # tiles of queries and keys: the fastest of 7 and 9 on an H200, at 512 and at 128 places, with and without dropout
@@ -32,25 +33,25 @@ def _even(places: int, tiles: dict[str, int]) -> bool:
 
 @triton_op("bertsmith::packed_attention", mutates_args=())
 def attend_forth(
-    qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool
+    qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """What each place sees [T, H, K], and the logarithms of its sums [H, T]."""
-    return _go_forth(None, qkv, begin, end, seed, dropout, causal, 1.0)
+    return _go_forth(None, qkv, begin, end, chances, dropout, causal, 1.0)
 
 
 @triton_op("bertsmith::packed_attention_eight", mutates_args=())
 def attend_forth_eight(
-    qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float, causal: bool, scale: float
+    qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, dropout: float, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See `attend_forth`; and what is seen times the scale in eight bits [T, HK], and that turned [HK, W]."""
     places, _, heads, width = qkv.shape
     small = qkv.new_empty(places, heads * width, dtype=torch.float8_e4m3fn)
     turned = room_to_turn(small)
-    return *_go_forth((small, turned), qkv, begin, end, seed, dropout, causal, scale), small, turned
+    return *_go_forth((small, turned), qkv, begin, end, chances, dropout, causal, scale), small, turned
 
 
 def _go_forth(
-    more: tuple[Tensor, Tensor] | None, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, dropout: float,
+    more: tuple[Tensor, Tensor] | None, qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, dropout: float,
     causal: bool, eight: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     places, _, heads, width = qkv.shape
@@ -59,7 +60,7 @@ def _go_forth(
     small, turned = more or (out, out)
     grid = (triton.cdiv(places, tiles["M"]) * heads,)
     wrap_triton(kernels.forward)[grid](
-        qkv, begin, end, seed, out, lse, small, turned, W=turned.shape[1], **_numbers_of(qkv, dropout),
+        qkv, begin, end, chances, out, lse, small, turned, W=turned.shape[1], **_numbers_of(qkv, dropout),
         scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
         H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0, EVEN=_even(places, tiles), EIGHT=more is not None,
         **tiles,
@@ -69,17 +70,17 @@ def _go_forth(
 
 @triton_op("bertsmith::packed_attention_backward", mutates_args=())
 def _attend_back(
-    back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
+    back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, out: Tensor, lse: Tensor,
     dropout: float, causal: bool,
 ) -> Tensor:  # fmt: skip
     gradient = torch.empty_like(qkv)
-    _go_back_to(gradient, None, back, qkv, begin, end, seed, out, lse, dropout, causal, 1.0)
+    _go_back_to(gradient, None, back, qkv, begin, end, chances, out, lse, dropout, causal, 1.0)
     return gradient
 
 
 @triton_op("bertsmith::packed_attention_backward_eight", mutates_args=())
 def attend_back_eight(
-    back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, seed: Tensor, out: Tensor, lse: Tensor,
+    back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, out: Tensor, lse: Tensor,
     dropout: float, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients [T, 3HK] times the scale in eight bits, these turned [3HK, W], and their sums over parts of T."""
@@ -88,13 +89,13 @@ def attend_back_eight(
     gradient = qkv.new_empty(places, columns, dtype=torch.float8_e5m2)
     turned = room_to_turn(gradient)
     sums = lse.new_empty(triton.cdiv(places, BACKWARD["N"]), columns)
-    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, seed, out, lse, dropout, causal, scale)
+    _go_back_to(gradient, (turned, sums), back, qkv, begin, end, chances, out, lse, dropout, causal, scale)
     return gradient, turned, sums
 
 
 def _go_back_to(
     gradient: Tensor, more: tuple[Tensor, Tensor] | None, back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor,
-    seed: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, eight: float,
+    chances: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, eight: float,
 ) -> None:  # fmt: skip
     """Writes the gradient; with `more` in eight bits, turned and summed up too."""
     places, _, heads, width = qkv.shape
@@ -105,7 +106,7 @@ def _go_back_to(
     )
     grid = (triton.cdiv(places, BACKWARD["N"]) * heads,)
     wrap_triton(kernels.backward)[grid](
-        qkv, begin, end, seed, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
+        qkv, begin, end, chances, back, lse, delta, gradient, turned, sums, W=turned.shape[1],
         **_numbers_of(qkv, dropout), down=1 - dropout, scale=width**-0.5 * kernels.LOG2_E.value, eight=eight,
         H=heads, K=width, CAUSAL=causal, DROPOUT=dropout > 0,
         EVEN=_even(places, BACKWARD), EIGHT=more is not None, **BACKWARD,
@@ -113,8 +114,8 @@ def _go_back_to(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, begin, end, seed, ctx.dropout, ctx.causal = inputs
-    ctx.save_for_backward(qkv, begin, end, seed, *output)
+    qkv, begin, end, chances, ctx.dropout, ctx.causal = inputs
+    ctx.save_for_backward(qkv, begin, end, chances, *output)
 
 
 def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None, None]:
@@ -124,15 +125,15 @@ def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, Non
 attend_forth.register_autograd(_go_back, setup_context=_remember)
 
 
-def draw_seed(device: torch.device, dropout: float) -> Tensor:
-    """The seed of what is dropped [1], from torch's generator."""
+def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
+    """What says which pairs of queries and keys are dropped [2, T], from torch's generator; nothing without dropout."""
     if dropout > 0:
-        return torch.randint(0, 2**31 - 1, (1,), dtype=torch.int32, device=device)
+        return torch.stack(draw((places, places), device))
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def attend(qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool) -> Tensor:
     """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator."""
-    seed = draw_seed(qkv_T3HK.device, dropout)
-    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, seed, dropout, causal)[0]
+    chances = draw_chances(len(qkv_T3HK), qkv_T3HK.device, dropout)
+    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, chances, dropout, causal)[0]
     return found
