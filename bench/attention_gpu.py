@@ -6,7 +6,7 @@
 65,536 places in rows of a length; nine rows in ten hold one text, the others two. `dense cuDNN` lets texts of a row see
 each other: it is there as a mark. Milliseconds of one layer, medians; `off` is the greatest difference from
 float32. `--tiles` times our kernels for many sizes of tiles: queries, keys, warps, stages; `--registers` those that are
-in use, in eight bits, with at most so many registers a thread (0: as the compiler likes).
+in use, in eight bits, as CUDA graphs, with at most so many registers a thread (0: as the compiler likes).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertsmith.ceilings import median_seconds
+from bertsmith.ceilings import device_seconds, median_seconds
 from bertsmith.nn import packed_attention
 
 PLACES, WIDTH, NAMES = 65_536, 64, ("M", "N", "num_warps", "num_stages")
@@ -122,7 +122,7 @@ def registers(world: World, dropout: float, most: list[int]) -> None:
         for count in most:
             table.update({"maxnreg": count} if count else {})
             try:
-                found[count] = milliseconds(run)
+                found[count] = 1e3 * device_seconds(run, qkv.device)
             except Exception as error:  # fewer than it can do with
                 print(f"{count} registers: {type(error).__name__}")
             table.pop("maxnreg", None)

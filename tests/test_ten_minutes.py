@@ -453,6 +453,26 @@ def test_when_a_plateau_is_left() -> None:
     assert off_plateau(steps, {1, 31}, {"unigram": {}}) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [(20.0, 1.0, 20.0), (20.0, None, 20.0), (None, 1.0, 61.0), (None, None, None)]
+)
+def test_a_plateau_may_be_left_in_the_second_stage(
+    first: float | None, second: float | None, expected: float | None
+) -> None:
+    pretraining = import_module("bench.ten_minutes.pretraining")
+    point = {"seconds": 60.0, "step": 9, "tokens": 900}
+    stage = {
+        **dict.fromkeys(pretraining.SPENT, 1.0),
+        **point,
+        "steps": 9,
+        "tokens_per_second": 15.0,
+        "share_of_peak": 0.5,
+    }
+    stage |= {"name": "short", "curve": [], "final": point}
+    found = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second})
+    assert found["off_plateau"] == expected
+
+
 def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = dict.fromkeys(("first", "second", "third"), 1.0)
     for status in (75, 1):

@@ -258,7 +258,10 @@ def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, A
         for key in ("tokens_per_second", "share_of_peak")
     }
     curves = {"curve": [*earlier["curve"], *shifted[:-1]], "final": shifted[-1]}
-    return {**result, **sums, **rates, **curves, "after": earlier["name"]}
+    left, later = earlier["off_plateau"], result["off_plateau"]
+    if left is None and later is not None:
+        left = later + earlier["seconds"]
+    return {**result, **sums, **rates, **curves, "off_plateau": left, "after": earlier["name"]}
 
 
 def speed(tokens: int, seconds: float, steps: int, unclocked: int, about: Mapping[str, Any]) -> dict[str, float]:

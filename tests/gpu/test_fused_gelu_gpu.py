@@ -50,6 +50,7 @@ def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int], tanh: bool) -> N
     small_back, turned_back, sums_back = fused_gelu.gelu_eight_back(back, x, 16.0, tanh)
     for exact, scale, small, turned in (
         (there, 8.0, *fused_gelu.gelu_eight(x, 8.0, tanh)),
+        (x, 128.0, *fused_gelu.cast_eight(x, 128.0)),
         (gradient, 16.0, small_back, turned_back),
     ):
         most = torch.finfo(small.dtype).max
@@ -71,6 +72,7 @@ def test_what_is_too_large_for_eight_bits_is_held_and_what_is_no_number_stays_no
     back = torch.tensor([[1e9], [-1e9]], device="cuda").repeat(32, 64)
     for small, most in (
         (fused_gelu.gelu_eight(x, 8.0, False)[0], 448.0),
+        (fused_gelu.cast_eight(x, 8.0)[0], 448.0),
         (fused_gelu.gelu_eight_back(back, x, 16.0, False)[0], 57344.0),
     ):
         found = small.float()

@@ -23,14 +23,22 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         "bf16 bf16 bf16 bf16 fp32",
         {"F": 768, "M": 8, "N": 128, "TURNS": 8, "scale": 1.0, "EVEN": False, "EIGHT": False, "TANH": True},
     ),
-    "gelu_eight": ("gelu_kernels", "bf16 fp8e4nv fp8e4nv", {**TILE, "scale": 8.0, "EVEN": False, "TANH": False}),
+    "cast_eight of GELU": (
+        "gelu_kernels",
+        "bf16 fp8e4nv fp8e4nv",
+        {**TILE, "scale": 8.0, "EVEN": False, "GELU": True, "TANH": False},
+    ),
     "gelu_back in eight bits": (
         "gelu_kernels",
         "bf16 bf16 fp8e5 fp8e5 fp32",
         {**TILE, "scale": 16.0, "TURNS": 2, "EVEN": False, "EIGHT": True, "TANH": False},
     ),
     "turn": ("gelu_kernels", "fp8e5 fp8e5", {**TILE, "EVEN": False}),
-    "cast_eight": ("gelu_kernels", "fp32 fp8e4nv fp8e4nv", {**TILE, "scale": 128.0, "EVEN": False}),
+    "cast_eight": (
+        "gelu_kernels",
+        "fp32 fp8e4nv fp8e4nv",
+        {**TILE, "scale": 128.0, "EVEN": False, "GELU": False, "TANH": False},
+    ),
     "norm_forth": (
         "norm_kernels",
         "bf16 fp32 fp32 fp32 fp32 bf16 i32 i32 fp32 fp32 bf16 fp8e4nv fp8e4nv fp32 fp32",

@@ -38,6 +38,8 @@ def test_split_is_whole_is_one(both: Any, case: str) -> None:
     one = sharded_ranks.told(alone)
     whole, split = first[case]
     assert split["steps"] == second[case][1]["steps"]
+    added = "the norm is added in another order: else nothing was split"
+    assert (split["steps"], split["weights"]) != (whole["steps"], whole["weights"]), added
     assert split["split"] == [*split["weights"]]
     assert whole["split"] == one["split"] == []
     for other in (whole, one):

@@ -7,7 +7,7 @@ text, and `end` [T] is where it ends. T flat places, W the next multiple of 16, 
 queries and N keys. Scores are in powers of two.
 
 No loop is reached that has nothing to do: where one may be left out, ptxas lets each product of matrices wait for the
-one before (C7515), and all takes a sixth longer.
+one before (C7515), and all takes a tenth longer.
 """
 
 import triton

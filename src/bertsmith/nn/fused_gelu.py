@@ -42,12 +42,20 @@ def _plain_back(back: Tensor, x: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
 @triton_op("bertsmith::gelu_eight", mutates_args=())
 def gelu_eight(x: Tensor, scale: float, tanh: bool) -> tuple[Tensor, Tensor]:
     """GELU times the scale in eight bits [T, F], and that turned [F, W]."""
-    small, tiles = torch.empty_like(x, dtype=torch.float8_e4m3fn), FORWARD_EIGHT
+    return _cast(wrap_triton(kernels.cast_eight), x, scale, FORWARD_EIGHT, GELU=True, TANH=tanh)
+
+
+def cast_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Numbers times the scale in eight bits [T, F], and that turned [F, W]; nothing for the compiler to look into."""
+    return _cast(kernels.cast_eight, x, scale, CAST, GELU=False, TANH=False)
+
+
+def _cast(kernel: Any, x: Tensor, scale: float, tiles: dict[str, int], **how: bool) -> tuple[Tensor, Tensor]:
+    small = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     turned = room_to_turn(small)
-    wrap_triton(kernels.gelu_eight)[_grid(x, tiles)](
-        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, tiles), TANH=tanh,
-        **tiles,
-    )  # fmt: skip
+    kernel[_grid(x, tiles)](
+        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, tiles), **how, **tiles
+    )
     return small, turned
 
 
@@ -68,16 +76,6 @@ def _go_back_to(
         back, x, gradient, turned, sums, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1],
         EVEN=_even(x, tiles), EIGHT=gradient.dtype.itemsize == 1, TANH=tanh, **tiles,
     )  # fmt: skip
-
-
-def cast_eight(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Numbers times the scale in eight bits [T, F], and that turned [F, W]."""
-    small = torch.empty_like(x, dtype=torch.float8_e4m3fn)
-    turned = room_to_turn(small)
-    kernels.cast_eight[_grid(x, CAST)](
-        x, small, turned, x.shape[0], turned.shape[1], scale=scale, F=x.shape[1], EVEN=_even(x, CAST), **CAST
-    )
-    return small, turned
 
 
 @triton_op("bertsmith::turn", mutates_args=())

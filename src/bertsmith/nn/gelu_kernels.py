@@ -73,22 +73,6 @@ def turn_stored(
 
 
 @triton.jit
-def cast_eight(
-    x, small, turned, T, W, scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr
-):  # fmt: skip
-    """Numbers [T, F] times the scale in eight bits, and that turned."""
-    blocks: tl.constexpr = (F + N - 1) // N
-    place, column = tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N
-    places, columns = place + tl.arange(0, M), column + tl.arange(0, N)
-    at = places.to(tl.int64)[:, None] * F + columns[None, :]
-    inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
-    value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0).to(tl.float32)
-    tl.store(small + at, (value * scale).to(small.dtype.element_ty), mask=inside)
-    tl.debug_barrier()
-    turn_stored(small, turned, place, column, T, W, F, M, N, EVEN)
-
-
-@triton.jit
 def gelu(x, y, size, N: tl.constexpr, TANH: tl.constexpr):
     """GELU of N numbers."""
     at = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
@@ -98,18 +82,19 @@ def gelu(x, y, size, N: tl.constexpr, TANH: tl.constexpr):
 
 
 @triton.jit
-def gelu_eight(
+def cast_eight(
     x, small, turned, T, W, scale: tl.constexpr, F: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    EVEN: tl.constexpr, TANH: tl.constexpr,
+    EVEN: tl.constexpr, GELU: tl.constexpr, TANH: tl.constexpr,
 ):  # fmt: skip
-    """GELU of M places and N columns in eight bits, and that turned."""
+    """Numbers at M places and N columns, or with GELU that of them, in eight bits, and that turned."""
     blocks: tl.constexpr = (F + N - 1) // N
     place, column = tl.program_id(0) // blocks * M, tl.program_id(0) % blocks * N
     places, columns = place + tl.arange(0, M), column + tl.arange(0, N)
     at = places.to(tl.int64)[:, None] * F + columns[None, :]
     inside = None if EVEN else (places[:, None] < T) & (columns[None, :] < F)
     value = tl.load(x + at, mask=inside, other=None if EVEN else 0.0)
-    tl.store(small + at, _gelu(value, scale, TANH).to(small.dtype.element_ty), mask=inside)
+    value = _gelu(value, scale, TANH) if GELU else value.to(tl.float32) * scale
+    tl.store(small + at, value.to(small.dtype.element_ty), mask=inside)
     tl.debug_barrier()
     turn_stored(small, turned, place, column, T, W, F, M, N, EVEN)
 
