@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import statistics
 import time
 from collections import Counter
@@ -137,7 +138,7 @@ def turn(file: str | None, of: int, name: str) -> Iterator[None]:
     if of:
         ready = Path(f"{file}.ready")
         ready.mkdir(exist_ok=True)
-        (ready / name.replace("/", "-")).touch()
+        (ready / f"{name.replace('/', '-')}-{os.getpid()}").touch()  # two calls may time the same case
         until = time.monotonic() + PATIENCE
         while len(list(ready.iterdir())) < of and time.monotonic() < until:
             time.sleep(0.1)

@@ -440,16 +440,16 @@ def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: 
 
 def test_when_a_plateau_is_left() -> None:
     off_plateau = import_module("bench.ten_minutes.pretraining").off_plateau
-    losses = [9.0] * 40 + [5.9] * 40
+    losses = [9.0] * 20 + [5.6] * 20 + [5.3] * 40
     steps = [
         {"kind": "step", "step": number, "seconds": 60.0 if number in (1, 31) else 0.5, "loss/masked_lm": loss}
         for number, loss in enumerate(losses, 1)
     ]
     about = {"unigram": {"masked_lm": 7.0}}
-    # the mean of twenty is under 6 when all of them are; steps 1 and 31 compile and are not counted
-    assert off_plateau(steps, {1, 31}, about) == 58 * 0.5
-    assert off_plateau(steps[:59], {1, 31}, about) is None
-    assert off_plateau([{**steps[0], "loss/masked_lm": "nan"}, *steps[1:]], {1, 31}, about) == 58 * 0.5
+    # the mean of twenty is under 5.5 when seven of them are 5.3; steps 1 and 31 compile and are not counted
+    assert off_plateau(steps, {1, 31}, about) == 45 * 0.5
+    assert off_plateau(steps[:46], {1, 31}, about) is None
+    assert off_plateau([{**steps[0], "loss/masked_lm": "nan"}, *steps[1:]], {1, 31}, about) == 45 * 0.5
     assert off_plateau(steps, {1, 31}, {"unigram": {}}) is None
 
 

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
-from bertsmith.devices import choose_device
+from bertsmith.devices import choose_device, measure_peak
 from bertsmith.durable import Disk
 from bertsmith.errors import ConfigError
 from bertsmith.loop import Evaluation, drive, memory_advice
@@ -40,6 +42,7 @@ JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a ru
 NEXT_SENTENCE = "next_sentence"
 CALLS = "calls.json"
 FREQUENCIES = "unigram"  # the loss of who guesses words by how frequent they are
+LEFT = 1.5  # nats below the words' frequencies, where the second plateau is left
 STEADY = 20  # steps over which losses are averaged to tell when a plateau is left
 SPENT = ("minutes", "seconds", "steps", "tokens", "compile_seconds", "calls")  # what stages add up
 
@@ -186,7 +189,10 @@ def pretrain(
         with memory_advice(recipe.micro_rows or recipe.rows.full, "rows"):
             drive(run, quiet=quiet)
             last = work.numbers(work.trainer.seconds)
-        result = _told(name, work, run.about, last, judging)
+        about = dict(run.about)
+        if turn is not None:  # measured while others computed; this run is alone now
+            about["peak_flops"] = max(about["peak_flops"], _peak(work.trainer))
+        result = _told(name, work, about, last, judging)
         results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
         Disk().remove_folder(folder / CHECKPOINTS)
         return results.read(folder / results.RESULT) or result
@@ -230,10 +236,16 @@ def _told(
     }
 
 
-def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: Mapping[str, Any]) -> float | None:
-    """Seconds of learning until words are guessed a nat better than by their frequencies; None where they never are.
+def _peak(trainer: Trainer) -> float:
+    dtype = torch.bfloat16 if trainer.passes.half else torch.float32
+    return measure_peak(trainer.world.device, dtype) * trainer.world.size
 
-    `unclocked`: the first step of each call, which compiles.
+
+def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: Mapping[str, Any]) -> float | None:
+    """Seconds of learning until words are guessed `LEFT` nats better than by their frequencies; None: they never are.
+
+    Runs stand still twice: at the words' frequencies, and for long about a nat below, where a text's words are known
+    but not their order. `unclocked`: the first step of each call, which compiles.
     """
     frequencies, recent, seconds = about.get(FREQUENCIES, {}).get(OBJECTIVE), deque[float](maxlen=STEADY), 0.0
     if frequencies is None:
@@ -241,7 +253,7 @@ def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: 
     for event in last_of_each_step(events, "step"):
         seconds += 0.0 if event["step"] in unclocked else event["seconds"]
         recent.append(float(event[f"loss/{OBJECTIVE}"]))  # what is not finite is written as a word
-        if len(recent) == STEADY and sum(recent) / STEADY < frequencies - 1:
+        if len(recent) == STEADY and sum(recent) / STEADY < frequencies - LEFT:
             return seconds
     return None
 

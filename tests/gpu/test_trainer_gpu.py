@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,31 @@ def test_a_replayed_step_never_waits() -> None:
             next(replayed)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
+    """The host hands out steps far faster than the device takes them: its own time says nothing of theirs."""
+    model = pretraining(layers=2, width=64, heads=2)
+    how: dict[str, Any] = {"plan": Plan(steps=30, rate=1e-3), "optimizer": adamw.Config()}
+    made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), settings=Settings(graphs=graphs), **how)
+    work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    feed = made.feed
+
+    def slow(step: int) -> Any:
+        for _ in range(8):  # about ten milliseconds, which the device spends and the host does not
+            work @ work
+        return feed(step)
+
+    made.feed = slow
+    for _ in range(6):
+        next(made)
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    steps = list(made)
+    torch.cuda.synchronize()
+    gone = time.monotonic() - began
+    assert sum(step.seconds for step in steps) == pytest.approx(gone, rel=0.1)
 
 
 TWO_RUNS = """

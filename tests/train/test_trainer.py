@@ -23,7 +23,7 @@ from bertsmith.train.optimizers import adamw, reference
 from bertsmith.train.passes import Settings
 from bertsmith.train.plan import Plan, Thaw
 from bertsmith.train.schedules import constant_then_decay
-from bertsmith.train.step import Diverged
+from bertsmith.train.step import Diverged, Reading, Step
 from bertsmith.train.stopper import Stopper
 from bertsmith.train.trainer import Trainer
 from bertsmith.types import Batch, Loss
@@ -113,6 +113,28 @@ def test_a_step_reports_what_was() -> None:
     assert made.done == 4
     assert {"step", "loss", "loss/word", "accuracy/long", "gradient_norm", "rate", "tokens"} <= first.facts().keys()
     assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
+
+
+def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        """An event of a device that was there at a moment, in milliseconds, after somebody waited for it."""
+
+        def __init__(self, moment: float) -> None:
+            self.moment, self.waited = moment, False
+
+        def synchronize(self) -> None:
+            self.waited = True
+
+        def elapsed_time(self, other: Event) -> float:
+            assert other.waited
+            return other.moment - self.moment
+
+    plain = Reading(("word",), torch.zeros(1))
+    assert plain.seconds() is None
+    assert Step(1, 0.1, 8, 0.002, plain, {}).seconds == 0.002
+    timed = Reading(("word",), torch.zeros(1), Event(1000.0))  # type: ignore[arg-type]
+    monkeypatch.setattr(timed, "_there", Event(1023.0))
+    assert Step(1, 0.1, 8, 0.002, timed, {}).seconds == pytest.approx(0.023)
 
 
 def test_scores_without_learning() -> None:

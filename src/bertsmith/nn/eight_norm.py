@@ -31,11 +31,11 @@ def norm_forth(
         return found
     before_TD = written(x_TD, *x_norm) if x_norm else x_TD.float()
     added_TD = dropout.dropped(more_TD.float(), draws, dropped) if draws else more_TD.float()
-    total_TD = before_TD + added_TD
-    variance_T, mean_T = torch.var_mean(total_TD, 1, correction=0)
+    total_TD = (before_TD + added_TD).to(more_TD.dtype)
+    variance_T, mean_T = torch.var_mean(total_TD.float(), 1, correction=0)
     rise_T = torch.rsqrt(variance_T + epsilon)
     small_TD = eight.cast_in(written(total_TD, mean_T, rise_T, weight_D, bias_D))
-    return total_TD.to(more_TD.dtype), mean_T, rise_T, small_TD, eight.turn(small_TD)
+    return total_TD, mean_T, rise_T, small_TD, eight.turn(small_TD)
 
 
 def norm_back(

@@ -87,15 +87,17 @@ def norm_forth(
             value = _added(
                 x, more, of_place, of_column, x_rises, x_level, x_factor, x_shift, places, left, T, least, up,
                 D, NORMED, DROPOUT, WHOLE,
-            )  # fmt: skip
+            ).to(total.dtype.element_ty)  # fmt: skip
             _put(total, value, places, left, T, D, WHOLE)
+            value = value.to(tl.float32)
             level = tl.sum(value, 1)
             if B:
                 value_B = _added(
                     x, more, of_place, of_column, x_rises, x_level, x_factor_B, x_shift_B, places, right, T, least, up,
                     D, NORMED, DROPOUT, WHOLE,
-                )  # fmt: skip
+                ).to(total.dtype.element_ty)  # fmt: skip
                 _put(total, value_B, places, right, T, D, WHOLE)
+                value_B = value_B.to(tl.float32)
                 level += tl.sum(value_B, 1)
             means = level * (1 / D)
             value = _centred(value, means, left, D, WHOLE)

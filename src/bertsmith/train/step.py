@@ -55,15 +55,16 @@ def together(values: Mapping[str, Tensor]) -> Tensor:
 class Reading:
     """Numbers on their way from the device."""
 
-    def __init__(self, names: Sequence[str], values: Tensor) -> None:
-        """`values` [names] may change as soon as this returns."""
+    def __init__(self, names: Sequence[str], values: Tensor, began: torch.cuda.Event | None = None) -> None:
+        """`values` [names] may change as soon as this returns; `began` stands before what made them."""
         self._names = tuple(names)
         self._values = values
+        self._began = began
         self._there: torch.cuda.Event | None = None
         if values.device.type == "cuda":
             host = torch.empty(self._values.shape, dtype=self._values.dtype, pin_memory=True)
             self._values = host.copy_(self._values, non_blocking=True)
-            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there = torch.cuda.Event(enable_timing=began is not None)  # type: ignore[no-untyped-call]
             self._there.record()
 
     def numbers(self) -> dict[str, float]:
@@ -72,15 +73,22 @@ class Reading:
             self._there.synchronize()
         return dict(zip(self._names, self._values.tolist(), strict=True))
 
+    def seconds(self) -> float | None:
+        """How long it took to make them, by the device's clock; None where that was not asked. Waits if need be."""
+        if self._began is None or self._there is None:
+            return None
+        self._there.synchronize()
+        return float(self._began.elapsed_time(self._there)) / 1e3  # type: ignore[no-untyped-call]
+
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step. Everything below `seconds` waits for the device when it is first read."""
+    """One optimiser step. Everything below `rows` waits for the device when it is first read."""
 
     number: int  # counted from 1
     rate: float  # of the top part
     rows: int  # on all ranks together
-    seconds: float  # that this process spent on it
+    host_seconds: float  # that this process spent on it, while a GPU may have been busy with an earlier one
     reading: Reading = field(repr=False)
     weights: Mapping[str, float] = field(repr=False)  # of the parts in the total
 
@@ -88,6 +96,12 @@ class Step:
     def numbers(self) -> dict[str, float]:
         """All that was read from the device."""
         return self.reading.numbers()
+
+    @cached_property
+    def seconds(self) -> float:
+        """From when a GPU was free for it until it was through; elsewhere what this process spent on it."""
+        found = self.reading.seconds()
+        return self.host_seconds if found is None else found
 
     @cached_property
     def scores(self) -> Scores:

@@ -87,20 +87,28 @@ class Trainer:
             raise StopIteration
         if self.skips >= self.settings.most_skips:
             raise self._diverged()
-        began = self._clock()
+        began, mark = self._clock(), self._mark()
         if not self._warm:
             self._began = began  # what came before it was no training
         rates = self.plan.rates(progress, parts=self.parts)
         if self._replay is not None:
             rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
         outcome = self._learn(self.feed(self.done), rates)
-        reading = Reading(outcome.names, outcome.values)
+        reading = Reading(outcome.names, outcome.values, mark)
         self.done += 1
         self._warm_up()
         top = next(rate for rate in reversed(rates) if rate is not None)
         step = Step(self.done, top, outcome.rows, self._clock() - began, reading, outcome.weights)
         self._under_way.append(step)
         return step
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """Where a GPU begins a step, after all that it was given before."""
+        if self.world.device.type != "cuda":
+            return None
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        return mark
 
     def _learn(self, batches: Sequence[Batch], rates: optimizers.Rates) -> Outcome:
         """One step, replayed where that is possible."""
