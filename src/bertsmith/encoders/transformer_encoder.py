@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from bertsmith.encoders.encoder import Encoder, plan_reading
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Sight, look
 from bertsmith.nn.attention_choice import Shape
-from bertsmith.nn.embeddings import Embeddings
+from bertsmith.nn.embeddings import Embeddings, waves
 from bertsmith.nn.normed import Normed, in_full
 from bertsmith.nn.pooler import Pooler
 from bertsmith.nn.style import Style
@@ -53,6 +53,7 @@ class TransformerSettings:
     epsilon: float = 1e-12  # of the norms
     initial_range: float = 0.02  # standard deviation of new weights
     truncate_initial: bool = True  # no new weight is over two deviations
+    first_positions: Literal["drawn", "waves"] = "drawn"  # how their table begins; waves: as the Transformer's
     causal: bool = False  # the left-to-right model of P-BERT §5.1
     pooler: bool = True  # one vector for each text, which next_sentence reads
     padding_id: int = 0  # the token whose vector does not learn
@@ -73,6 +74,8 @@ class TransformerSettings:
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
+        if self.first_positions not in ("drawn", "waves"):
+            raise ConfigError(f"first_positions={self.first_positions} must be one of drawn, waves")
         if not 0 <= self.padding_id < self.vocabulary_size:
             raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocabulary_size}")
         _ = self.style
@@ -163,6 +166,10 @@ class TransformerEncoder(Encoder):
         self.blocks = self.make_blocks()
         self.pooler = config.make_pooler() if config.pooler else None
         self.style.initialise(self)
+        if self.embeddings.positions is not None and config.first_positions == "waves":
+            table = self.embeddings.positions.weight
+            with torch.no_grad():
+                table[config.first_position :] = waves(config.positions, narrow) * config.initial_range
 
     def make_blocks(self) -> nn.ModuleList:
         """The blocks that have weights."""
