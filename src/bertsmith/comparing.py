@@ -1,9 +1,10 @@
-"""`compare`: several recipes on the same data, one after the other, then one table and one page of all of them."""
+"""`compare`: several recipes on the same data, some at a time, then one table and one page of all of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,8 +15,10 @@ from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, with_overrides
 from bertsmith.runs.history import is_finished
 from bertsmith.runs.report import write_report
+from bertsmith.workers import ordered_map
 
 PAGE = "compare.html"
+PATIENCE = 7 * 24 * 3600.0  # seconds for one of several at a time
 
 
 def compare(
@@ -23,28 +26,64 @@ def compare(
     data: str | Path,
     output: str | Path,
     *,
+    jobs: int = 1,
     device: str = "auto",
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Pre-trains each recipe in a folder of its name and returns the folders; what is finished is not done again.
 
-    `say` is told, in words, what is about to be done.
+    `jobs` of them at a time, each in a process of its own, which then tell nothing of their progress: one compiles
+    while another one learns. `say` is told, in words, what is about to be done, or with several jobs what was.
     """
     output, opened = Path(output), Data.open(data)
     folders = {name: output / folder_name(name) for name in recipes}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
-    for number, (name, recipe) in enumerate(recipes.items(), start=1):
-        folder = folders[name]
-        if is_finished(folder, opened.complete(recipe)):
-            say(f"{number} of {len(recipes)}: {name} is finished")
-            continue
-        say(f"{number} of {len(recipes)}: {name}")
-        torch.compiler.reset()  # graphs of the model before would only be in the way
-        pretrain(recipe, data, folder, device=device, quiet=quiet)
+    if jobs > 1:
+        _check_plans(recipes)
+    left: dict[str, Work] = {}
+    for name, recipe in recipes.items():
+        if is_finished(folders[name], opened.complete(recipe)):
+            say(f"{_place(name, recipes)} is finished")
+        else:
+            left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
+    done = ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=PATIENCE)
+    for name in left:
+        if jobs == 1:
+            say(_place(name, recipes))
+        next(done)
+        if jobs > 1:
+            say(f"{_place(name, recipes)}: done")
     write_report(list(folders.values()), output / PAGE)
     return list(folders.values())
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run, in a form that travels to another process."""
+
+    recipe: Recipe
+    data: Path
+    folder: Path
+    device: str
+    quiet: bool
+
+
+def _worked(work: Work) -> None:
+    torch.compiler.reset()  # graphs of the model before would only be in the way
+    pretrain(work.recipe, work.data, work.folder, device=work.device, quiet=work.quiet)
+
+
+def _place(name: str, recipes: Mapping[str, Recipe]) -> str:
+    return f"{list(recipes).index(name) + 1} of {len(recipes)}: {name}"
+
+
+def _check_plans(recipes: Mapping[str, Recipe]) -> None:
+    """Runs beside each other take time from each other: minutes would not be the same for all."""
+    timed = next((name for name, recipe in recipes.items() if recipe.plan.minutes), None)
+    if timed is not None:
+        raise ConfigError(f"{timed} is planned by minutes, which several jobs would share: set plan.steps, or --jobs 1")
 
 
 def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[str, Recipe]:

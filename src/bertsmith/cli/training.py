@@ -86,11 +86,12 @@ def compare(
         Path,
         typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs; finished ones are not done again."),
     ],
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time: one compiles while another one learns.")] = 1,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Pre-train several recipes on the same data, one after the other; then one table, one picture, one page."""
+    """Pre-train several recipes on the same data; then one table, one picture, one page."""
     from bertsmith import recipes, terminal, terminal_runs
     from bertsmith.comparing import PAGE, chosen_recipes
     from bertsmith.comparing import compare as run_comparison
@@ -98,9 +99,8 @@ def compare(
     from bertsmith.runs.history import read_run
 
     say = (lambda text: None) if quiet or as_json else (lambda text: print(text, file=sys.stderr))
-    folders = run_comparison(
-        chosen_recipes(words, recipes.find), data, output, device=device, quiet=quiet or as_json, say=say
-    )
+    chosen = chosen_recipes(words, recipes.find)
+    folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet or as_json, say=say)
     runs = [read_run(folder) for folder in folders]
     page = output / PAGE
     facts = {"runs": scores(runs), "page": str(page)}
