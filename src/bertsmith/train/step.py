@@ -78,7 +78,7 @@ class Reading:
         if self._began is None or self._there is None:
             return None
         self._there.synchronize()
-        return float(self._began.elapsed_time(self._there)) / 1e3  # type: ignore[no-untyped-call]
+        return float(self._began.elapsed_time(self._there)) / 1e3
 
 
 @dataclass(frozen=True)
