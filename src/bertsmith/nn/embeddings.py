@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from bertsmith.nn.dropout import Dropout
 
+SLOWEST = 10_000.0  # of the waves' periods over the fastest (Vaswani et al. 2017, §3.5)
+
 
 class Embeddings(nn.Module):
     """The sum of three learned tables, normalised (P-BERT §3, figure 2); positions and segments may be absent.
@@ -52,9 +54,6 @@ def of_two(table_2E: Tensor, rows_T: Tensor) -> Tensor:
     """Rows of a table of two [T, E]: on a GPU all places would wait for each other to add gradients to one row."""
     first_E, second_E = table_2E
     return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)
-
-
-SLOWEST = 10_000.0  # of the waves' periods over the fastest (Vaswani et al. 2017, §3.5)
 
 
 def waves(rows: int, width: int) -> Tensor:

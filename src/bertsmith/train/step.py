@@ -83,7 +83,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step. Everything below `rows` waits for the device when it is first read."""
+    """One optimiser step. Everything below its fields waits for the device when it is first read."""
 
     number: int  # counted from 1
     rate: float  # of the top part
