@@ -360,6 +360,21 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
     assert call("tasks", "baseline", *words, "--own-code") == 0
 
 
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_several_jobs_leave_scores_to_collect(
+    own: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mrpc(tmp_path / "glue", 32)
+    words = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
+    words += ["-t", "glue/mrpc", "--set", "epochs=1", "--set", "rows=16", "--set", "length=32", "--device", "cpu"]
+    monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # others do the work
+    monkeypatch.setattr("bertsmith.studies.ablations.sweep", None)
+    assert call(*words, *(["--own-code"] if own else [])) == 0
+    found = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (found["code"], found["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
+    assert len(found["scores"]["f1"]) == 2
+
+
 def nsmc(folder: Path) -> None:
     """Files of NSMC's make."""
     folder.mkdir(parents=True)

@@ -124,7 +124,7 @@ def _add_tasks(verbs: Any) -> None:
     one.add_argument("--seeds", type=int, default=3)
     one.add_argument("--set", action="append", default=[], metavar="[TASK:]SETTING=VALUE")
     one.add_argument("--own-code", action="store_true", help="transformers' classes in a plain loop")
-    one.add_argument("--jobs", type=int, default=1, help="fine-tunings of ours at a time")
+    one.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
     _add_machine(one)
     one.add_argument("--quiet", action="store_true")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -17,12 +16,13 @@ from bench.ten_minutes import results
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk, read_sealed
 from bertsmith.errors import ConfigError, Stopped
-from bertsmith.finetuning.tuning import find_task, make_tuning
+from bertsmith.finetuning.tuning import Tuning, find_task, make_tuning
 from bertsmith.finetuning.work import build_task, prepare
 from bertsmith.scores.intervals import over_seeds
-from bertsmith.studies.ablations import CELL, FRESH, Candidate, Trial, ablate, candidates, trials
+from bertsmith.studies.ablations import CELL, FRESH, PATIENCE, Candidate, Cell, Trial, candidates, trials
 from bertsmith.text.tokenizer import load
 from bertsmith.weights.foreign_files import read_json
+from bertsmith.workers import ordered_map
 
 GROUPS = {
     "english": (
@@ -53,7 +53,7 @@ class Manner:
     seeds: int = 3
     changes: tuple[str, ...] = ()  # [TASK:]SETTING=VALUE, as for `bertsmith ablate`
     own_code: bool = False
-    jobs: int = 1
+    jobs: int = 1  # fine-tunings at a time
     device: str = "auto"
     quiet: bool = False
 
@@ -79,20 +79,51 @@ def fine_tune(
             raise ConfigError(
                 f"{one.name} has scores on {task} by the code of {known['code']}: say another name, NAME=FOLDER"
             )
+    work = [Work(one, task, _trial(task, data, manner, output), output, manner) for task in tasks for one in those]
+    if manner.jobs > 1:
+        _beside_each_other(work, manner.jobs)
     found = []
-    for task in tasks:
-        trial = _trial(task, data, manner, output)
-        for some in _groups(those, manner):
-            began = time.monotonic()
-            told = (_own if manner.own_code else _ours)(some, task, trial, output, manner)
-            for one in told:
-                score = one["summary"]
-                spread = f" ± {100 * score['deviation']:.1f}" if score["deviation"] is not None else ""
-                say(f"{one['name']} on {task}: {one['main']} {100 * score['mean']:.1f}{spread} (rate {one['rate']:g})")
-                one["call_seconds"] = time.monotonic() - began
-                results.write(results.scores_path(output, one["name"], task), one)
-            found += told
+    for unit in work:
+        told = _own(unit) if manner.own_code else _ours(unit)
+        score = told["summary"]
+        spread = f" ± {100 * score['deviation']:.1f}" if score["deviation"] is not None else ""
+        say(f"{told['name']} on {unit.task}: {told['main']} {100 * score['mean']:.1f}{spread} (rate {told['rate']:g})")
+        results.write(results.scores_path(output, told["name"], unit.task), told)
+        found.append(told)
     return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """One contestant on one task, in a form that travels to another process."""
+
+    one: Candidate
+    task: str
+    trial: Trial
+    output: Path
+    manner: Manner
+    only: tuple[float, int] | None = None  # of transformers' code: this rate and seed alone
+
+    @property
+    def parts(self) -> list[Work]:
+        """What can be done at the same time: by our code all seeds are one sweep."""
+        return [replace(self, only=run) for run in _runs(self)] if self.manner.own_code else [self]
+
+
+def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
+    """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
+    parts = [part for unit in work for part in unit.parts]
+    try:
+        for _ in ordered_map(_worked, parts, workers=jobs, patience=PATIENCE):
+            pass
+    except Stopped:
+        _stop_workers()
+        raise
+
+
+def _worked(work: Work) -> None:
+    work = replace(work, manner=replace(work.manner, quiet=True))
+    (_own if work.manner.own_code else _ours)(work)
 
 
 def with_folders(names: Sequence[str], output: Path) -> list[str]:
@@ -104,11 +135,6 @@ def with_folders(names: Sequence[str], output: Path) -> list[str]:
         else f"{name}={output / name.removesuffix(FRESH) / results.MODEL}"
         for name in names
     ]
-
-
-def _groups(those: Sequence[Candidate], manner: Manner) -> list[list[Candidate]]:
-    """All at once where several work at a time; else one by one, so that each is written when it is done."""
-    return [list(those)] if manner.jobs > 1 and not manner.own_code else [[one] for one in those]
 
 
 def _trial(task: str, data: Sequence[str], manner: Manner, output: Path) -> Trial:
@@ -138,20 +164,12 @@ def _nsmc(trial: Trial, output: Path) -> Trial:
     return Trial("classification", folder, trial.changes)
 
 
-def _ours(those: Sequence[Candidate], task: str, trial: Trial, output: Path, manner: Manner) -> list[dict[str, Any]]:
-    """By `bertsmith ablate`."""
-    folder = output / TUNED
-    how = {"rates": manner.rates, "seeds": manner.seeds, "jobs": manner.jobs, "device": manner.device}
-    try:
-        ablate(those, [trial], folder, quiet=manner.quiet, **how)
-    except Stopped:
-        _stop_workers()
-        raise
-    found = []
-    for one in those:
-        cell = read_sealed(folder / one.name / trial.task.replace("/", "-") / CELL)["found"]
-        found.append(_told(one.name, task, "bertsmith", cell["main"], cell["runs"]))
-    return found
+def _ours(work: Work) -> dict[str, Any]:
+    """As `bertsmith ablate` does."""
+    manner, cell = work.manner, Cell.planned(work.one, work.trial, work.output / TUNED)
+    cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
+    found = read_sealed(cell.folder / CELL)["found"]
+    return _told(work.one.name, work.task, "bertsmith", found["main"], found["runs"])
 
 
 def _stop_workers() -> None:
@@ -163,30 +181,43 @@ def _stop_workers() -> None:
         worker.kill()
 
 
-def _own(those: Sequence[Candidate], task: str, trial: Trial, output: Path, manner: Manner) -> list[dict[str, Any]]:
+def _own(work: Work) -> dict[str, Any]:
     """By transformers' classes in a plain loop; runs that are finished are not done again."""
+    folder = work.output / TUNED / work.one.name / f"own-{work.task.replace('/', '-')}"
+    tuning, tuner, runs = _tuning(work), None, []
+    for rate, seed in [work.only] if work.only else _runs(work):
+        place = folder / f"rate-{rate:g}-seed-{seed}.json"
+        wanted = json.loads(replace(tuning, rate=rate, seed=seed).to_json())
+        known = results.read(place)
+        if known is not None and known["settings"] != wanted:
+            raise ConfigError(f"{place} was found with other settings: choose another -o, or remove it")
+        if known is None:
+            tuner = tuner or _tuner(work, tuning)
+            known = {"rate": rate, "seed": seed, "scores": tuner.run(rate, seed), "settings": wanted}
+            results.write(place, known)
+        runs.append({key: known[key] for key in ("rate", "seed", "scores")})
+    return _told(work.one.name, work.task, "transformers", build_task(tuning).main, runs)
+
+
+def _tuning(work: Work) -> Tuning:
+    return make_tuning(work.trial.task, work.one.folder, {"data": work.trial.data}, work.trial.changes)
+
+
+def _runs(work: Work) -> list[tuple[float, int]]:
+    """Rates with seeds."""
+    tuning = _tuning(work)
+    seeds = range(tuning.seed, tuning.seed + work.manner.seeds)
+    return list(product(work.manner.rates or (tuning.rate,), seeds))
+
+
+def _tuner(work: Work, tuning: Tuning) -> Any:
     from bench.ten_minutes.own_code import Tuner
 
-    (one,) = those
-    tuning = make_tuning(trial.task, one.folder, {"data": trial.data}, trial.changes)
-    built, tokenizer = build_task(tuning), load(one.folder)
-    positions = read_json(one.folder, "config.json")["max_position_embeddings"]
-    ready = prepare(tuning, built, tokenizer, positions=positions)
-    device = torch.device(choose_device(manner.device))
-    tuner = Tuner(one.folder, tuning, ready, tokenizer, device, fresh=one.fresh)
-    runs = []
-    for rate in manner.rates or (tuning.rate,):
-        for seed in range(tuning.seed, tuning.seed + manner.seeds):
-            place = output / TUNED / one.name / f"own-{task.replace('/', '-')}" / f"rate-{rate:g}-seed-{seed}.json"
-            wanted = json.loads(replace(tuning, rate=rate, seed=seed).to_json())
-            known = results.read(place)
-            if known is not None and known["settings"] != wanted:
-                raise ConfigError(f"{place} was found with other settings: choose another -o, or remove it")
-            if known is None:
-                known = {"rate": rate, "seed": seed, "scores": tuner.run(rate, seed), "settings": wanted}
-                results.write(place, known)
-            runs.append({key: known[key] for key in ("rate", "seed", "scores")})
-    return [_told(one.name, task, "transformers", built.main, runs)]
+    folder, tokenizer = work.one.folder, load(work.one.folder)
+    positions = read_json(folder, "config.json")["max_position_embeddings"]
+    ready = prepare(tuning, build_task(tuning), tokenizer, positions=positions)
+    device = torch.device(choose_device(work.manner.device))
+    return Tuner(folder, tuning, ready, tokenizer, device, fresh=work.one.fresh)
 
 
 def _told(name: str, task: str, code: str, main: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
