@@ -545,7 +545,13 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("file", ["proxies.toml", "plateau.toml"])
 def test_every_proxy_of_ours_is_a_recipe(file: str) -> None:
-    assert len(import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)) > 20
+    recipe_of = import_module("bench.ten_minutes.contestants").recipe_of
+    given = import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)
+    assert len(given) > 20
+    for one in given:
+        made = recipe_of(one.name, recipe=one.recipe, changes=one.changes, minutes=1.0, seed=0)
+        steps = [made.rows.micro_batches(step, made.micro_rows or made.rows.full) for step in (0, 1, 10**5)]
+        assert all(len(step) > 0 for step in steps), one.name
 
 
 def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
