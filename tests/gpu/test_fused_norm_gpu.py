@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bertsmith.nn import eight_norm, float8, float8_block
 from bertsmith.nn.attention import Sight, see
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.normed import Normed, in_full
+from bertsmith.nn.rotary import turns
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import make_block
 
@@ -91,20 +93,25 @@ def chains(dropout: float = 0.0, **style: Any) -> tuple[nn.ModuleList, nn.Module
     return plain.cuda().train(), parts.cuda().train(), whole.cuda().train()
 
 
-def sight(places: int) -> Sight:
+def sight(places: int, *, turned: bool = False) -> Sight:
     document = torch.zeros(1, places, dtype=torch.int32, device="cuda")
     bounds = torch.tensor([0, 77, 300, places], dtype=torch.int32, device="cuda")
-    return see(document, bounds, kernel="packed", longest=places, causal=False)
+    seen = see(document, bounds, kernel="packed", longest=places, causal=False)
+    return replace(
+        seen, turns=turns(torch.arange(places, device="cuda"), head_width=64, base=100.0) if turned else None
+    )
 
 
-def learnt(chain: nn.ModuleList, *, places: int, compiles: bool, last: Tensor | None = None) -> list[Tensor]:
+def learnt(
+    chain: nn.ModuleList, *, places: int, compiles: bool, last: Tensor | None = None, turned: bool = False
+) -> list[Tensor]:
     """What comes out, and all gradients."""
     torch.manual_seed(1)
     x = (
         torch.randn(places, 256, device="cuda").bfloat16().float().requires_grad_()
     )  # compiled, one rounding is left out
     back = torch.randn(places if last is None else len(last), 256, device="cuda") / places
-    seen = sight(places)
+    seen = sight(places, turned=turned)
 
     def run(x: Tensor) -> Tensor:
         y: Tensor | Normed = x
@@ -127,12 +134,19 @@ def off(ours: list[Tensor], theirs: list[Tensor]) -> list[float]:
 
 
 @pytest.mark.parametrize("compiles", [False, True], ids=["as it is", "compiled"])
-@pytest.mark.parametrize(("places", "activation"), [(512, "gelu"), (499, "gelu"), (512, "gelu_new")])
-def test_whole_blocks_are_as_near_to_plain_ones_as_their_parts(places: int, activation: str, compiles: bool) -> None:
+@pytest.mark.parametrize(
+    ("places", "activation", "turned"),
+    [(512, "gelu", False), (499, "gelu", False), (512, "gelu_new", False), (499, "gelu", True)],
+)
+def test_whole_blocks_are_as_near_to_plain_ones_as_their_parts(
+    places: int, activation: str, turned: bool, compiles: bool
+) -> None:
     torch.compiler.reset()
     plain, parts, whole = chains(activation=activation)
-    exact = learnt(plain, places=places, compiles=False)
-    of_parts, of_whole = (off(learnt(each, places=places, compiles=compiles), exact) for each in (parts, whole))
+    exact = learnt(plain, places=places, compiles=False, turned=turned)
+    of_parts, of_whole = (
+        off(learnt(each, places=places, compiles=compiles, turned=turned), exact) for each in (parts, whole)
+    )
     assert all(one < 1.25 * other + 0.01 for one, other in zip(of_whole, of_parts, strict=True))
     assert 0.005 < of_whole[0] < 0.08
 

@@ -68,7 +68,7 @@ def test_gradients_in_eight_bits_turned_and_summed_up(
     qkv = torch.randn(bounds[-1], 3, 4, width, device="cuda", dtype=torch.bfloat16)
     back = torch.randn(bounds[-1], 4, width, device="cuda", dtype=torch.bfloat16)
     seen = packed_attention.attend_forth(qkv, *given, dropout, causal)
-    exact = packed_attention._attend_back(back, qkv, *given, *seen, dropout, causal).flatten(1).float()
+    exact = packed_attention.attend_back(back, qkv, *given, *seen, dropout, causal).flatten(1).float()
     small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, *seen, dropout, causal, 16.0)
     *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *given, dropout, causal, 8.0)
     assert all(torch.equal(one, other) for one, other in zip(seen, again, strict=True))

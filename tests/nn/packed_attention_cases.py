@@ -112,7 +112,7 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     qkv = torch.randn(places, 3, HEADS, width, generator=draw)
     back, none = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
     seen = packed_attention.attend_forth(qkv, *reach, none, 0.0, False)
-    exact = packed_attention._attend_back(back, qkv, *reach, none, *seen, 0.0, False).flatten(1)
+    exact = packed_attention.attend_back(back, qkv, *reach, none, *seen, 0.0, False).flatten(1)
     small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, none, *seen, 0.0, False, 16.0)
     *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *reach, none, 0.0, False, 8.0)
     return {

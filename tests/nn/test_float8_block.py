@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +14,13 @@ from model_world import pretraining
 from nn.test_float8 import off
 from torch import Tensor, nn
 
+from bertsmith.nn import eight_bits as eight
+from bertsmith.nn import float8
 from bertsmith.nn.attention import Sight, see
 from bertsmith.nn.float8 import Float8Qkv
 from bertsmith.nn.float8_block import Float8Block, convert
 from bertsmith.nn.normed import Normed, in_full
+from bertsmith.nn.rotary import turns
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, FeedForward, make_block
 
@@ -107,6 +114,72 @@ def test_halves_one_after_the_other_are_near_the_plain_ones(activation: str, com
     assert 0.002 < off(z, y.detach()) < 0.05
     assert all(one.dtype == torch.float32 and off(one, other) < 0.12 for one, other in zip(ours, theirs, strict=True))
     assert off(ours[-1], theirs[-1]) < 0.005  # the last norm's bias: only rounded
+
+
+class Kernels(ModuleType):
+    """What `packed_attention` gives where triton is not, for one text without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__("bertsmith.nn.packed_attention")
+
+    @staticmethod
+    def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
+        return torch.zeros(1, dtype=torch.int32)
+
+    @staticmethod
+    def _seen(qkv: Tensor) -> Tensor:
+        q, k, v = qkv.float().permute(1, 2, 0, 3)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
+
+    @classmethod
+    def attend_forth_eight(cls, qkv: Tensor, *sight: Any) -> tuple[Tensor, ...]:
+        assert len(sight) == 6
+        seen = cls._seen(qkv)
+        small = eight.cast(seen.flatten(1), sight[-1], eight.FORWARD)
+        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, eight.turn(small)
+
+    @classmethod
+    def attend_back(cls, back: Tensor, qkv: Tensor, *sight: Any) -> Tensor:
+        assert len(sight) == 7
+        mine = qkv.detach().float().requires_grad_()
+        with torch.enable_grad():
+            (found,) = torch.autograd.grad(cls._seen(mine), mine, back.float())
+        return found.bfloat16()
+
+    @classmethod
+    def attend_back_eight(cls, back: Tensor, qkv: Tensor, *sight: Any) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = cls.attend_back(back, qkv, *sight[:-1]).flatten(1)
+        small = eight.cast(gradient, sight[-1], eight.BACKWARD)
+        return small, eight.turn(small), gradient.float().sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_attention_learns_as_the_plain_one_does_turned_or_not(
+    turned: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bertsmith.nn.packed_attention", Kernels())
+    plain = blocks()
+    small = copy.deepcopy(plain)
+    (float8.convert if parts else convert)(small)
+    turn = turns(torch.arange(T), head_width=D // 2, base=100.0)
+    x, gradient = torch.randn(T, D).bfloat16().float(), torch.randn(T, D) / T
+    found = []
+    for chain, kernel, seen in ((plain, "dense", turned), (small, "packed", turned), (small, "packed", not turned)):
+        sight = see(torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel=kernel, longest=T, causal=False)
+        mine = x.clone().requires_grad_()
+        chain.zero_grad()
+        y: Tensor | Normed = mine
+        for block in chain:
+            y, _ = block(y, replace(sight, turns=turn if seen else None))
+        in_full(y).backward(gradient.to(in_full(y).dtype))
+        found.append([in_full(y), mine.grad, *(weight.grad for weight in chain.parameters())])
+    (y, *theirs), (z, *ours), (other, *_) = found
+    assert 0.002 < off(z, y.detach()) < 0.05
+    assert off(other, y.detach()) > 1.5 * off(z, y.detach())  # turns make a difference
+    names = ["x", *(name for name, _ in plain.named_parameters())]
+    for name, one, right in zip(names, ours, theirs, strict=True):
+        assert off(one, right) < 0.15, name
 
 
 def test_dropout_drops_what_is_added_and_only_that() -> None:

@@ -131,13 +131,14 @@ class Attention(nn.Module):
 
     def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
-        if sight.kernel == "packed" and sight.turns is None and self.training and hasattr(self.qkv, "attend"):
+        if sight.kernel == "packed" and self.training and hasattr(self.qkv, "attend"):
             return self._in_eight_bits(x_TD, sight, places), None
         qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        if sight.turns is not None:
+        if sight.turns is not None and sight.kernel == "packed":
+            qkv_T3HK = sight.turns.both(qkv_T3HK)
+        elif sight.turns is not None:
             q_THK, k_THK = sight.turns(q_THK), sight.turns(k_THK)
-            qkv_T3HK = torch.stack((q_THK, k_THK, v_THK), 1) if sight.kernel == "packed" else qkv_T3HK
         probabilities_BHLL = None
         if sight.kernel == "packed":
             seen_THK = _packed(qkv_T3HK, sight, self.dropout if self.training else 0.0)
@@ -162,7 +163,7 @@ class Attention(nn.Module):
     def _in_eight_bits(self, x_TD: Tensor, sight: Sight, places: Tensor | None) -> Tensor:
         """What each place sees [T or R, D], by matrices that cast: see `float8.Float8Qkv` and `Float8Output`."""
         how: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": sight.causal}
-        seen_TD, seen8_TD = self.qkv.attend(x_TD, sight.reach, **how)  # type: ignore[operator]
+        seen_TD, seen8_TD = self.qkv.attend(x_TD, sight.reach, turns=sight.turns, **how)  # type: ignore[operator]
         found_TD: Tensor
         if places is None:
             found_TD = self.output.project(seen_TD, seen8_TD)  # type: ignore[operator]

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn.activations import gelu, gelu_new
+from bertsmith.nn.rotary import Turns
 from bertsmith.nn.transformer import FeedForward
 
 # which matrices of a block; whether backward as well where it is not ours to say
+PLAIN = 3  # tensors that a look needs where nothing is turned
 BACK_TOO = {"qkv": False, "output": True, "expand": True, "contract": True}
 
 
@@ -84,26 +86,32 @@ class Float8Qkv(Float8Linear):
     """The matrix before attention, which attends itself where that is our kernel: this casts on both ways."""
 
     def attend(
-        self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
+        self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool,
+        turns: Turns | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """What each place sees [T, D], and that in eight bits; `reach` [T] each: where its text begins and ends."""
         from bertsmith.nn.packed_attention import draw_chances  # which needs triton
 
-        given = self.weight, self.bias, *reach, draw_chances(len(x_TD), x_TD.device, dropout)
-        undo = self.undo_input, self.undo_weight
-        seen_TD, seen8_TD = _Seen.apply(x_TD, *given, *undo, heads, dropout, causal)  # type: ignore[no-untyped-call]
+        given = x_TD, self.weight, self.bias, self.undo_input, self.undo_weight
+        sight = *reach, draw_chances(len(x_TD), x_TD.device, dropout), *turning(turns)
+        seen_TD, seen8_TD = _Seen.apply(*given, heads, dropout, causal, *sight)  # type: ignore[no-untyped-call]
         return seen_TD, seen8_TD
+
+
+def turning(turns: Turns | None) -> tuple[Tensor, ...]:
+    """What turns queries and keys, the last of what a look needs; nothing where they are not turned."""
+    return () if turns is None else (turns.cosine, turns.sine)
 
 
 class _Seen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        weight_ND, bias_N, begin_T, end_T, chances, of_x, of_weight, heads, *how = given
+        (weight_ND, bias_N, of_x, of_weight, heads), how, sight = given[:5], given[5:7], given[7:]
         x8_TD, (weight8_ND, weight8_DN) = eight.cast_in(x_TD), eight.cast_weight(weight_ND)
         x8_DW = eight.turn(x8_TD)
-        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), (begin_T, end_T, chances), heads, how)
+        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), sight, heads, how)
         _, out_TD, _, out8_TD, _ = seen
-        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, begin_T, end_T, chances, *seen[:3])
+        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, *seen[:3], *sight)
         ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), how
         ctx.mark_non_differentiable(out8_TD)
         return out_TD, out8_TD
@@ -115,32 +123,46 @@ class _Seen(torch.autograd.Function):
         undo = of_g, of_x, of_weight
         dx_TD, dweight_ND, dbias_N = look_back(gradients[0].contiguous(), x8_DW, weight8_DN, undo, seen, ctx.how)
         inputs, weights, has_bias = ctx.kinds
-        return dx_TD.to(inputs), dweight_ND.to(weights), dbias_N.to(weights) if has_bias else None, *(None,) * 8
+        found = dx_TD.to(inputs), dweight_ND.to(weights), dbias_N.to(weights) if has_bias else None
+        return *found, *(None,) * (2 + len(seen))  # as many as came with them: three of how, two of undoing
 
 
 def look_forth(
     x8_TD: Tensor, weight8_ND: Tensor, bias_N: Tensor | None, undo: Sequence[Tensor], sight: Sequence[Tensor],
     heads: int, how: Sequence[Any],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Queries, keys and values [T, 3, H, K], what is seen [T, D], logarithms of sums [H, T]; seen in 8 bits, turned."""
+    """Queries, keys and values [T, 3, H, K], what is seen [T, D], logarithms of sums [H, T]; seen in 8 bits, turned.
+
+    `sight`: where texts begin and end [T], what dropout takes, and `turning`.
+    """
     from bertsmith.nn.packed_attention import attend_forth_eight  # which needs triton
 
     qkv_T3HK = eight.forth(x8_TD, weight8_ND, bias_N, *undo).view(len(x8_TD), 3, heads, -1)
-    out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *sight, *how, eight.INPUT)
+    if len(sight) > PLAIN:
+        qkv_T3HK = Turns(*sight[PLAIN:]).both(qkv_T3HK)
+    out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *sight[:PLAIN], *how, eight.INPUT)
     return qkv_T3HK, out_THK.flatten(1), lse_HT, out8_TD, out8_DW
 
 
 def look_back(
     g_TD: Tensor, x8_DW: Tensor, weight8_DN: Tensor, undo: Sequence[Tensor], seen: Sequence[Tensor], how: Sequence[Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of what went in [T, D], of the matrix [N, D], and of its bias."""
-    from bertsmith.nn.packed_attention import attend_back_eight
+    """The gradients of what went in [T, D], of the matrix [N, D], and of its bias.
 
-    begin_T, end_T, chances, qkv_T3HK, out_TD, lse_HT = seen
+    `seen`: the first three that `look_forth` gave, and its `sight`.
+    """
+    from bertsmith.nn.packed_attention import attend_back, attend_back_eight
+
+    (qkv_T3HK, out_TD, lse_HT), sight = seen[:3], seen[3:]
     of_g, of_x, of_weight = undo
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
-    given = qkv_T3HK, begin_T, end_T, chances, out_THK, lse_HT, *how
-    g8_TN, g8_NW, sums_PN = attend_back_eight(g_THK, *given, eight.GRADIENT * len(g_TD))
+    given = g_THK, qkv_T3HK, *sight[:PLAIN], out_THK, lse_HT, *how
+    if len(sight) > PLAIN:
+        g_TN = Turns(*sight[PLAIN:]).back.both(attend_back(*given)).flatten(1)
+        g8_TN, sums_PN = eight.cast_back(g_TN), g_TN.sum(0, keepdim=True, dtype=torch.float32)
+        g8_NW = eight.turn(g8_TN)
+    else:
+        g8_TN, g8_NW, sums_PN = attend_back_eight(*given, eight.GRADIENT * len(g_TD))
     dx_TD = eight.back(g8_TN, weight8_DN, of_g, of_weight)
     return dx_TD, eight.of_weight(g8_NW, x8_DW, of_g, of_x), sums_PN.sum(0)
 

@@ -31,7 +31,7 @@ class Float8Block(Block):
     ) -> tuple[Tensor | Normed, Tensor | None]:
         """See `Block.forward`; what goes in and what comes out may stand for [T, D]."""
         learns = self.training and torch.is_grad_enabled()
-        if not learns or places is not None or sight.kernel != "packed" or sight.turns is not None:
+        if not learns or places is not None or sight.kernel != "packed":
             return super().forward(in_full(x), sight, places)
         return self._feed(self._attend(x, sight)), None
 
@@ -45,23 +45,24 @@ class Float8Block(Block):
         given = *_taken(x), qkv.weight, qkv.bias, output.weight, output.bias
         chances = draw_chances(len(sight.reach[0]), qkv.weight.device, attention.dropout)
         how = attention.heads, attention.dropout, sight.causal
-        return self._half(_Attended, given, self.attention_norm, (*sight.reach, chances), how)
+        seen = *sight.reach, chances, *float8.turning(sight.turns)
+        return self._half(_Attended, given, self.attention_norm, how, seen)
 
     def _feed(self, x: Tensor | Normed) -> Normed:
         feeds = self.feed_forward
         assert feeds is not None
         given = *_taken(x), feeds.expand.weight, feeds.expand.bias, feeds.contract.weight, feeds.contract.bias
-        return self._half(_Fed, given, self.feed_forward_norm, (), (feeds.activation is gelu_new,))
+        return self._half(_Fed, given, self.feed_forward_norm, (feeds.activation is gelu_new,), ())
 
     def _half(
-        self, half: type[torch.autograd.Function], given: tuple[Any, ...], norm: nn.Module, sight: tuple[Tensor, ...],
-        how: tuple[Any, ...],
+        self, half: type[torch.autograd.Function], given: tuple[Any, ...], norm: nn.Module, how: tuple[Any, ...],
+        sight: tuple[Tensor, ...],
     ) -> Normed:  # fmt: skip
         """What comes of a half: `given` are what goes in and its weights."""
         assert isinstance(norm, nn.LayerNorm)
         draws = draw(given[0].shape, given[0].device) if self.dropout.p > 0 else (None, None)
         undo = self.feed_forward.expand.undo_input, self.feed_forward.expand.undo_weight  # type: ignore[union-attr]
-        rest = *draws, norm.eps, self.dropout.p, *undo, *sight, *how
+        rest = *draws, norm.eps, self.dropout.p, *undo, *how, *sight
         found: tuple[Any, ...] = half.apply(*given, norm.weight, norm.bias, *rest)  # type: ignore[no-untyped-call]
         return Normed._make((*found, norm.weight, norm.bias))
 
@@ -80,21 +81,21 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, way_TD: Tensor, x8_TD: Tensor, x8_DW: Tensor, *given: Any) -> Any:
         x_norm, (qkv_ND, qkv_N, output_DD, output_D), norm, draws, numbers, undo, rest = _grouped(given)
-        sight, (heads, *how) = rest[:3], rest[3:]
+        (heads, *how), sight = rest[:3], rest[3:]
         (qkv8_ND, qkv8_DN), (output8_DD, turned8_DD) = eight.cast_weight(qkv_ND), eight.cast_weight(output_DD)
         *seen, seen8_TD, seen8_DW = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
         more_TD = eight.forth(seen8_TD, output8_DD, output_D, *undo)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
-        kept = *undo, x8_DW, qkv8_DN, turned8_DD, seen8_DW, *sight, *seen, *draws
+        kept = *undo, x8_DW, qkv8_DN, turned8_DD, seen8_DW, *seen, *sight, *draws
         ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *kept)
-        ctx.dropped, ctx.how, ctx.kind = numbers[1], how, qkv_ND.dtype
+        ctx.dropped, ctx.how, ctx.kind, ctx.looks = numbers[1], how, qkv_ND.dtype, len(sight)
         return _given(ctx, total_TD, *casts, mean_T, rise_T)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         norm, (of_x, of_weight, *kept) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
         x8_DW, qkv8_DN, turned8_DD, seen8_DW, *rest = kept
-        seen, draws = rest[:6], rest[6:]
+        seen, draws = rest[: 3 + ctx.looks], rest[3 + ctx.looks :]
         come: tuple[Any, ...] = (*_come(gradients), *norm, draws, ctx.dropped)
         g_TD, g8_TD, g8_DW, sums_3D = norm_back(*come)
         of_g = eight.undo_back(g8_TD, of_weight)
@@ -102,7 +103,7 @@ class _Attended(torch.autograd.Function):
         output_DD = eight.of_weight(g8_DW, seen8_DW, of_g, of_x)
         dx_TD, qkv_ND, qkv_N = float8.look_back(seen_TD, x8_DW, qkv8_DN, (of_g, of_x, of_weight), seen, ctx.how)
         found = qkv_ND, qkv_N, output_DD, sums_3D[2], sums_3D[0], sums_3D[1]
-        return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * 12
+        return g_TD, dx_TD, *(None,) * 6, *(each.to(ctx.kind) for each in found), *(None,) * (9 + ctx.looks)
 
 
 class _Fed(torch.autograd.Function):

@@ -69,10 +69,11 @@ def _go_forth(
 
 
 @triton_op("bertsmith::packed_attention_backward", mutates_args=())
-def _attend_back(
+def attend_back(
     back: Tensor, qkv: Tensor, begin: Tensor, end: Tensor, chances: Tensor, out: Tensor, lse: Tensor,
     dropout: float, causal: bool,
 ) -> Tensor:  # fmt: skip
+    """Gradients [T, 3, H, K]."""
     gradient = torch.empty_like(qkv)
     _go_back_to(gradient, None, back, qkv, begin, end, chances, out, lse, dropout, causal, 1.0)
     return gradient
@@ -119,7 +120,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-    return _attend_back(back.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal), None, None, None, None, None
+    return attend_back(back.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal), None, None, None, None, None
 
 
 attend_forth.register_autograd(_go_back, setup_context=_remember)

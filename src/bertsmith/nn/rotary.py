@@ -25,6 +25,16 @@ class Turns:
         turned = torch.cat((first * self.cosine - second * self.sine, second * self.cosine + first * self.sine), -1)
         return turned.to(x_THK.dtype)
 
+    def both(self, qkv_T3HK: Tensor) -> Tensor:
+        """Queries and keys turned, values as they are [T, 3, H, K]."""
+        q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
+        return torch.stack((self(q_THK), self(k_THK), v_THK), 1)
+
+    @property
+    def back(self) -> Turns:
+        """The same the other way round, as gradients go."""
+        return Turns(self.cosine, -self.sine)
+
 
 def turns(positions_T: Tensor, *, head_width: int, base: float) -> Turns:
     """The turns of places whose positions, counted within each text, are these [T]."""
