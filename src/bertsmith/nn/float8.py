@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn.activations import gelu, gelu_new
-from bertsmith.nn.rotary import Turns
+from bertsmith.nn.rotary import Turns, turn_both
 from bertsmith.nn.transformer import FeedForward
 
 # which matrices of a block; whether backward as well where it is not ours to say
@@ -139,7 +139,7 @@ def look_forth(
 
     qkv_T3HK = eight.forth(x8_TD, weight8_ND, bias_N, *undo).view(len(x8_TD), 3, heads, -1)
     if len(sight) > PLAIN:
-        qkv_T3HK = Turns(*sight[PLAIN:]).both(qkv_T3HK)
+        qkv_T3HK = turn_both(qkv_T3HK, *sight[PLAIN:])
     out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *sight[:PLAIN], *how, eight.INPUT)
     return qkv_T3HK, out_THK.flatten(1), lse_HT, out8_TD, out8_DW
 
@@ -158,7 +158,8 @@ def look_back(
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
     given = g_THK, qkv_T3HK, *sight[:PLAIN], out_THK, lse_HT, *how
     if len(sight) > PLAIN:
-        g_TN = Turns(*sight[PLAIN:]).back.both(attend_back(*given)).flatten(1)
+        cosine_T1K, sine_T1K = sight[PLAIN:]
+        g_TN = turn_both(attend_back(*given), cosine_T1K, -sine_T1K).flatten(1)
         g8_TN, sums_PN = eight.cast_back(g_TN), g_TN.sum(0, keepdim=True, dtype=torch.float32)
         g8_NW = eight.turn(g8_TN)
     else:
