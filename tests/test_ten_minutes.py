@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -360,16 +361,36 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
     assert call("tasks", "baseline", *words, "--own-code") == 0
 
 
-@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
+def one_after_the_other(function: Any, units: Any, **how: Any) -> Iterator[Any]:
+    """In place of processes, which are slow to start: what would travel to them travels."""
+    assert how["workers"] == 2
+    for unit in units:
+        yield function(pickle.loads(pickle.dumps(unit)))
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("own", [False, True])
 def test_several_jobs_leave_scores_to_collect(
-    own: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: bool, processes: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mrpc(tmp_path / "glue", 32)
+    tasks = import_module("bench.ten_minutes.tasks")
     words = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
     words += ["-t", "glue/mrpc", "--set", "epochs=1", "--set", "rows=16", "--set", "length=32", "--device", "cpu"]
-    monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # others do the work
-    monkeypatch.setattr("bertsmith.studies.ablations.sweep", None)
+    beside = tasks._beside_each_other
+    parts: list[int] = []
+
+    def then_nothing(work: Any, jobs: int) -> None:
+        parts.append(sum(len(unit.parts) for unit in work))
+        beside(work, jobs)
+        monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
+        monkeypatch.setattr("bertsmith.studies.ablations.sweep", None)
+
+    monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
+    if not processes:
+        monkeypatch.setattr(tasks, "ordered_map", one_after_the_other)
     assert call(*words, *(["--own-code"] if own else [])) == 0
+    assert parts == [2 if own else 1]
     found = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
     assert (found["code"], found["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
     assert len(found["scores"]["f1"]) == 2
