@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import call
+from smoke.smoke_world import make_shards, steps, write_text
 from threads import threads
 
-from bertsmith import recipes, run
+from bertsmith import recipes
 from bertsmith.comparing import PAGE, chosen_recipes, compare, folder_name
 from bertsmith.errors import ConfigError
-from bertsmith.text.wordpiece import Config
-from bertsmith.train.log import last_of_each_step, read_events
 
 SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "rows.full=8", "plan.steps=6"]
 SMALL += [
@@ -32,13 +30,8 @@ FOLDERS = ["bert-tiny", "bert-tiny-plan.rate=1e-2", "bert-no_nsp"]
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base, draw = tmp_path_factory.mktemp("compare"), random.Random(0)
-    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
-    words = line.split()
-    texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(60)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=90, workers=1, quiet=True)
-    run.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
+    base = tmp_path_factory.mktemp("compare")
+    make_shards(base, write_text(base, between=" ", documents=60), "--vocab-size", 90)
     return base / "shards"
 
 
@@ -49,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 
 def losses(folder: Path) -> list[float]:
-    return [float(event["loss"]) for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+    return [float(event["loss"]) for event in steps(folder)]
 
 
 def test_one_after_the_other_or_beside_each_other(shards: Path, tmp_path: Path) -> None:

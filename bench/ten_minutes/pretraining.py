@@ -15,13 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
-from bertsmith.devices import choose_device, measure_peak
+from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
 from bertsmith.errors import ConfigError
 from bertsmith.loop import Evaluation, drive, memory_advice
@@ -191,7 +189,7 @@ def pretrain(
             last = work.numbers(work.trainer.seconds)
         about = dict(run.about)
         if turn is not None:  # measured while others computed; this run is alone now
-            about["peak_flops"] = max(about["peak_flops"], _peak(work.trainer))
+            about["peak_flops"] = max(about["peak_flops"], work.peak())
         result = _told(name, work, about, last, judging)
         results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
         Disk().remove_folder(folder / CHECKPOINTS)
@@ -234,11 +232,6 @@ def _told(
         "fingerprints": work.data.fingerprints,
         "settings": config.to_dict(work.recipe),
     }
-
-
-def _peak(trainer: Trainer) -> float:
-    dtype = torch.bfloat16 if trainer.passes.half else torch.float32
-    return measure_peak(trainer.world.device, dtype) * trainer.world.size
 
 
 def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: Mapping[str, Any]) -> float | None:

@@ -19,10 +19,10 @@ from bertsmith.errors import ConfigError, Stopped
 from bertsmith.finetuning.tuning import Tuning, find_task, make_tuning
 from bertsmith.finetuning.work import build_task, prepare
 from bertsmith.scores.intervals import over_seeds
-from bertsmith.studies.ablations import CELL, FRESH, PATIENCE, Candidate, Cell, Trial, candidates, trials
+from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.text.tokenizer import load
 from bertsmith.weights.foreign_files import read_json
-from bertsmith.workers import ordered_map
+from bertsmith.workers import WHOLE_RUN, ordered_map
 
 GROUPS = {
     "english": (
@@ -114,7 +114,7 @@ def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
     try:
-        for _ in ordered_map(_worked, parts, workers=jobs, patience=PATIENCE):
+        for _ in ordered_map(_worked, parts, workers=jobs, patience=WHOLE_RUN):
             pass
     except Stopped:
         _stop_workers()

@@ -15,10 +15,9 @@ from bertsmith.pretraining.parts import Data
 from bertsmith.recipe import Recipe, with_overrides
 from bertsmith.runs.history import is_finished
 from bertsmith.runs.report import write_report
-from bertsmith.workers import ordered_map
+from bertsmith.workers import WHOLE_RUN, ordered_map
 
 PAGE = "compare.html"
-PATIENCE = 7 * 24 * 3600.0  # seconds for one of several at a time
 
 
 def compare(
@@ -48,7 +47,7 @@ def compare(
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    done = ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=PATIENCE)
+    done = ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)
     for name in left:
         if jobs == 1:
             say(_place(name, recipes))

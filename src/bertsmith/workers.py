@@ -30,6 +30,7 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 ENGINES = ("local", "ray")
+WHOLE_RUN = 7 * 24 * 3600.0  # seconds of patience where a unit is a training run
 HEADER = 8  # bytes before a message of `Callers`: its size
 AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
 

@@ -181,9 +181,8 @@ def test_positions_may_begin_as_waves(kind: Any) -> None:
     table, first = made.build().embeddings.positions.weight, made.first_position
     assert torch.equal(table[first:], 0.05 * waves(made.positions, made.width))
     drawn = kind.Config(**size, initial_range=0.05).build().embeddings.positions.weight
-    assert table[first:].norm().item() == pytest.approx(
-        drawn[first:].norm().item(), rel=0.3
-    )  # as large as what is drawn
+    size_drawn = drawn[first:].norm().item()
+    assert table[first:].norm().item() == pytest.approx(size_drawn, rel=0.3)
 
 
 def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:

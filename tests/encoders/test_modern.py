@@ -196,6 +196,7 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
         ({"norm": "between"}, "norm=between must be one of before, after"),
         ({"width": 36, "heads": 4}, "rotary=true turns pairs of numbers: width=36 over heads=4 must be even"),
         ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
+        ({"first_positions": "waves"}, "first_positions=waves is for a table, which rotary=true has none of"),
         ({"segments": -1}, "segments=-1 must be at least 0"),
     ],
 )

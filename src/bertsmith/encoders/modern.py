@@ -55,6 +55,8 @@ class Config(TransformerSettings):
             raise ConfigError(
                 f"rotary=true turns pairs of numbers: width={self.width} over heads={self.heads} must be even"
             )
+        if self.rotary and self.first_positions != "drawn":
+            raise ConfigError(f"first_positions={self.first_positions} is for a table, which rotary=true has none of")
         if not self.rotary_base > 1:
             raise ConfigError(f"rotary_base={self.rotary_base} must be over 1")
 

@@ -19,8 +19,8 @@ from bertsmith.nn.activations import gelu, gelu_new
 from bertsmith.nn.rotary import Turns, turn_both
 from bertsmith.nn.transformer import FeedForward
 
-# which matrices of a block; whether backward as well where it is not ours to say
 PLAIN = 3  # tensors that a look needs where nothing is turned
+# which matrices of a block; whether backward as well where it is not ours to say
 BACK_TOO = {"qkv": False, "output": True, "expand": True, "contract": True}
 
 

@@ -149,7 +149,6 @@ class Work:
         world, recipe = self.trainer.world, self.recipe
         hidden, counts, tokens = self.trainer.passes.hide(feeder(self.trainer.done)[0])
         asked = {name: float(count / tokens) for name, count in counts.items()}
-        dtype = torch.bfloat16 if self.trainer.passes.half else torch.float32
         unigram = self.data.unigram_loss() if world.leads else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
         words = [part for objective in objectives for part in objective.parts if part.endswith("_lm")]
@@ -157,7 +156,7 @@ class Work:
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
             **self.measured,
-            **self._settle_attention(hidden, dtype),
+            **self._settle_attention(hidden),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],
             "ranks": world.size,
@@ -167,15 +166,25 @@ class Work:
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
             "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
-            "peak_flops": measure_peak(world.device, dtype) * world.size,
+            "peak_flops": self.peak(),
         }
 
-    def _settle_attention(self, batch: Batch, dtype: torch.dtype) -> dict[str, Any]:
+    def peak(self) -> float:
+        """FLOP/s that all devices of the run could do at most, measured now."""
+        world = self.trainer.world
+        return measure_peak(world.device, self._dtype) * world.size
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of products that are not in eight bits."""
+        return torch.bfloat16 if self.trainer.passes.half else torch.float32
+
+    def _settle_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
         shape = getattr(self.model.encoder, "attends", None)
         if shape is None or batch.ids.device.type != "cuda" or self.recipe.passes.deterministic:
             return {}
-        times = settle(batch, shape, dtype, clock=partial(median_seconds, device=batch.ids.device))
+        times = settle(batch, shape, self._dtype, clock=partial(median_seconds, device=batch.ids.device))
         return {"attention_seconds": times} if times else {}
 
 

@@ -23,11 +23,10 @@ from bertsmith.studies.published import table_for
 from bertsmith.tasks.task import Task
 from bertsmith.weights.foreign_files import read_json
 from bertsmith.weights.huggingface import CONFIG
-from bertsmith.workers import ordered_map
+from bertsmith.workers import WHOLE_RUN, ordered_map
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none
-PATIENCE = 7 * 24 * 3600.0  # seconds for one folder on one task
 CELL, TABLE, PAGE = "ablation.json", "ablations.json", "ablations.html"
 
 
@@ -135,7 +134,7 @@ def ablate(
     planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
     how = {"rates": rates, "seeds": seeds, "device": device, "quiet": quiet or jobs > 1}
     work = [Work(one, trial, output, dict(table.measures), how) for one in those for trial in tried]
-    done = ordered_map(_worked, work, workers=jobs, patience=PATIENCE)
+    done = ordered_map(_worked, work, workers=jobs, patience=WHOLE_RUN)
     rows: dict[str, dict[str, Any]] = {}
     for cell, unit in zip(planned, work, strict=True):
         one, name = unit.one, cell.task.name
