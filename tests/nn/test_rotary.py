@@ -25,7 +25,7 @@ def exact(positions: torch.Tensor, *, base: float = 100.0) -> Turns:
 
 def test_pairs_are_turned_by_their_own_angle() -> None:
     x = drawn(5, 3, 8)
-    found = exact(torch.tensor([0, 1, 2, 7, 100]))(x)
+    found = exact(torch.tensor([0, 1, 2, 7, 100])).turn(x)
     assert torch.equal(found[0], x[0])
     points, turned = (torch.complex(*part.chunk(2, -1)) for part in (x, found))
     for place, position in enumerate((0, 1, 2, 7, 100)):
@@ -38,10 +38,10 @@ def test_pairs_are_turned_by_their_own_angle() -> None:
 def test_lengths_stay_and_products_know_only_the_distance() -> None:
     query, key = drawn(1, 2, 8).expand(50, 2, 8), drawn(1, 2, 8, seed=1).expand(50, 2, 8)
     place = torch.arange(50)
-    here, there = (exact(place + start)(query) for start in (0, 300))
+    here, there = (exact(place + start).turn(query) for start in (0, 300))
     assert (here.norm(dim=-1) - query.norm(dim=-1)).abs().max() < 1e-6
     products, further = (
-        torch.einsum("thk,uhk->htu", turned, exact(place + start)(key)) for turned, start in ((here, 0), (there, 300))
+        torch.einsum("thk,uhk->htu", turned, exact(place + start).turn(key)) for turned, start in ((here, 0), (there, 300))
     )
     assert (products - further).abs().max() < 1e-4  # angles are rounded to float32
     diagonals = products[0].diagonal(3), products[0].diagonal(-3)
@@ -52,7 +52,7 @@ def test_lengths_stay_and_products_know_only_the_distance() -> None:
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_half_precision_is_turned_in_single(kind: torch.dtype) -> None:
     x = drawn(20, 2, 8).to(kind)
-    turn = turns(torch.arange(20), head_width=8, base=100.0)
+    turn = turns(torch.arange(20), head_width=8, base=100.0).turn
     found = turn(x)
     assert found.dtype == kind
     assert torch.equal(found, turn(x.float()).to(kind)), "rounded once, at the end"

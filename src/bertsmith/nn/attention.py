@@ -138,7 +138,7 @@ class Attention(nn.Module):
         if sight.turns is not None and sight.kernel == "packed":
             qkv_T3HK = sight.turns.both(qkv_T3HK)
         elif sight.turns is not None:
-            q_THK, k_THK = sight.turns(q_THK), sight.turns(k_THK)
+            q_THK, k_THK = sight.turns.turn(q_THK), sight.turns.turn(k_THK)
         probabilities_BHLL = None
         if sight.kernel == "packed":
             seen_THK = _packed(qkv_T3HK, sight, self.dropout if self.training else 0.0)

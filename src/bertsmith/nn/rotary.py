@@ -19,7 +19,7 @@ class Turns:
     cosine: Tensor  # [T, 1, K/2] float32
     sine: Tensor  # [T, 1, K/2] float32
 
-    def __call__(self, x_THK: Tensor) -> Tensor:
+    def turn(self, x_THK: Tensor) -> Tensor:
         """Queries or keys, turned [T, H, K]; computed in float32 whatever their type."""
         return turned(x_THK, self.cosine, self.sine)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.ceilings import median_seconds
+from bertsmith.ceilings import device_seconds
 from bertsmith.devices import choose_device, measure_peak
 from bertsmith.effort import flops_per_token
 from bertsmith.loop import Evaluation, Run, drive, memory_advice
@@ -184,7 +184,7 @@ class Work:
         shape = getattr(self.model.encoder, "attends", None)
         if shape is None or batch.ids.device.type != "cuda" or self.recipe.passes.deterministic:
             return {}
-        times = settle(batch, shape, self._dtype, clock=partial(median_seconds, device=batch.ids.device))
+        times = settle(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.ids.device))
         return {"attention_seconds": times} if times else {}
 
 
