@@ -24,6 +24,7 @@ from bertsmith.encoders import bert, modern
 from bertsmith.model import Model
 from bertsmith.nn import attention, eight_bits, float8, float8_block, packed_attention
 from bertsmith.nn.normed import in_full
+from bertsmith.nn.rotary import turns
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
@@ -125,6 +126,29 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     }
 
 
+def turned(bounds: list[int], *, width: int = 16) -> dict[str, float]:
+    """How far queries and keys that are turned by kernels are from those turned by torch, there and back."""
+    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
+    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
+    draw = torch.Generator().manual_seed(0)
+    qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
+    turn = turns(torch.arange(places) - bound[text - 1], head_width=width, base=100.0)
+    q, k, v = qkv.unbind(1)
+    right = torch.stack((turn.turn(q), turn.turn(k), v), 1)
+    found = packed_attention.turn_both(qkv, turn.cosine, turn.sine)
+    whole = torch.randn(right.shape, generator=draw)
+    (ours,), (theirs,) = (torch.autograd.grad(each, qkv, whole, retain_graph=True) for each in (found, right))
+    small, over, sums = packed_attention.turn_back_eight(whole, turn.cosine, turn.sine, 16.0)
+    exact = theirs.flatten(1)
+    return {
+        "there": (found - right).abs().max().item(),
+        "back": (ours - theirs).abs().max().item(),
+        "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
+        "turned": fused_gelu_cases.wrongly_turned(small, over),
+        "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
+    }
+
+
 def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Generator) -> dict[str, float]:
     """How far a layer that learns in eight bits is from a plain one, as a share."""
     torch.manual_seed(0)
@@ -187,6 +211,7 @@ def main() -> None:
     forth, back = eight_bits.forth, eight_bits.back
     eight_bits.forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
     in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
+    in_eight |= {f"{name}, rotary": turned(CASES[name]["bounds"]) for name in EIGHT[:2]}
     eight_bits.back = lambda *given: back(*given).float()
     in_eight["blocks"] = blocks(CASES[EIGHT[0]]["bounds"])
     others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found(), "norm": fused_norm_cases.found()}

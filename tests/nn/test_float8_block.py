@@ -20,7 +20,7 @@ from bertsmith.nn.attention import Sight, see
 from bertsmith.nn.float8 import Float8Qkv
 from bertsmith.nn.float8_block import Float8Block, convert
 from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.rotary import turns
+from bertsmith.nn.rotary import Turns, turns
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, FeedForward, make_block
 
@@ -138,6 +138,12 @@ class Kernels(ModuleType):
         small = eight.cast(seen.flatten(1), sight[-1], eight.FORWARD)
         return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, eight.turn(small)
 
+    @staticmethod
+    def turn_both(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        q, k, v = qkv.unbind(1)
+        turn = Turns(cosine, sine).turn
+        return torch.stack((turn(q), turn(k), v), 1)
+
     @classmethod
     def attend_back(cls, back: Tensor, qkv: Tensor, *sight: Any) -> Tensor:
         assert len(sight) == 7
@@ -148,8 +154,16 @@ class Kernels(ModuleType):
 
     @classmethod
     def attend_back_eight(cls, back: Tensor, qkv: Tensor, *sight: Any) -> tuple[Tensor, Tensor, Tensor]:
-        gradient = cls.attend_back(back, qkv, *sight[:-1]).flatten(1)
-        small = eight.cast(gradient, sight[-1], eight.BACKWARD)
+        return cls._small(cls.attend_back(back, qkv, *sight[:-1]), sight[-1])
+
+    @classmethod
+    def turn_back_eight(cls, back: Tensor, cosine: Tensor, sine: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        return cls._small(cls.turn_both(back, cosine, -sine), scale)
+
+    @staticmethod
+    def _small(gradient: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = gradient.flatten(1)
+        small = eight.cast(gradient, scale, eight.BACKWARD)
         return small, eight.turn(small), gradient.float().sum(0, keepdim=True)
 
 

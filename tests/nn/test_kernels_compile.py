@@ -60,6 +60,12 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         "bf16 i32 i32 i32 bf16 fp32 fp32 fp8e5 fp8e5 fp32",
         {**HEADS, "M": 32, "N": 64, "down": 0.9, "eight": 16.0, "EVEN": False, "EIGHT": True},
     ),
+    "back_eight": (
+        "rotary_kernels",
+        "bf16 fp32 fp32 fp8e5 fp8e5 fp32",
+        {"H": 12, "K": 64, "M": 64, "scale": 16.0, "EVEN": False},
+    ),
+    "turn_both": ("rotary_kernels", "bf16 bf16 fp32 fp32", {"H": 12, "K": 64, "M": 64, "sign": 1.0}),
 }
 
 

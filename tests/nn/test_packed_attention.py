@@ -72,6 +72,16 @@ def test_gradients_in_eight_bits_turned_and_summed_up(case: str, found: dict[str
     assert 0.005 < off["layer back"] < 0.2
 
 
+@pytest.mark.parametrize("case", EIGHT[:2])
+def test_queries_and_keys_are_turned_there_and_back(case: str, found: dict[str, Off]) -> None:
+    off = found["eight"][f"{case}, rotary"]
+    assert off["there"] < 2e-6
+    assert off["back"] < 2e-6
+    assert off["bits"] < 0.15  # see `fused_gelu_cases.eight`
+    assert off["turned"] == 0
+    assert off["sums"] < 5e-5
+
+
 def test_whole_blocks_are_as_near_as_their_parts(found: dict[str, Off]) -> None:
     off = found["eight"]["blocks"]
     assert 0.005 < off["there"] < 0.05

@@ -41,7 +41,8 @@ def test_lengths_stay_and_products_know_only_the_distance() -> None:
     here, there = (exact(place + start).turn(query) for start in (0, 300))
     assert (here.norm(dim=-1) - query.norm(dim=-1)).abs().max() < 1e-6
     products, further = (
-        torch.einsum("thk,uhk->htu", turned, exact(place + start).turn(key)) for turned, start in ((here, 0), (there, 300))
+        torch.einsum("thk,uhk->htu", turned, exact(place + start).turn(key))
+        for turned, start in ((here, 0), (there, 300))
     )
     assert (products - further).abs().max() < 1e-4  # angles are rounded to float32
     diagonals = products[0].diagonal(3), products[0].diagonal(-3)

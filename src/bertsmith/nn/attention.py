@@ -135,9 +135,7 @@ class Attention(nn.Module):
             return self._in_eight_bits(x_TD, sight, places), None
         qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        if sight.turns is not None and sight.kernel == "packed":
-            qkv_T3HK = sight.turns.both(qkv_T3HK)
-        elif sight.turns is not None:
+        if sight.turns is not None and sight.kernel != "packed":
             q_THK, k_THK = sight.turns.turn(q_THK), sight.turns.turn(k_THK)
         probabilities_BHLL = None
         if sight.kernel == "packed":
@@ -176,7 +174,7 @@ def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:
     from bertsmith.nn.packed_attention import attend  # which needs triton
 
     assert sight.reach is not None
-    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal)
+    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal, turns=sight.turns)
 
 
 def _by_rows(part_THK: Tensor, rows: int) -> Tensor:

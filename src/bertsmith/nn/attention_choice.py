@@ -45,6 +45,7 @@ def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[C
     layer = Attention(width=shape.heads * shape.head_width, heads=shape.heads, dropout=shape.dropout)
     layer = layer.to(batch.ids.device, dtype).train()
     x_TD = torch.randn(batch.ids.numel(), layer.output.in_features, device=batch.ids.device, dtype=dtype)
+
     def there_and_back(kernel: Kernel) -> None:
         sight = see(
             batch.document, batch.bounds, kernel=kernel, longest=batch.longest, causal=shape.causal, runs=batch.runs

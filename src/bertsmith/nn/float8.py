@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn.activations import gelu, gelu_new
-from bertsmith.nn.rotary import Turns, turn_both
+from bertsmith.nn.rotary import Turns
 from bertsmith.nn.transformer import FeedForward
 
 PLAIN = 3  # tensors that a look needs where nothing is turned
@@ -135,7 +135,7 @@ def look_forth(
 
     `sight`: where texts begin and end [T], what dropout takes, and `turning`.
     """
-    from bertsmith.nn.packed_attention import attend_forth_eight  # which needs triton
+    from bertsmith.nn.packed_attention import attend_forth_eight, turn_both  # which needs triton
 
     qkv_T3HK = eight.forth(x8_TD, weight8_ND, bias_N, *undo).view(len(x8_TD), 3, heads, -1)
     if len(sight) > PLAIN:
@@ -151,19 +151,17 @@ def look_back(
 
     `seen`: the first three that `look_forth` gave, and its `sight`.
     """
-    from bertsmith.nn.packed_attention import attend_back, attend_back_eight
+    from bertsmith.nn.packed_attention import attend_back, attend_back_eight, turn_back_eight
 
     (qkv_T3HK, out_TD, lse_HT), sight = seen[:3], seen[3:]
     of_g, of_x, of_weight = undo
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
     given = g_THK, qkv_T3HK, *sight[:PLAIN], out_THK, lse_HT, *how
+    scale = eight.GRADIENT * len(g_TD)
     if len(sight) > PLAIN:
-        cosine_T1K, sine_T1K = sight[PLAIN:]
-        g_TN = turn_both(attend_back(*given), cosine_T1K, -sine_T1K).flatten(1)
-        g8_TN, sums_PN = eight.cast_back(g_TN), g_TN.sum(0, keepdim=True, dtype=torch.float32)
-        g8_NW = eight.turn(g8_TN)
+        g8_TN, g8_NW, sums_PN = turn_back_eight(attend_back(*given), *sight[PLAIN:], scale)
     else:
-        g8_TN, g8_NW, sums_PN = attend_back_eight(*given, eight.GRADIENT * len(g_TD))
+        g8_TN, g8_NW, sums_PN = attend_back_eight(*given, scale)
     dx_TD = eight.back(g8_TN, weight8_DN, of_g, of_weight)
     return dx_TD, eight.of_weight(g8_NW, x8_DW, of_g, of_x), sums_PN.sum(0)
 

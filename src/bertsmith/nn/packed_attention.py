@@ -13,14 +13,18 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import attention_kernels as kernels
+from bertsmith.nn import rotary_kernels
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.fused_gelu import room_to_turn
+from bertsmith.nn.rotary import Turns
 
 # tiles of queries and keys: the fastest of 7 and 9 on an H200, at 512 and at 128 places, with and without dropout
 FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
 BACKWARD = {"M": 32, "N": 64, "num_warps": 4, "num_stages": 3}
 WIDE = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 2}  # forward, for heads over 64: in 100 KiB of shared memory
 ROWS = 64  # of a tile of products
+# heads at places that are turned at a time, and places where gradients of one head are
+TURN, TURN_BACK = {"M": 64, "num_warps": 4}, {"M": 64, "num_warps": 4}
 
 
 def _numbers_of(qkv: Tensor, dropout: float) -> dict[str, Any]:
@@ -126,6 +130,43 @@ def _go_back(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor, None, None, Non
 attend_forth.register_autograd(_go_back, setup_context=_remember)
 
 
+@triton_op("bertsmith::turn_both", mutates_args=())
+def turn_both(qkv: Tensor, cosine: Tensor, sine: Tensor, sign: float = 1.0) -> Tensor:
+    """Queries and keys turned by so many times the angles [T, 1, K/2], values as they are [T, 3, H, K]."""
+    places, _, heads, width = qkv.shape
+    found = torch.empty_like(qkv)
+    wrap_triton(rotary_kernels.turn_both)[(triton.cdiv(places * heads, TURN["M"]),)](
+        qkv, found, cosine, sine, places * heads, sign=sign, H=heads, K=width, **TURN
+    )
+    return found
+
+
+@triton_op("bertsmith::turn_back_eight", mutates_args=())
+def turn_back_eight(back: Tensor, cosine: Tensor, sine: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of what `turn_both` gave [T, 3, H, K] as those of what it took; see `attend_back_eight`."""
+    places, _, heads, width = back.shape
+    small = back.new_empty(places, 3 * heads * width, dtype=torch.float8_e5m2)
+    turned, parts = room_to_turn(small), triton.cdiv(places, TURN_BACK["M"])
+    sums = back.new_empty(parts, 3 * heads * width, dtype=torch.float32)
+    wrap_triton(rotary_kernels.back_eight)[(parts * 3 * heads,)](
+        back, cosine, sine, small, turned, sums, T=places, W=turned.shape[1], scale=scale, H=heads, K=width,
+        EVEN=places % TURN_BACK["M"] == 0, **TURN_BACK,
+    )  # fmt: skip
+    return small, turned, sums
+
+
+def _remember_turns(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, cosine, sine, ctx.sign = inputs
+    ctx.save_for_backward(cosine, sine)
+
+
+def _turn_back(ctx: Any, back: Tensor) -> tuple[Tensor, None, None, None]:
+    return turn_both(back.contiguous(), *ctx.saved_tensors, -ctx.sign), None, None, None
+
+
+turn_both.register_autograd(_turn_back, setup_context=_remember_turns)
+
+
 def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
     """What says which pairs of queries and keys are dropped [2, T], from torch's generator; nothing without dropout."""
     if dropout > 0:
@@ -133,8 +174,13 @@ def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def attend(qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool) -> Tensor:
+def attend(
+    qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool, turns: Turns | None = None
+) -> Tensor:
     """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator."""
     chances = draw_chances(len(qkv_T3HK), qkv_T3HK.device, dropout)
-    found: Tensor = attend_forth(qkv_T3HK.contiguous(), begin_T, end_T, chances, dropout, causal)[0]
+    qkv_T3HK = qkv_T3HK.contiguous()
+    if turns is not None:
+        qkv_T3HK = turn_both(qkv_T3HK, turns.cosine, turns.sine)
+    found: Tensor = attend_forth(qkv_T3HK, begin_T, end_T, chances, dropout, causal)[0]
     return found

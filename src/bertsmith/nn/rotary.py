@@ -21,24 +21,9 @@ class Turns:
 
     def turn(self, x_THK: Tensor) -> Tensor:
         """Queries or keys, turned [T, H, K]; computed in float32 whatever their type."""
-        return turned(x_THK, self.cosine, self.sine)
-
-    def both(self, qkv_T3HK: Tensor) -> Tensor:
-        """Queries and keys turned, values as they are [T, 3, H, K]."""
-        return turn_both(qkv_T3HK, self.cosine, self.sine)
-
-
-def turned(x_THK: Tensor, cosine_T1K: Tensor, sine_T1K: Tensor) -> Tensor:
-    """Points of planes [T, H, K], turned; see `Turns`."""
-    first, second = x_THK.chunk(2, -1)
-    halves = first * cosine_T1K - second * sine_T1K, second * cosine_T1K + first * sine_T1K
-    return torch.cat(halves, -1).to(x_THK.dtype)
-
-
-def turn_both(qkv_T3HK: Tensor, cosine_T1K: Tensor, sine_T1K: Tensor) -> Tensor:
-    """Queries and keys turned, values as they are [T, 3, H, K]; their gradients with the sine's sign changed."""
-    q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-    return torch.stack((turned(q_THK, cosine_T1K, sine_T1K), turned(k_THK, cosine_T1K, sine_T1K), v_THK), 1)
+        first, second = x_THK.chunk(2, -1)
+        halves = first * self.cosine - second * self.sine, second * self.cosine + first * self.sine
+        return torch.cat(halves, -1).to(x_THK.dtype)
 
 
 def turns(positions_T: Tensor, *, head_width: int, base: float) -> Turns:
