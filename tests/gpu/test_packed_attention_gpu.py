@@ -7,12 +7,18 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from model_world import VOCABULARY, random_batch
 from torch import Tensor
 
+from bertsmith.encoders import modern
+from bertsmith.model import Model
+from bertsmith.nn import attention
 from bertsmith.nn.activations import activation
 from bertsmith.nn.attention import Attention, Sight, look
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.float8 import convert
+from bertsmith.nn.rotary import turns
+from bertsmith.objectives import masked_lm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 BOUNDS = [0, 300, 512, 1024, 1100, 1111, 1700, 2048, 2048]
@@ -150,3 +156,43 @@ def test_compiled_gelu_and_dropout() -> None:
     assert abs((some == 0).float().mean().item() - 0.1) < 0.003
     (gradient,) = torch.autograd.grad((dropped := drops(x)).float().sum(), x)
     assert torch.equal(gradient == 0, dropped == 0)
+
+
+def test_turned_queries_and_keys_learn_alike_by_any_kernel_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"layers": 2, "width": 64, "heads": 2, "norm": "after", "gated": False, "biases": True}
+    encoder = modern.Config(**how, vocabulary_size=VOCABULARY.size, positions=40)  # type: ignore[arg-type]
+    model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3).cuda()
+    batch = model.hide(random_batch([12, 9, 23, 7, 40, 5], length=40, pack=True).to("cuda"))
+    found = []
+    for avoided in (set(), {"packed"}):
+        monkeypatch.setattr(attention, "AVOIDED", avoided)
+        torch.compiler.reset()
+        model.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert (model.encoder._sight(batch, explicit=False).kernel == "packed") == (not avoided)
+            loss = torch.compile(model)(batch).mean()
+        loss.backward()
+        plain = [weight.grad for name, weight in model.named_parameters() if "qkv" not in name]  # these are noise here
+        found.append([loss.detach()[None], *(gradient for gradient in plain if gradient is not None)])
+    assert all((one - other).norm() < 0.05 * other.norm() for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("places", [256, 203])
+@pytest.mark.parametrize("width", [32, 64, 128])
+def test_turns_there_and_back_in_eight_bits(places: int, width: int) -> None:
+    from bertsmith.nn import packed_attention
+
+    torch.manual_seed(0)
+    qkv, back = (torch.randn(places, 3, 4, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    turn = turns(torch.arange(places, device="cuda"), head_width=width, base=100.0)
+    mine = qkv.clone().requires_grad_()
+    q, k, v = mine.unbind(1)
+    right = torch.stack((turn.turn(q), turn.turn(k), v), 1)
+    (exact,) = torch.autograd.grad(right.float(), mine, back.float())
+    assert torch.allclose(packed_attention.turn_both(qkv, turn.cosine, turn.sine), right, atol=0.02)
+    small, turned, sums = packed_attention.turn_back_eight(back, turn.cosine, turn.sine, 16.0)
+    exact = exact.flatten(1).float()
+    assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()
+    assert torch.equal(turned.view(torch.uint8)[:, :places], small.view(torch.uint8).t())
+    assert not turned.view(torch.uint8)[:, places:].any()
+    assert torch.allclose(sums.sum(0), exact.sum(0), rtol=0.01, atol=0.1)
