@@ -564,7 +564,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", ["proxies.toml", "plateau.toml"])
+@pytest.mark.parametrize("file", ["proxies.toml", "plateau.toml", "rotary.toml", "hidden.toml"])
 def test_every_proxy_of_ours_is_a_recipe(file: str) -> None:
     recipe_of = import_module("bench.ten_minutes.contestants").recipe_of
     given = import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)
