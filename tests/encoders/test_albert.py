@@ -247,7 +247,7 @@ def test_every_setting_has_an_effect() -> None:
     changed = {
         "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocabulary_size": 98, "positions": 41, "segments": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "epsilon": 0.1, "initial_range": 0.2,
-        "truncate_initial": False, "first_positions": "waves", "causal": True, "pooler": False, "padding_id": 1,
+        "truncate_initial": False, "causal": True, "pooler": False, "padding_id": 1,
         "table_width": 20, "sharing": "attention", "groups": 2, "inner_layers": 2,
     }  # fmt: skip
     assert set(changed) == {item.name for item in dataclasses.fields(albert.Config)}

@@ -10,10 +10,9 @@ import torch
 from model_world import SIZE, apart, config, pretraining, random_batch, shaken
 
 from bertsmith import config as settings
-from bertsmith.encoders import bert, roberta
+from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model import Model
-from bertsmith.nn.embeddings import waves
 from bertsmith.objectives import masked_lm, next_sentence
 
 
@@ -81,7 +80,6 @@ def test_sizes_have_heads_of_64(name: str) -> None:
         ({"feed_forward": 0}, "feed_forward=0 must be at least 1"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
-        ({"first_positions": "sines"}, "first_positions=sines must be one of drawn, waves"),
         ({"padding_id": 30_522}, "padding_id=30522 is outside a vocabulary of 30522"),
     ],
 )
@@ -154,7 +152,7 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     changed = {
         "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocabulary_size": 98, "positions": 41, "segments": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "epsilon": 0.1, "initial_range": 0.2,
-        "truncate_initial": False, "first_positions": "waves", "causal": True, "pooler": False, "padding_id": 1,
+        "truncate_initial": False, "causal": True, "pooler": False, "padding_id": 1,
     }  # fmt: skip
     assert set(changed) == {item.name for item in dataclasses.fields(bert.Config)}
 
@@ -171,18 +169,6 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     assert usual == fingerprint(), "the comparison itself is stable"
     for name, value in changed.items():
         assert fingerprint(**{name: value}) != usual, name
-
-
-@pytest.mark.parametrize("kind", [bert, roberta])
-def test_positions_may_begin_as_waves(kind: Any) -> None:
-    torch.manual_seed(0)
-    size = {"layers": 1, "width": 32, "heads": 2, "vocabulary_size": SIZE, "positions": 200}
-    made = kind.Config(**size, first_positions="waves", initial_range=0.05)
-    table, first = made.build().embeddings.positions.weight, made.first_position
-    assert torch.equal(table[first:], 0.05 * waves(made.positions, made.width))
-    drawn = kind.Config(**size, initial_range=0.05).build().embeddings.positions.weight
-    size_drawn = drawn[first:].norm().item()
-    assert table[first:].norm().item() == pytest.approx(size_drawn, rel=0.3)
 
 
 def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:

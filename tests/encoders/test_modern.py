@@ -194,9 +194,8 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
     ("changes", "words"),
     [
         ({"norm": "between"}, "norm=between must be one of before, after"),
-        ({"width": 36, "heads": 4}, "rotary=true turns pairs of numbers: width=36 over heads=4 must be even"),
+        ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
         ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
-        ({"first_positions": "waves"}, "first_positions=waves is for a table, which rotary=true has none of"),
         ({"segments": -1}, "segments=-1 must be at least 0"),
     ],
 )

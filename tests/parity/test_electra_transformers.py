@@ -61,7 +61,7 @@ def compare_hidden(ours: Model, theirs: Any, batch: Batch) -> None:
     given = {"input_ids": batch.ids, "attention_mask": (batch.document != 0).long(), "token_type_ids": batch.segments}
     with torch.no_grad():
         mine = ours.encoder(batch, keep_layers=True).layers
-        said = getattr(theirs, "electra", theirs).eval()(**given, output_hidden_states=True).hidden_states
+        said = theirs.base_model.eval()(**given, output_hidden_states=True).hidden_states
     assert len(mine) == len(said) == 4
     for one, other in zip(mine, said, strict=True):
         assert apart(one[real], other.flatten(0, 1)[real]) < 1e-5

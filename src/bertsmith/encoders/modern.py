@@ -15,11 +15,9 @@ from torch import nn
 
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerEncoder, TransformerSettings
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention, Sight
-from bertsmith.nn.rotary import turns
+from bertsmith.nn.attention import Attention
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, FeedForward, GatedFeedForward, PreNormBlock
-from bertsmith.types import Batch
 
 MULTIPLE = 64  # of which a gated feed-forward's inner width is one where it is not given
 INNER = {"base": 1152, "large": 2624}  # of the published sizes
@@ -51,12 +49,6 @@ class Config(TransformerSettings):
         super().__post_init__()
         if self.norm not in ("before", "after"):
             raise ConfigError(f"norm={self.norm} must be one of before, after")
-        if self.rotary and self.width // self.heads % 2:
-            raise ConfigError(
-                f"rotary=true turns pairs of numbers: width={self.width} over heads={self.heads} must be even"
-            )
-        if self.rotary and self.first_positions != "drawn":
-            raise ConfigError(f"first_positions={self.first_positions} is for a table, which rotary=true has none of")
         if not self.rotary_base > 1:
             raise ConfigError(f"rotary_base={self.rotary_base} must be over 1")
 
@@ -82,8 +74,8 @@ class Config(TransformerSettings):
         return replace(self.style, of_words="gelu")
 
     @property
-    def position_table(self) -> bool:
-        return not self.rotary
+    def turn_base(self) -> float | None:
+        return self.rotary_base if self.rotary else None
 
     def make_layer(self, layer: int) -> Block | PreNormBlock:
         """The block of a layer, counted from 0; that of the first one finds its input normed by the embeddings."""
@@ -122,10 +114,3 @@ class Modern(TransformerEncoder):
     def make_blocks(self) -> nn.ModuleList:
         """One for each layer."""
         return nn.ModuleList(self.config.make_layer(layer) for layer in range(self.layers))
-
-    def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
-        sight = super()._sight(batch, explicit=explicit)
-        if not self.config.rotary:
-            return sight
-        width, base = self.width // self.config.heads, self.config.rotary_base
-        return replace(sight, turns=turns(batch.positions.flatten(), head_width=width, base=base))

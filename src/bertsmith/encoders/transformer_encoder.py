@@ -7,8 +7,8 @@ entry of the registry itself. T flat places, R places that are read, N texts, E 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,10 @@ from bertsmith.encoders.encoder import Encoder, plan_reading
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Sight, look
 from bertsmith.nn.attention_choice import Shape
-from bertsmith.nn.embeddings import Embeddings, waves
+from bertsmith.nn.embeddings import Embeddings
 from bertsmith.nn.normed import Normed, in_full
 from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.rotary import turns
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import Block, make_block
 from bertsmith.types import Batch, Encoding
@@ -53,7 +54,6 @@ class TransformerSettings:
     epsilon: float = 1e-12  # of the norms
     initial_range: float = 0.02  # standard deviation of new weights
     truncate_initial: bool = True  # no new weight is over two deviations
-    first_positions: Literal["drawn", "waves"] = "drawn"  # how their table begins; waves: as the Transformer's
     causal: bool = False  # the left-to-right model of P-BERT §5.1
     pooler: bool = True  # one vector for each text, which next_sentence reads
     padding_id: int = 0  # the token whose vector does not learn
@@ -74,8 +74,10 @@ class TransformerSettings:
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
-        if self.first_positions not in ("drawn", "waves"):
-            raise ConfigError(f"first_positions={self.first_positions} must be one of drawn, waves")
+        if self.turn_base is not None and self.width // self.heads % 2:
+            raise ConfigError(
+                f"positions turn pairs of numbers: width={self.width} over heads={self.heads} must be even"
+            )
         if not 0 <= self.padding_id < self.vocabulary_size:
             raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocabulary_size}")
         _ = self.style
@@ -125,9 +127,9 @@ class TransformerSettings:
         return 0
 
     @property
-    def position_table(self) -> bool:
-        """Whether positions are learned, as rows of a table."""
-        return True
+    def turn_base(self) -> float | None:
+        """The base of the angles by which positions turn queries and keys; None: they are learned, rows of a table."""
+        return None
 
     def make_pooler(self) -> Pooler:
         """What makes one vector of a text's first one."""
@@ -156,7 +158,7 @@ class TransformerEncoder(Encoder):
         narrow = config.table_width
         self.embeddings = Embeddings(
             nn.Embedding(config.vocabulary_size, narrow, padding_idx=config.padding_id),
-            nn.Embedding(config.first_position + config.positions, narrow) if config.position_table else None,
+            nn.Embedding(config.first_position + config.positions, narrow) if config.turn_base is None else None,
             nn.Embedding(config.segments, narrow) if config.segments else None,
             norm=config.style.norm(narrow),
             dropout=config.dropout,
@@ -166,10 +168,6 @@ class TransformerEncoder(Encoder):
         self.blocks = self.make_blocks()
         self.pooler = config.make_pooler() if config.pooler else None
         self.style.initialise(self)
-        if self.embeddings.positions is not None and config.first_positions == "waves":
-            table = self.embeddings.positions.weight
-            with torch.no_grad():
-                table[config.first_position :] = waves(config.positions, narrow) * config.initial_range
 
     def make_blocks(self) -> nn.ModuleList:
         """The blocks that have weights."""
@@ -241,15 +239,19 @@ class TransformerEncoder(Encoder):
         return Shape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
 
     def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
-        return look(
+        head_width, base = self.width // self.config.heads, self.config.turn_base
+        sight = look(
             batch.document,
             batch.bounds,
             longest=batch.longest,
             full=batch.full,
             causal=self.causal,
             dtype=self.table.dtype,
-            head_width=self.width // self.config.heads,
+            head_width=head_width,
             dropout=self.config.attention_dropout if self.training else 0.0,
             explicit=explicit,
             runs=batch.runs,
         )
+        if base is None:
+            return sight
+        return replace(sight, turns=turns(batch.positions.flatten(), head_width=head_width, base=base))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from bertsmith.nn.dropout import Dropout
-
-SLOWEST = 10_000.0  # of the waves' periods over the fastest (Vaswani et al. 2017, §3.5)
 
 
 class Embeddings(nn.Module):
@@ -54,11 +50,3 @@ def of_two(table_2E: Tensor, rows_T: Tensor) -> Tensor:
     """Rows of a table of two [T, E]: on a GPU all places would wait for each other to add gradients to one row."""
     first_E, second_E = table_2E
     return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)
-
-
-def waves(rows: int, width: int) -> Tensor:
-    """Rows of sines and cosines [rows, E] whose mean square is 1: any shift of positions is one map of the vectors."""
-    half = (width + 1) // 2
-    slowness_K = SLOWEST ** (torch.arange(half) / half)
-    angles_RK = torch.arange(rows)[:, None] / slowness_K
-    return math.sqrt(2) * torch.cat((angles_RK.sin(), angles_RK.cos()), 1)[:, :width]

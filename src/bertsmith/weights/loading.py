@@ -27,6 +27,7 @@ from bertsmith.weights.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.weights.foreign_files import memory_size, shown
 from bertsmith.weights.head_settings import heads_of, name_of, read_head
 from bertsmith.weights.huggingface import OWN, check_family
+from bertsmith.weights.order import in_halves
 from bertsmith.weights.safetensors_file import Entry
 from bertsmith.weights.said import Said
 
@@ -214,7 +215,9 @@ class Loading:
         for ours, names in parts.items():
             self._check_shapes(wanted[ours], names)
         # only now: nothing is allocated before everything has been checked
-        state = {ours: self._read(value.shape, parts[ours], dtype) for ours, value in wanted.items()}
+        config = model.encoder.config
+        assert isinstance(config, TransformerSettings)
+        state = {ours: self._read(value.shape, parts[ours], dtype, config.heads) for ours, value in wanted.items()}
         model.load_state_dict(state, assign=True, strict=False)
         _begin_anew(model, new)
         kinds = sorted({self.weights.entries[self.names[name]].kind for name in used})
@@ -249,11 +252,13 @@ class Loading:
                 where = self.weights.path(self.names[name])
                 raise DataError(f"{where}: {name} has the shape {list(found)}, the config means {list(shape)}")
 
-    def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype, heads: int) -> torch.Tensor:
         """One weight of ours, each part of it read straight to its place."""
         target = torch.empty(shape, dtype=dtype)
         for part, name in zip(target.chunk(len(names)), names, strict=True):
             self.weights.fill(self.names[name], part)
+            if self.family.turns(name):
+                part.copy_(in_halves(part, heads))
         return target
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bertsmith.durable import Disk, Written, partial
+from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model import Model
 from bertsmith.objectives.objective import Settings
@@ -24,6 +25,7 @@ from bertsmith.weights.head_settings import config_of, head_contents, is_own, na
 from bertsmith.weights.huggingface import CONFIG, OWN_ARCHITECTURE, config_contents
 from bertsmith.weights.loading import Loading, parameters
 from bertsmith.weights.model_card import model_card
+from bertsmith.weights.order import in_turn
 from bertsmith.weights.safetensors_file import file_chunks
 from bertsmith.weights.seal import SEAL, check_seal, seal
 from bertsmith.weights.weight_files import INDEX, WEIGHTS, WeightFiles
@@ -198,10 +200,13 @@ def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mappin
 
 
 def _their_tensors(family: Family, model: Model) -> dict[str, torch.Tensor]:
-    """The weights under transformers' names; views, no copies."""
-    found: dict[str, torch.Tensor] = {}
-    heads, own = tuple(model.objectives), is_own(family, model)
+    """The weights under transformers' names; views, no copies where their order is ours."""
+    config = model.encoder.config
+    assert isinstance(config, TransformerSettings)
+    found: dict[str, torch.Tensor] = family.counted(config)
+    objectives, heads, own = tuple(model.objectives), config.heads, is_own(family, model)
     for ours, value in model.state_dict().items():
-        names = family.their_names(ours, heads=heads, own=own)
-        found |= dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-    return found if heads else {name.removeprefix(family.prefix): value for name, value in found.items()}
+        names = family.their_names(ours, heads=objectives, own=own)
+        parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
+        found |= {name: in_turn(part, heads) if family.turns(name) else part for name, part in parts.items()}
+    return found if objectives else {name.removeprefix(family.prefix): value for name, value in found.items()}

@@ -3,55 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra
 from bertsmith.encoders.transformer_encoder import TransformerSettings
-from bertsmith.weights.families.family import Family, stored_positions, transformer_modules, transformer_witnesses
+from bertsmith.weights.families.family import stored_positions, transformer_modules, transformer_witnesses
+from bertsmith.weights.families.summary import Summed
 from bertsmith.weights.said import Said
 
 PREFIX = "electra."
-OF_TEXTS = ("classify", "regress")  # whose head has two matrices there; the first of them is the pooler here
 OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copies")
-SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # how choices are read
 
 
-class Electra(Family):
+class Electra(Summed):
     """BERT's names but for the heads; tables may be narrower than the blocks."""
 
     def architecture_of(self, objectives: Collection[str]) -> str:
         """A head that was trained on guesses instead of masks is one for words like any other."""
         return super().architecture_of(["masked_lm" if name == "replaced_lm" else name for name in objectives])
 
-    def pooler(self, heads: Collection[str]) -> str:
-        """The first matrix of the head that reads one vector for each text."""
-        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
-
     def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, with the width of the tables."""
         return super().settings(said, sizes) | {"table_width": sizes["embedding_size"]}
 
-    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
-        """With dropout before it where it is part of the head for texts."""
-        found = super().with_pooler(config, readers=readers, there=there)
-        assert isinstance(found, electra.Config)
-        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
-
     def read_head(self, name: str, said: Said) -> dict[str, Any]:
-        """A folder has the discriminator alone, which judges; choices are read one way only."""
-        if name == "choose":
-            for key, usual in SUMMARY.items():
-                said.usual(key, usual)
-        return {"generator": 0.0} if name == "replaced_token" else {}
-
-    def dropout_key(self, name: str) -> str:
-        """Choices have a key of their own."""
-        return "summary_last_dropout" if name == "choose" else "classifier_dropout"
+        """A folder has the discriminator alone, which judges."""
+        return super().read_head(name, said) | ({"generator": 0.0} if name == "replaced_token" else {})
 
     def contents(self, config: TransformerSettings) -> dict[str, Any]:
-        """BERT's, with the width of the tables and how choices are read."""
-        return super().contents(config) | {"embedding_size": config.table_width} | SUMMARY
+        """With the width of the tables."""
+        more = {"embedding_size": config.table_width, "summary_activation": "gelu"}
+        return super().contents(config) | more
 
 
 FAMILY = Electra(

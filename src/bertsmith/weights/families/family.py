@@ -1,7 +1,8 @@
 """What a family of models is in transformers' folders: the names of its weights, its classes, its settings.
 
 BERT's way where a family does not say otherwise. Names of ours are those of `Model.state_dict()`. Every number of a
-config is checked against the weights that are there before anything of that size is built. Knows no tensors.
+config is checked against the weights that are there before anything of that size is built. Knows no tensors but those
+that are counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError, DataError
@@ -43,6 +46,7 @@ class Family:
     unwritten: tuple[str, ...] = ()  # beginnings of names of ours that have no place in a folder
     buffers: frozenset[str] = frozenset()  # tensors of old folders that are counted, not learned
     copies: tuple[tuple[str, str], ...] = ()  # the same tensor once more: (copy, original)
+    neighbours: tuple[str, ...] = ()  # modules where numbers that here are in two halves of a head stand in turn
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's, in a folder without a head
     witnesses: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension that show what it must be
     defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that a config may leave out
@@ -79,6 +83,10 @@ class Family:
         theirs = self.pooler(() if own else heads) if general == POOLER else self.modules[general]
         parts = (theirs,) if isinstance(theirs, str) else theirs
         return tuple(f"{part}.{kind}".format(*NUMBER.findall(module)) for part in parts)
+
+    def turns(self, name: str) -> bool:
+        """Whether what is turned together stands side by side in that weight."""
+        return name.rpartition(".")[0].endswith(self.neighbours)
 
     def pooler(self, heads: Collection[str]) -> str:
         """transformers' name of the encoder's pooler in a model with these heads."""
@@ -127,6 +135,10 @@ class Family:
     def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
         """Whether transformers has a class for such an encoder under these heads; else a folder is in our own words."""
         return True
+
+    def counted(self, config: TransformerSettings) -> dict[str, Tensor]:
+        """What transformers wants to find though nobody learns it."""
+        return {}
 
     # --- config.json in --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""Families whose heads for texts bring a matrix of their own in transformers, which is the encoder's pooler here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.encoders import electra, roformer
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.weights.families.family import Family
+from bertsmith.weights.said import Said
+
+OF_TEXTS = ("classify", "regress")  # whose head has two matrices there; the first of them is the pooler here
+SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # how choices are read
+
+
+class Summed(Family):
+    """BERT's names but for the heads."""
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """The first matrix of the head that reads one vector for each text."""
+        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
+
+    def summary_activation(self, said: Said) -> str:
+        """What stands behind that matrix where choices are read."""
+        return "gelu"
+
+    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
+        """With dropout before it where it is part of the head for texts."""
+        found = super().with_pooler(config, readers=readers, there=there)
+        assert isinstance(found, electra.Config | roformer.Config)
+        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
+
+    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+        """Nothing: choices are read one way only."""
+        if name == "choose":
+            for key, usual in (*SUMMARY.items(), ("summary_activation", self.summary_activation(said))):
+                said.usual(key, usual)
+        return {}
+
+    def dropout_key(self, name: str) -> str:
+        """Choices have a key of their own."""
+        return "summary_last_dropout" if name == "choose" else "classifier_dropout"
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """BERT's, and how choices are read."""
+        return super().contents(config) | SUMMARY
