@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,7 +29,7 @@ from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.passes import Settings
 from bertsmith.train.world import World
 from bertsmith.types import NOT_ASKED
-from bertsmith.weights.model_folder import open_model
+from bertsmith.weights.model_folder import open_model, save_model
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,21 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     assert sorted(seen) == list(range(len(asked)))
     unknown = make_batch([config.dataclasses.replace(asked[0], target=None)], "choose", length=32, padding_id=0)
     assert np.all(unknown.labels["choose"].numpy() == NOT_ASKED)
+
+
+def test_dropout_is_the_folder_s_unless_said(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    task = build_task(tuning)
+    usual, _, _ = open_with_head(tuning, task)
+    other, tokenizer, _ = open_with_head(config.override(tuning, ["dropout=0.3"]), task)
+    said = usual.encoder.config
+    assert other.encoder.config == replace(said, dropout=0.3, attention_dropout=0.3) != said
+    blocks = other.encoder.get_submodule("blocks").children()
+    assert {0.3} == {share for block in blocks for share in (block.dropout.p, block.attention.dropout)}
+    save_model(other, tokenizer, tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["hidden_dropout_prob"] == 0.3
+    with pytest.raises(ConfigError, match=r"dropout=1.0 must be at least 0 and less than 1"):
+        open_with_head(config.override(tuning, ["dropout=1.0"]), task)
 
 
 def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:

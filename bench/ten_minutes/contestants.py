@@ -24,7 +24,7 @@ TABLE = {
     # the paper's recipe with its shares of warm-up and decay on the clock instead of a million steps; rows of 128
     "paper-base": Contestant("bert/base"),
     "paper-medium": Contestant("bert/medium"),
-    "quick": Contestant("bert/medium"),
+    "quick": Contestant("bert/quick"),
 }
 
 

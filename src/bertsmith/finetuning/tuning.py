@@ -28,6 +28,7 @@ class Tuning:
     model: str  # the folder whose encoder is fine-tuned
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
     head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that are not the task's own
+    dropout: float | None = None  # everywhere in the encoder while it learns; what its folder says where absent
     fresh: bool = False  # begin with random weights: how much did pre-training help?
     length: int = 0  # places of a row; the task's own where 0
     rows: int = 32  # examples of a step

@@ -68,7 +68,7 @@ def open_with_head(tuning: Tuning, task: Task) -> tuple[Model, Tokenizer, list[s
     """The encoder of the folder under a new head for the task, and what a user should hear about it."""
     asked = {**task.head(), **tuning.head}
     head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
-    model, tokenizer, facts = open_for(tuning.model, [head], seed=tuning.seed)
+    model, tokenizer, facts = open_for(tuning.model, [head], dropout=tuning.dropout, seed=tuning.seed)
     notes = list(facts.notes)
     if tuning.fresh:
         with torch.random.fork_rng(devices=[]):

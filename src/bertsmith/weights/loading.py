@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,14 +81,18 @@ class Loading:
         objectives: Iterable[str | Settings] | None = None,
         new_heads: Iterable[str | Settings] = (),
         spare_pooler: bool = True,
+        dropout: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> Model:
         """The model with the heads that are asked for, or else with all that are there, for this tokenizer's ids.
 
-        `spare_pooler`: a pooler that no head reads stays in the encoder.
+        `spare_pooler`: a pooler that no head reads stays in the encoder. `dropout`: everywhere in it, instead of
+        what the folder says.
         """
         config = self.family.read_encoder(self.said, self._shapes())
+        if dropout is not None:
+            config = replace(config, dropout=dropout, attention_dropout=dropout)
         kept = self._kept(self.heads() if objectives is None else objectives)
         new = self._settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
         heads = kept | new

@@ -106,20 +106,22 @@ def open_for(
     objectives: Iterable[Settings],
     *,
     keep: Iterable[str | Settings] = (),
+    dropout: float | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
     """The encoder of a folder under new heads for `objectives`, to be fine-tuned; heads in `keep` are taken over.
 
     New heads begin with numbers drawn by `seed`, whatever was drawn before. A pooler that no head reads is left out.
-    One of the notes says what is new and what was left out.
+    One of the notes says what is new and what was left out. `dropout`: the encoder's, instead of what the folder says.
     """
     wanted = list(objectives)
     if twice := {name_of(settings) for settings in wanted} & set(map(_name, keep := list(keep))):
         raise BertsmithError(f"{sorted(twice)[0]} cannot be kept and begin anew")
+    how: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "spare_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _opened(Path(folder), objectives=keep, new_heads=wanted, spare_pooler=False, seed=seed, dtype=dtype)
+        return _opened(Path(folder), **how, seed=seed, dtype=dtype)
 
 
 def _name(objective: str | Settings) -> str:
