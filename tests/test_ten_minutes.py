@@ -165,7 +165,7 @@ def test_books_become_documents(tmp_path: Path) -> None:
 
 
 def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
-    words = ours(base, "longer", "--recipe", "bert/medium", "--after", "quick", "--set", "packing.length=64")
+    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "packing.length=64")
     assert call(*words) == 0
     first, found = result_of(base, "quick"), result_of(base, "longer")
     for key in ("minutes", "seconds", "steps", "tokens"):
@@ -565,7 +565,8 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("file", "count"), [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13)]
+    ("file", "count"),
+    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13), ("quick.toml", 29)],
 )
 def test_every_proxy_of_ours_is_a_recipe(file: str, count: int) -> None:
     recipe_of = import_module("bench.ten_minutes.contestants").recipe_of

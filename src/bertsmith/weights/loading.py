@@ -261,7 +261,7 @@ class Loading:
         target = torch.empty(shape, dtype=dtype)
         for part, name in zip(target.chunk(len(names)), names, strict=True):
             self.weights.fill(self.names[name], part)
-            if self.family.turns(name):
+            if self.family.in_turn(name):
                 part.copy_(in_halves(part, heads))
         return target
 

@@ -210,5 +210,5 @@ def _their_tensors(family: Family, model: Model) -> dict[str, torch.Tensor]:
     for ours, value in model.state_dict().items():
         names = family.their_names(ours, heads=objectives, own=own)
         parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-        found |= {name: in_turn(part, heads) if family.turns(name) else part for name, part in parts.items()}
+        found |= {name: in_turn(part, heads) if family.in_turn(name) else part for name, part in parts.items()}
     return found if objectives else {name.removeprefix(family.prefix): value for name, value in found.items()}

@@ -84,7 +84,7 @@ class Family:
         parts = (theirs,) if isinstance(theirs, str) else theirs
         return tuple(f"{part}.{kind}".format(*NUMBER.findall(module)) for part in parts)
 
-    def turns(self, name: str) -> bool:
+    def in_turn(self, name: str) -> bool:
         """Whether what is turned together stands side by side in that weight."""
         return name.rpartition(".")[0].endswith(self.neighbours)
 
