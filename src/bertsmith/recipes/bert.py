@@ -1,6 +1,6 @@
 """BERT's pre-training (P-BERT A.2): 256 rows, rate 1e-4, 10,000 steps of warm-up, 1 M steps; its ablations (§5).
 
-And what makes the most of ten minutes.
+And one for ten minutes.
 """
 
 from __future__ import annotations
