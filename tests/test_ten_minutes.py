@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import Stopped
+from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.finetuning import work
 from bertsmith.finetuning.work import build_task, prepare
 from bertsmith.pretraining.feeder import Feeder
@@ -152,6 +152,32 @@ def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytes
     assert call(*theirs(contest, "baseline", "--rate", 1e-3)) == 78
     assert "other settings" in capsys.readouterr().err
     assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
+
+
+def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
+    from bench.ten_minutes import command_line, whole
+
+    words = ["whole", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
+    given = command_line._parser().parse_args(words)
+    made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
+    parts = whole.parts(made)
+    assert [part[0] for part in parts] == ["text", *["pretrain"] * 3, "baseline", "tasks", "tasks", "table"]
+    for part in parts:
+        read = command_line._parser().parse_args(part)  # every part is a command
+        assert getattr(read, "minutes", 3) == 3
+    assert "quick+fresh" in parts[5]
+    assert parts[6][1] == "baseline"
+    assert "--own-code" in parts[6]
+    for status, error in ((75, Stopped), (70, BertsmithError)):
+        called: list[str] = []
+
+        def call(words: Sequence[str], called: list[str] = called, status: int = status) -> int:
+            called.append(words[0])
+            return status if words[0] == "baseline" else 0
+
+        with pytest.raises(error, match="the same command goes on from there"):
+            whole.run_whole(made, call)
+        assert called == ["text", *["pretrain"] * 3, "baseline"]
 
 
 def test_books_become_documents(tmp_path: Path) -> None:

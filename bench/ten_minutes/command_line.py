@@ -25,6 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.ten_minutes", description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_whole(verbs)
     _add_books(verbs)
     _add_text(verbs)
     _add_pretrain(verbs)
@@ -37,6 +38,21 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-o", "--output", type=Path, help="where table.md, curves.svg and table.json go")
     one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these contestants; all if none")
     return parser
+
+
+def _add_whole(verbs: Any) -> None:
+    one = verbs.add_parser("whole", help="all of it, from text to table; what is finished is not done again")
+    one.set_defaults(verb=_whole)
+    one.add_argument("corpus", nargs="+", type=Path)
+    one.add_argument("--data", type=Path, required=True, metavar="DIR", help="holds the tasks' folders")
+    one.add_argument("-o", "--output", type=Path, required=True)
+    one.add_argument("-t", "--tasks", choices=("english", "korean"), default="english")
+    one.add_argument("--vocabulary-size", type=int, default=32_768)
+    one.add_argument("--cased", action="store_true")
+    one.add_argument("--minutes", type=float, default=10.0, help="of learning, for everybody")
+    one.add_argument("--seeds", type=int, default=3)
+    one.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
+    one.add_argument("--device", default="auto")
 
 
 def _add_books(verbs: Any) -> None:
@@ -132,6 +148,13 @@ def _add_tasks(verbs: Any) -> None:
 def _add_machine(one: argparse.ArgumentParser) -> None:
     one.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="of this call; the next goes on")
     one.add_argument("--device", default="auto")
+
+
+def _whole(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.whole import Whole, run_whole
+
+    given = {name: value for name, value in vars(options).items() if name != "verb"}
+    run_whole(Whole(**given | {"corpus": tuple(options.corpus)}))
 
 
 def _books(options: argparse.Namespace) -> None:

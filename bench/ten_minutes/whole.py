@@ -1,0 +1,72 @@
+"""`whole`: the contest from text to table by one command, each part in a process of its own.
+
+What is finished is not done again, so that a command that was stopped goes on with the same words.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.ten_minutes.contestants import OURS, TUNING
+from bench.ten_minutes.text import SHARDS
+from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.studies.ablations import FRESH
+
+TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
+
+Words = list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """What is contested."""
+
+    corpus: tuple[Path, ...]
+    data: Path  # of the tasks
+    output: Path
+    tasks: str = "english"  # or korean
+    vocabulary_size: int = 32_768
+    cased: bool = False
+    minutes: float = 10.0
+    seeds: int = 3
+    jobs: int = 1  # fine-tunings at a time
+    device: str = "auto"
+
+
+def parts(whole: Whole) -> list[Words]:
+    """The words of each part, in order."""
+    text, contest = whole.output / TEXT, whole.output / CONTEST
+    run = ["--data", text / SHARDS, "-o", contest, "--minutes", whole.minutes, "--device", whole.device]
+    tuned = [
+        *("-t", whole.tasks, "--data", whole.data, "-o", contest, "--seeds", whole.seeds, "--jobs", whole.jobs),
+        *("--device", whole.device, *(word for change in TUNING[whole.tasks] for word in ("--set", change))),
+    ]
+    found: list[list[object]] = [
+        [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocabulary_size, *["--cased"] * whole.cased],
+        *(["pretrain", name, *run] for name in OURS),
+        [BASELINE, BASELINE, *run],
+        ["tasks", *OURS, f"{OURS[0]}{FRESH}", *tuned],
+        ["tasks", BASELINE, *tuned, "--own-code"],
+        ["table", contest, "-o", whole.output],
+    ]
+    return [[str(word) for word in words] for words in found]
+
+
+def in_a_process(words: Sequence[str]) -> int:
+    """The exit status of one part."""
+    return subprocess.run([sys.executable, "-m", "bench.ten_minutes", *words], check=False).returncode
+
+
+def run_whole(whole: Whole, call: Callable[[Sequence[str]], int] = in_a_process) -> None:
+    """All parts, until one fails."""
+    for words in parts(whole):
+        print(f"$ python -m bench.ten_minutes {' '.join(words)}", flush=True)
+        status = call(words)
+        if status == Stopped.exit_code:
+            raise Stopped("stopped; what is finished is kept: the same command goes on from there")
+        if status:
+            raise BertsmithError(f"{words[0]} ended with exit status {status}: the same command goes on from there")
