@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from bench.ten_minutes.contestants import OURS, TUNING
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.studies.ablations import FRESH
+from bertsmith.train.stopper import Stopper
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
+PATIENCE = 0.2  # seconds between two looks at a part
 
 Words = list[str]
 
@@ -57,8 +60,19 @@ def parts(whole: Whole) -> list[Words]:
 
 
 def in_a_process(words: Sequence[str]) -> int:
-    """The exit status of one part."""
-    return subprocess.run([sys.executable, "-m", "bench.ten_minutes", *words], check=False).returncode
+    """The exit status of one part, which is told to stop when this process is."""
+    with Stopper() as stopper:
+        process = subprocess.Popen([sys.executable, "-m", "bench.ten_minutes", *words])
+        try:
+            while process.poll() is None and not stopper.asked:
+                time.sleep(PATIENCE)
+        except KeyboardInterrupt:  # the same wish once more
+            stopper.ask()
+    if stopper.asked:
+        process.terminate()
+        process.wait()
+        return Stopped.exit_code
+    return process.returncode
 
 
 def run_whole(whole: Whole, call: Callable[[Sequence[str]], int] = in_a_process) -> None:
