@@ -53,3 +53,9 @@ def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
         assert measure_peak(torch.device("cpu"), dtype) > 1e6
         assert time.monotonic() - began < 10
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_numbers_as_a_person_reads_them() -> None:
+    numbers = {0.0: "0.000", 0.25: "0.250", 12.34567: "12.346", 1e-12: "1e-12", -0.0004: "-0.0004", 12_000: "12,000"}
+    assert {value: terminal.shown("epsilon", value) for value in numbers} == numbers
+    assert terminal.shown("unknown_rate", 0.0123) == "1.23%"

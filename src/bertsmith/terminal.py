@@ -42,7 +42,7 @@ def shown(name: str, value: Any) -> str:
         return f"{value / 1e6:,.1f} MB" if name.endswith("bytes") or name == "bytes" else f"{value:,}"
     if isinstance(value, float):
         rate = name.endswith(("_rate", "_used")) or name == "held_out"
-        return f"{value:.2%}" if rate else f"{value:.3f}"
+        return f"{value:.2%}" if rate else f"{value:.3f}" if abs(value) >= 0.001 or value == 0 else f"{value:.3g}"
     if isinstance(value, Mapping):
         return "  ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
