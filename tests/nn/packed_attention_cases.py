@@ -64,11 +64,16 @@ def kept(places: int, dropout: float) -> Tensor:
     return torch.from_numpy(np.stack(found))
 
 
+def reach_of(bounds: list[int]) -> tuple[Tensor, Tensor]:
+    """Where the text of each place begins and ends [T]."""
+    bound = torch.tensor(bounds, dtype=torch.int32)
+    text = torch.searchsorted(bound, torch.arange(bounds[-1], dtype=torch.int32), right=True)
+    return bound[text - 1], bound[text]
+
+
 def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width: int = 16) -> dict[str, float]:
     """How far what is seen and the gradients are from the reference's."""
-    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
-    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
-    begin, end = bound[text - 1], bound[text]
+    places, (begin, end) = bounds[-1], reach_of(bounds)
     draw = torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
     gradient = torch.randn(places, HEADS, width, generator=draw)
@@ -107,9 +112,7 @@ def whole(kind: str) -> dict[str, float]:
 
 def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     """How far gradients in eight bits are from those that are not: shares of bits, places, sums; and a whole layer."""
-    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
-    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
-    reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
+    places, reach, draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw)
     back, none = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
     seen = packed_attention.attend_forth(qkv, *reach, none, 0.0, False)
@@ -128,11 +131,9 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
 
 def turned(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     """How far queries and keys that are turned by kernels are from those turned by torch, there and back."""
-    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
-    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
-    draw = torch.Generator().manual_seed(0)
+    places, (begin, _), draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
-    turn = turns(torch.arange(places) - bound[text - 1], head_width=width, base=100.0)
+    turn = turns(torch.arange(places) - begin, head_width=width, base=100.0)
     q, k, v = qkv.unbind(1)
     right = torch.stack((turn.turn(q), turn.turn(k), v), 1)
     found = packed_attention.turn_both(qkv, turn.cosine, turn.sine)
@@ -171,9 +172,7 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
 
 def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
     """How far two whole blocks in eight bits are from plain ones and from those whose parts are in eight bits."""
-    places, bound = bounds[-1], torch.tensor(bounds, dtype=torch.int32)
-    text = torch.searchsorted(bound, torch.arange(places, dtype=torch.int32), right=True)
-    reach, draw = (bound[text - 1], bound[text]), torch.Generator().manual_seed(0)
+    places, reach, draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
     sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
     torch.manual_seed(0)
     plain = torch.nn.ModuleList(make_block(width=width, heads=HEADS, inner=48, style=Style()) for _ in range(2)).train()

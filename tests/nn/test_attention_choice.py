@@ -11,7 +11,8 @@ from model_world import random_batch
 
 from bertsmith.nn import attention, attention_choice
 from bertsmith.nn.attention import choose_kernel
-from bertsmith.nn.attention_choice import ROUNDS, Shape, settle
+from bertsmith.nn.attention_choice import Shape, settle
+from bertsmith.nn.quickest import ROUNDS
 
 SHAPE = Shape(heads=2, head_width=16, dropout=0.1, causal=False)
 CUDA = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width": 64, "dropout": 0.1, "explicit": False}

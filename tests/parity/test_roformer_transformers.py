@@ -81,9 +81,12 @@ def theirs_of(architecture: str, **changes: Any) -> Any:
     return found.eval()
 
 
-@pytest.mark.parametrize("kind", ["alone", "masked_lm", "tag", "span"])
+@pytest.mark.parametrize("kind", CASES)
 def test_theirs_here(kind: str, tmp_path: Path) -> None:
-    theirs = theirs_of(CASES[kind][0], **({"num_labels": len(NAMES)} if kind == "tag" else {}))
+    labels = {"classify": len(NAMES), "tag": len(NAMES), "regress": 1}.get(kind, 2)
+    summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+    changes = {"num_labels": labels, "is_decoder": kind == "causal_lm", **(summary if kind == "choose" else {})}
+    theirs = theirs_of(CASES[kind][0], **changes)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
     ours, _, facts = open_model(tmp_path / "theirs")

@@ -5,7 +5,6 @@ Our own one is the fastest of those measured so far; another device may find it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,10 +12,8 @@ import torch
 
 from bertsmith.nn import attention
 from bertsmith.nn.attention import Attention, Kernel, choose_kernel, see
+from bertsmith.nn.quickest import Clock, Times, seconds_of
 from bertsmith.types import Batch
-
-Times = dict[str, float | None]  # by kernel; None where it does not run
-ROUNDS = 3  # in turn, of which the shortest counts: another process may be in the way
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,10 @@ class Shape:
     causal: bool
 
 
-def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[Callable[[], object]], float]) -> Times:
+def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Clock) -> Times:
     """Has runs of this process avoid our kernel where it is not the fastest; seconds of a layer there and back.
 
-    Empty where there is nothing to choose. `clock` tells the seconds that something takes.
+    Empty where there is nothing to choose.
     """
     how = {"device": batch.ids.device.type, "dtype": dtype, "full": batch.full, "head_width": shape.head_width}
     attention.AVOIDED.clear()
@@ -52,15 +49,7 @@ def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Callable[[C
         )
         layer(x_TD, sight)[0].sum().backward()
 
-    found: Times = {}
-    for kernel in (usual, other) * ROUNDS:
-        if found.get(kernel, 0.0) is None:
-            continue
-        try:
-            seconds = clock(partial(there_and_back, kernel))
-            found[kernel] = min(seconds, found.get(kernel) or seconds)
-        except Exception:  # no room for its tiles, no such instruction: torch, triton and CUDA each have their own
-            found[kernel] = None
+    found = seconds_of({kernel: partial(there_and_back, kernel) for kernel in (usual, other)}, clock)
     ours, theirs = found[usual], found[other]
     if ours is None or (theirs is not None and theirs < ours):
         attention.AVOIDED.add(usual)

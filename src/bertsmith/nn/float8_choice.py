@@ -16,9 +16,9 @@ from bertsmith.nn.attention import Attention, Sight, look
 from bertsmith.nn.float8 import serves
 from bertsmith.nn.float8_block import convert
 from bertsmith.nn.normed import in_full
+from bertsmith.nn.quickest import Clock, Times, seconds_of
 from bertsmith.nn.transformer import Block, FeedForward, PreNormBlock
 
-Times = dict[str, float | None]  # by precision; None where it does not run
 WORTH = 0.97  # of the time in bfloat16, under which eight bits are taken: they cost digits
 
 
@@ -38,16 +38,15 @@ def measure(
     length: int,
     device: torch.device,
     *,
-    clock: Callable[[Callable[[], object]], float],
+    clock: Clock,
     compiles: bool = True,
 ) -> Times:
-    """Seconds of such a block there and back, with other weights; `clock` tells the seconds that something takes."""
+    """Seconds of such a block there and back, with other weights."""
     feeds = block.feed_forward
     assert feeds is not None
     x_TD = torch.randn(rows * length, feeds.expand.in_features, device=device, dtype=torch.bfloat16, requires_grad=True)
     back_TD = torch.randn_like(x_TD) / len(x_TD)
     sight = None if block.attention is None else _sight(block.attention, rows, length, device)
-    found: Times = {}
     runs = {}
     for precision in ("bf16", "fp8"):
         blocks = nn.ModuleList([_fresh(block, device)]).train()
@@ -66,13 +65,7 @@ def measure(
             seen_TD.backward(back_TD.to(seen_TD.dtype))  # type: ignore[no-untyped-call]
 
         runs[precision] = there_and_back
-    for precision, there_and_back in (*runs.items(), *runs.items()):  # in turn: another process may be in the way
-        try:
-            seconds = clock(there_and_back)
-            found[precision] = min(seconds, found.get(precision) or seconds)
-        except Exception:  # no such instruction, no room: torch, triton and CUDA each have their own
-            found[precision] = None
-    return found
+    return seconds_of(runs, clock)
 
 
 def _fresh(block: nn.Module, device: torch.device) -> nn.Module:

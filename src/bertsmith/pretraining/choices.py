@@ -16,6 +16,7 @@ from bertsmith.effort import is_short
 from bertsmith.loop import as_begun
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
+from bertsmith.nn.quickest import Times
 from bertsmith.recipe import Recipe
 from bertsmith.train.passes import Precision
 from bertsmith.train.world import World
@@ -53,7 +54,7 @@ def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe,
     return recipe, {"precision_seconds": times} if times else {}
 
 
-def _measured(recipe: Recipe, world: World) -> float8_choice.Times:
+def _measured(recipe: Recipe, world: World) -> Times:
     """Seconds by precision; nothing where there is no choice."""
     passes = recipe.passes
     if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):

@@ -13,9 +13,11 @@ from bertsmith.errors import ConfigError
 from bertsmith.weights.families.family import (
     ACTIVATIONS,
     OWN_PREFIX,
+    TASK_HEADS,
     Family,
     Shapes,
     stored_positions,
+    task_modules,
     transformer_modules,
 )
 from bertsmith.weights.said import Said
@@ -115,11 +117,7 @@ FAMILY = Albert(
     heads={
         "masked_lm": "predictions.",
         "sentence_order": "sop_classifier.",
-        "classify": "classifier.",
-        "regress": "classifier.",
-        "tag": "classifier.",
-        "choose": "classifier.",
-        "span": "qa_outputs.",
+        **TASK_HEADS,
         "next_sentence": f"{OWN_PREFIX}next_sentence.",  # in our own folders only
         "causal_lm": f"{OWN_PREFIX}causal_lm.",
     },
@@ -136,11 +134,7 @@ FAMILY = Albert(
         "objectives.masked_lm.transform": "predictions.dense",
         "objectives.masked_lm.norm": "predictions.LayerNorm",
         "objectives.sentence_order.classify": "sop_classifier.classifier",
-        "objectives.classify.head": "classifier",
-        "objectives.regress.head": "classifier",
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
+        **task_modules(),
     },
     buffers=stored_positions(PREFIX),
     copies=(("predictions.decoder.weight", f"{TABLE}.weight"), ("predictions.decoder.bias", "predictions.bias")),

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from bertsmith.encoders import bert
-from bertsmith.weights.families.family import Family, stored_positions, transformer_modules, transformer_witnesses
+from bertsmith.weights.families.family import (
+    TASK_HEADS,
+    Family,
+    stored_positions,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
 
 PREFIX = "bert."
 
@@ -29,26 +37,13 @@ FAMILY = Family(
         "masked_lm": "cls.predictions.",
         "causal_lm": "cls.predictions.",
         "next_sentence": "cls.seq_relationship.",
-        "classify": "classifier.",
-        "regress": "classifier.",
-        "tag": "classifier.",
-        "choose": "classifier.",
-        "span": "qa_outputs.",
+        **TASK_HEADS,
     },
     modules={
         **transformer_modules(PREFIX),
-        "objectives.masked_lm": "cls.predictions",
-        "objectives.masked_lm.transform": "cls.predictions.transform.dense",
-        "objectives.masked_lm.norm": "cls.predictions.transform.LayerNorm",
-        "objectives.causal_lm": "cls.predictions",
-        "objectives.causal_lm.transform": "cls.predictions.transform.dense",
-        "objectives.causal_lm.norm": "cls.predictions.transform.LayerNorm",
+        **word_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
         "objectives.next_sentence.classify": "cls.seq_relationship",
-        "objectives.classify.head": "classifier",
-        "objectives.regress.head": "classifier",
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
+        **task_modules(),
     },
     buffers=stored_positions(PREFIX),
     copies=(

@@ -7,8 +7,15 @@ from typing import Any
 
 from bertsmith.encoders import electra
 from bertsmith.encoders.transformer_encoder import TransformerSettings
-from bertsmith.weights.families.family import stored_positions, transformer_modules, transformer_witnesses
-from bertsmith.weights.families.summary import Summed
+from bertsmith.weights.families.family import (
+    TASK_HEADS,
+    stored_positions,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
+from bertsmith.weights.families.two_matrices import Summed
 from bertsmith.weights.said import Said
 
 PREFIX = "electra."
@@ -56,31 +63,18 @@ FAMILY = Electra(
         "masked_lm": "generator_",
         "causal_lm": "generator_",
         "replaced_token": "discriminator_predictions.",
-        "classify": "classifier.",
-        "regress": "classifier.",
-        "tag": "classifier.",
-        "choose": "classifier.",
-        "span": "qa_outputs.",
+        **TASK_HEADS,
     },
     modules={
         **transformer_modules(PREFIX),
         "encoder.embeddings.project": "electra.embeddings_project",
-        "objectives.masked_lm": "generator_lm_head",
-        "objectives.masked_lm.transform": "generator_predictions.dense",
-        "objectives.masked_lm.norm": "generator_predictions.LayerNorm",
-        "objectives.causal_lm": "generator_lm_head",
-        "objectives.causal_lm.transform": "generator_predictions.dense",
-        "objectives.causal_lm.norm": "generator_predictions.LayerNorm",
+        **word_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
         "objectives.replaced_lm": "generator_lm_head",
         "objectives.replaced_lm.transform": "generator_predictions.dense",
         "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
         "objectives.replaced_token.transform": "discriminator_predictions.dense",
         "objectives.replaced_token.judge": "discriminator_predictions.dense_prediction",
-        "objectives.classify.head": "classifier.out_proj",
-        "objectives.regress.head": "classifier.out_proj",
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
+        **task_modules("classifier.out_proj"),
     },
     unwritten=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
     buffers=stored_positions(PREFIX),

@@ -257,6 +257,27 @@ def transformer_modules(prefix: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
+# how the weights of heads for tasks begin
+TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
+
+
+def task_modules(of_texts: str = "classifier") -> dict[str, str]:
+    """The names of heads for tasks; `of_texts`: of the matrix that gives a text's labels or its number."""
+    return {
+        "objectives.classify.head": of_texts,
+        "objectives.regress.head": of_texts,
+        "objectives.tag.head": "classifier",
+        "objectives.choose.head": "classifier",
+        "objectives.span.head": "qa_outputs",
+    }
+
+
+def word_modules(head: str, transform: str, norm: str) -> dict[str, str]:
+    """The names of the head for words, whichever question it answers: its bias, its matrix and its norm."""
+    parts = {"": head, ".transform": transform, ".norm": norm}
+    return {f"objectives.{name}{part}": theirs for name in WORDS for part, theirs in parts.items()}
+
+
 def transformer_witnesses(prefix: str) -> dict[str, tuple[str, int]]:
     """Where the weights of an encoder that is BERT's but for the prefix show its sizes."""
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import roberta
@@ -11,27 +10,25 @@ from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError
 from bertsmith.weights.families.family import (
     OWN_PREFIX,
-    Family,
+    TASK_HEADS,
     stored_positions,
+    task_modules,
     transformer_modules,
     transformer_witnesses,
+    word_modules,
 )
+from bertsmith.weights.families.two_matrices import TwoMatrices
 from bertsmith.weights.said import Said
 
 PREFIX = "roberta."
-OF_TEXTS = ("classify", "regress")  # whose head has two matrices there; the first of them is the pooler here
 
 
-class Roberta(Family):
+class Roberta(TwoMatrices):
     """BERT's names but for the heads; the positions that nobody has are in the table."""
 
     def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
         """None has RoBERTa's ablations with next-sentence prediction."""
         return "next_sentence" not in heads
-
-    def pooler(self, heads: Collection[str]) -> str:
-        """The first matrix of the head for texts, where there is one."""
-        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else super().pooler(heads)
 
     def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, but for the positions: the table has rows for the padding and for what comes before it."""
@@ -42,12 +39,6 @@ class Roberta(Family):
                 f"{said.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
             )
         return super().settings(said, sizes) | {"padding_id": padding, "positions": rows - padding - 1}
-
-    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
-        """With dropout before it where it is part of the head for texts."""
-        found = super().with_pooler(config, readers=readers, there=there)
-        assert isinstance(found, roberta.Config)
-        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
 
     def contents(self, config: TransformerSettings) -> dict[str, Any]:
         """BERT's, with the whole table of positions."""
@@ -73,26 +64,13 @@ FAMILY = Roberta(
     heads={
         "masked_lm": "lm_head.",
         "causal_lm": "lm_head.",
-        "classify": "classifier.",
-        "regress": "classifier.",
-        "tag": "classifier.",
-        "choose": "classifier.",
-        "span": "qa_outputs.",
+        **TASK_HEADS,
         "next_sentence": f"{OWN_PREFIX}next_sentence.",
     },
     modules={
         **transformer_modules(PREFIX),
-        "objectives.masked_lm": "lm_head",
-        "objectives.masked_lm.transform": "lm_head.dense",
-        "objectives.masked_lm.norm": "lm_head.layer_norm",
-        "objectives.causal_lm": "lm_head",
-        "objectives.causal_lm.transform": "lm_head.dense",
-        "objectives.causal_lm.norm": "lm_head.layer_norm",
-        "objectives.classify.head": "classifier.out_proj",
-        "objectives.regress.head": "classifier.out_proj",
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
+        **word_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
+        **task_modules("classifier.out_proj"),
     },
     buffers=stored_positions(PREFIX),
     copies=(

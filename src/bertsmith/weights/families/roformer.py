@@ -11,8 +11,15 @@ from bertsmith.encoders import roformer
 from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError
 from bertsmith.nn.rotary import turns
-from bertsmith.weights.families.family import OWN_PREFIX, transformer_modules, transformer_witnesses
-from bertsmith.weights.families.summary import Summed
+from bertsmith.weights.families.family import (
+    OWN_PREFIX,
+    TASK_HEADS,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
+from bertsmith.weights.families.two_matrices import Summed
 from bertsmith.weights.said import Said
 
 PREFIX = "roformer."
@@ -77,26 +84,13 @@ FAMILY = RoFormer(
     heads={
         "masked_lm": "cls.predictions.",
         "causal_lm": "cls.predictions.",
-        "classify": "classifier.",
-        "regress": "classifier.",
-        "tag": "classifier.",
-        "choose": "classifier.",
-        "span": "qa_outputs.",
+        **TASK_HEADS,
         "next_sentence": f"{OWN_PREFIX}next_sentence.",
     },
     modules={
         **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if not ours.endswith(".positions")},
-        "objectives.masked_lm": "cls.predictions",
-        "objectives.masked_lm.transform": "cls.predictions.transform.dense",
-        "objectives.masked_lm.norm": "cls.predictions.transform.LayerNorm",
-        "objectives.causal_lm": "cls.predictions",
-        "objectives.causal_lm.transform": "cls.predictions.transform.dense",
-        "objectives.causal_lm.norm": "cls.predictions.transform.LayerNorm",
-        "objectives.classify.head": "classifier.out_proj",
-        "objectives.regress.head": "classifier.out_proj",
-        "objectives.tag.head": "classifier",
-        "objectives.choose.head": "classifier",
-        "objectives.span.head": "qa_outputs",
+        **word_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        **task_modules("classifier.out_proj"),
     },
     buffers=frozenset({ANGLES}),
     copies=(

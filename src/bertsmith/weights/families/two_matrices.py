@@ -6,31 +6,39 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from bertsmith.encoders import electra, roformer
+from bertsmith.encoders import electra, roberta, roformer
 from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.weights.families.family import Family
 from bertsmith.weights.said import Said
 
-OF_TEXTS = ("classify", "regress")  # whose head has two matrices there; the first of them is the pooler here
+OF_TEXTS = ("classify", "regress")
 SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # how choices are read
 
 
-class Summed(Family):
-    """BERT's names but for the heads."""
+class TwoMatrices(Family):
+    """The head that gives a text's labels or its number has two matrices there: the first one is the pooler here."""
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """The first matrix of that head, where there is one."""
+        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else super().pooler(heads)
+
+    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
+        """With dropout before it where it is part of that head."""
+        found = super().with_pooler(config, readers=readers, there=there)
+        assert isinstance(found, electra.Config | roberta.Config | roformer.Config)
+        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
+
+
+class Summed(TwoMatrices):
+    """The one that reads choices has a second matrix too."""
 
     def pooler(self, heads: Collection[str]) -> str:
         """The first matrix of the head that reads one vector for each text."""
-        return "classifier.dense" if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
+        return super().pooler(heads) if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
 
     def summary_activation(self, said: Said) -> str:
         """What stands behind that matrix where choices are read."""
         return "gelu"
-
-    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
-        """With dropout before it where it is part of the head for texts."""
-        found = super().with_pooler(config, readers=readers, there=there)
-        assert isinstance(found, electra.Config | roformer.Config)
-        return replace(found, pooler_dropout=found.dropout if any(name in OF_TEXTS for name in readers) else 0.0)
 
     def read_head(self, name: str, said: Said) -> dict[str, Any]:
         """Nothing: choices are read one way only."""
