@@ -27,7 +27,7 @@ from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, Stopped
 from bertsmith.finetuning import work
 from bertsmith.finetuning.work import build_task, prepare
 from bertsmith.pretraining.feeder import Feeder
@@ -249,6 +249,22 @@ def test_what_the_judge_counts(base: Path) -> None:
     hidden = torch.cat([batch.ids.flatten()[batch.places["masked_lm"]] for batch in judge.batches])
     assert 0.6 < float((hidden == tokenizer.mask_id).float().mean()) < 0.95
     assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
+
+
+def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:
+    from bench.ten_minutes.pretraining import Judging
+
+    words = ["text", base / "text.txt", "-o", base / "other", "--vocabulary-size", 60, "--held-out", 0.2]
+    assert call(*words, "--workers", 1, "--quiet") == 0
+    (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
+    words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
+    assert call(*words, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
+    part, all_of_it = Data.open(base / "part" / "shards"), base / "t" / "shards"
+    assert part.shards.tokens < Data.open(all_of_it).shards.tokens / 2
+    own, judge = Judging(rows=24).judge(part), Judging(rows=24, data=str(all_of_it)).judge(part)
+    assert judge.fingerprint == Judging(rows=24).judge(Data.open(all_of_it)).fingerprint != own.fingerprint
+    with pytest.raises(ConfigError, match="by different tokenizers"):
+        Judging(data=str(base / "other" / "shards")).judge(part)
 
 
 def test_blocks_are_documents_joined_and_cut(base: Path) -> None:
@@ -592,7 +608,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("file", "count"),
-    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13), ("quick.toml", 29)],
+    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13), ("quick.toml", 35)],
 )
 def test_every_proxy_of_ours_is_a_recipe(file: str, count: int) -> None:
     recipe_of = import_module("bench.ten_minutes.contestants").recipe_of

@@ -99,7 +99,7 @@ def _add_proxies(verbs: Any) -> None:
     one.add_argument("-o", "--output", type=Path, required=True, help="folder of the runs")
     one.add_argument("--minutes", type=float, default=1.0, help="of learning, each")
     one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--judge-rows", type=int, default=2048)
+    _add_judge(one)
     _add_machine(one)
 
 
@@ -123,10 +123,15 @@ def _add_run(one: argparse.ArgumentParser) -> None:
     one.add_argument("--minutes", type=float, default=10.0, help="of learning")
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--every", type=float, default=0.0, help="seconds of learning between points; 0: a twentieth")
-    one.add_argument("--judge-rows", type=int, default=2048)
+    _add_judge(one)
     one.add_argument("--judge-length", type=int, default=128)
     one.add_argument("--turn", type=Path, metavar="FILE", help="runs that name it compile together and learn in turn")
     _add_machine(one)
+
+
+def _add_judge(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--judge-rows", type=int, default=2048)
+    one.add_argument("--judge-data", default="", metavar="SHARDS", help="hold the judge's documents; --data if none")
 
 
 def _add_tasks(verbs: Any) -> None:
@@ -201,7 +206,7 @@ def _proxies(options: argparse.Namespace) -> None:
     from bench.ten_minutes.results import RESULT
 
     chosen = variants(options.file, options.only)
-    names = ("data", "minutes", "seed", "judge_rows", "device")
+    names = ("data", "minutes", "seed", "judge_rows", "judge_data", "device")
     words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
     try:
         with stop_after(options.stop_after):
@@ -250,7 +255,7 @@ def _table(options: argparse.Namespace) -> None:
 def _judging(options: argparse.Namespace) -> Any:
     from bench.ten_minutes.pretraining import Judging, with_defaults
 
-    chosen = Judging(every=options.every, rows=options.judge_rows, length=options.judge_length)
+    chosen = Judging(every=options.every, rows=options.judge_rows, length=options.judge_length, data=options.judge_data)
     return with_defaults(chosen, options.minutes)
 
 

@@ -53,10 +53,14 @@ class Judging:
     rows: int = 2048
     length: int = 128
     seed: int = 0
+    data: str = ""  # shards whose held-out documents are taken; a contestant's own where empty
 
     def judge(self, data: Data) -> Judge:
         """The judge for these data: the same for all who are trained on them."""
-        return Judge.of(data, length=self.length, rows=self.rows, seed=self.seed)
+        judging = Data.open(Path(self.data)) if self.data else data
+        if judging.shards.fingerprint != data.shards.fingerprint:
+            raise ConfigError(f"{self.data} and {data.folder} were prepared by different tokenizers")
+        return Judge.of(judging, length=self.length, rows=self.rows, seed=self.seed)
 
 
 class TimedTrainer(Trainer):

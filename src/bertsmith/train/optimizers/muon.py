@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.train.optimizers import adam
 from bertsmith.train.optimizers.adam import Adam
-from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, due, gradient, load_by_name, on_device
+from bertsmith.train.optimizers.optimizer import HeldRate, Optimizer, Rates, Weight, due, gradient, load_by_name
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
 # above a thousandth of the norm to between 0.84 and 1.15.
@@ -51,7 +52,10 @@ class Config:
 
 
 class Muon(Optimizer):
-    """b = momentum · b + g; w -= rate · (0.2 √max(R, C) · orthogonal(g + momentum · b) + decay · w)."""
+    """b = momentum · b + g; w -= rate · (0.2 √max(R, C) · orthogonal(g + momentum · b) + decay · w).
+
+    Both lines are steps of gradient descent, by torch's fused kernel: the first one takes nothing to g + momentum · b.
+    """
 
     def __init__(self, weights: Sequence[Weight], config: Config) -> None:
         super().__init__(weights)
@@ -78,24 +82,36 @@ class Muon(Optimizer):
 
     def _step_alike(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
         """One update of matrices of the same shape, all at once."""
-        momentum = self.config.momentum
+        tensors: list[Tensor] = [weight.tensor for weight in weights]
         for weight in weights:
             if weight.name not in self.momenta:
                 self.momenta[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
-        kept = [self.momenta[weight.name] for weight in weights]
-        gradient_NRC = torch.stack([gradient(weight) for weight in weights]) / divisor
-        gradient_NRC = torch.where(skip > 0, 0.0, gradient_NRC)  # a gradient that is not finite must not get further
-        torch._foreach_mul_(kept, 1 - (1 - momentum) * (1 - skip))
-        torch._foreach_add_(kept, list(gradient_NRC.unbind()))
-        ahead_NRC = gradient_NRC.add_(torch.stack(kept), alpha=momentum)
-        count, rows, columns = ahead_NRC.shape
-        direction_MRC = orthogonal(ahead_NRC.view(count * stacked, rows // stacked, columns))
-        direction_NRC = direction_MRC.reshape(count, rows, columns)
-        length = (1 - skip) * on_device(rate, skip)
-        direction_NRC *= -length * ADAM_LENGTH * math.sqrt(max(rows // stacked, columns))
-        tensors: list[Tensor] = [weight.tensor for weight in weights]
-        torch._foreach_mul_(tensors, 1 - length * self.config.weight_decay)
-        torch._foreach_add_(tensors, list(direction_NRC.to(tensors[0].dtype).unbind()))
+        rows, columns = tensors[0].shape
+        ahead_NRC = tensors[0].new_zeros(len(weights), rows, columns, requires_grad=False)
+        fused = partial(torch._fused_sgd_, dampening=0.0, maximize=False, is_first_step=False, found_inf=skip)
+        fused(
+            list(ahead_NRC.unbind()),
+            [gradient(weight) for weight in weights],
+            [self.momenta[weight.name] for weight in weights],
+            weight_decay=0.0,
+            momentum=self.config.momentum,
+            nesterov=True,
+            lr=-1.0,
+            grad_scale=divisor,
+        )
+        matrices_MRC = ahead_NRC.view(len(weights) * stacked, rows // stacked, columns)
+        matrices_MRC.copy_(orthogonal(matrices_MRC))
+        length = ADAM_LENGTH * math.sqrt(max(rows // stacked, columns))
+        fused(
+            tensors,
+            list(ahead_NRC.unbind()),
+            [],
+            weight_decay=self.config.weight_decay,
+            momentum=0.0,
+            nesterov=False,
+            lr=rate.tensor if isinstance(rate, HeldRate) else rate,
+            grad_scale=torch.full_like(divisor, 1 / length),
+        )
 
     def state(self) -> dict[str, Tensor]:
         """`momentum/name` of matrices, and Adam's state of the rest."""
