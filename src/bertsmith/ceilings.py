@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.varlen import varlen_attn
 
 from bertsmith.devices import has_eight_bits
 from bertsmith.nn.attention import HAS_TRITON
@@ -87,6 +86,8 @@ def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
 
 
 def _attentions(device: torch.device, tokens: int) -> Iterator[Ceiling]:
+    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler along: seconds
+
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
     for length in LENGTHS:
         rows = max(tokens // length, 1)

@@ -12,13 +12,14 @@ from torch import Tensor
 from bertsmith.batching import from_packed
 from bertsmith.corpus.packing.packing import PackedBatch
 from bertsmith.model import Model
+from bertsmith.nn.memoryless import without_memory
 from bertsmith.recipe import Recipe
 from bertsmith.train.trainer import Trainer
 
 
 def parameters(recipe: Recipe) -> int:
     """Of the encoder and all heads; takes no memory."""
-    with torch.device("meta"):
+    with without_memory():
         model = Model.build(recipe.encoder, recipe.objectives.values())
     return sum(weight.numel() for weight in model.parameters())
 

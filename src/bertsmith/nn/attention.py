@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from bertsmith.nn.rotary import Turns
 
@@ -182,6 +181,8 @@ def _by_rows(part_THK: Tensor, rows: int) -> Tensor:
 
 
 def _variable(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler along: seconds
+
     window = (-1, 0 if sight.causal else -1)  # how far back and ahead; -1 = to the end
     bounds, longest = sight.bounds, sight.longest
     seen_THK = varlen_attn(q_THK, k_THK, v_THK, bounds, bounds, longest, longest, window_size=window)

@@ -16,6 +16,7 @@ from bertsmith.effort import is_short
 from bertsmith.loop import as_begun
 from bertsmith.model import Model
 from bertsmith.nn import float8_choice
+from bertsmith.nn.memoryless import without_memory
 from bertsmith.nn.quickest import Times
 from bertsmith.recipe import Recipe
 from bertsmith.train.passes import Precision
@@ -32,7 +33,7 @@ def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[st
 
 
 def _is_short(recipe: Recipe, world: World) -> bool:
-    with torch.device("meta"):
+    with without_memory():
         model = Model.build(recipe.encoder, recipe.objectives.values())
     peak = measure_peak(world.device, torch.bfloat16)
     return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
@@ -59,7 +60,7 @@ def _measured(recipe: Recipe, world: World) -> Times:
     passes = recipe.passes
     if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
         return {}
-    with torch.device("meta"):
+    with without_memory():
         block = float8_choice.block_of(Model.build(recipe.encoder, recipe.objectives.values()))
     if block is None:
         return {}

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from bertsmith import counters
 from bertsmith.devices import has_eight_bits
 from bertsmith.errors import ConfigError
-from bertsmith.train.sharding import Holding, Split, Whole
+from bertsmith.train.sharding import Holding, Whole
 from bertsmith.train.world import World
 from bertsmith.types import Batch, Loss
 
@@ -91,6 +91,8 @@ class Passes:
         module, middle = cast(nn.Module, model), model.depths()[1:-1]
         self.holding: Holding
         if settings.shard and world.size > 1:
+            from bertsmith.train.splitting import Split  # not for who does not split: it takes a second
+
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
             self.holding = Whole(module, world, compiles=compiles)

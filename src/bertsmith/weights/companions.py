@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from bertsmith.encoders import electra
 from bertsmith.model import Model
+from bertsmith.nn.memoryless import without_memory
 from bertsmith.objectives.generator import Generator
 
 GENERATOR = "generator"
@@ -34,7 +34,7 @@ def _alone(model: Model, generator: Generator) -> Model | None:
     if not isinstance(settings, electra.Config):
         return None
     width, heads, inner = generator.width, generator.heads, generator.inner
-    with torch.device("meta"):
+    with without_memory():
         encoder = replace(settings, width=width, heads=heads, feed_forward=inner, pooler=False).build()
     weights: dict[str, Tensor] = {
         name: value

@@ -19,6 +19,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.transformer_encoder import TransformerSettings
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
+from bertsmith.nn.memoryless import without_memory
 from bertsmith.objectives.objective import FOLDER, Objective, Settings
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -104,7 +105,7 @@ class Loading:
         config = self.family.with_pooler(config, readers=readers, there=there and spare_pooler)
         anew = [f"objectives.{name}." for name in new]
         anew += [f"{POOLER}."] if readers and not there and readers <= set(new) else []
-        model = Model(_without_memory(config), made)
+        model = Model(_shape_of(config), made)
         self._load(model, new=tuple(anew), complete=objectives is None, dtype=dtype)
         return model.to(dtype).eval()
 
@@ -151,9 +152,9 @@ class Loading:
         seed: int,
     ) -> list[Objective]:
         """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
-        found, layers = [], _without_memory(config).layers
+        found, layers = [], _shape_of(config).layers
         for name, settings in objectives.items():
-            with nullcontext() if name in new or name in OF_WORDS else torch.device("meta"):
+            with nullcontext() if name in new or name in OF_WORDS else without_memory():
                 found.append(
                     settings.build(
                         width=config.width,
@@ -266,8 +267,8 @@ class Loading:
         return target
 
 
-def _without_memory(config: TransformerSettings) -> Encoder:
-    with torch.device("meta"):
+def _shape_of(config: TransformerSettings) -> Encoder:
+    with without_memory():
         return config.build()
 
 

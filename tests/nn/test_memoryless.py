@@ -1,0 +1,54 @@
+"""Modules without memory are shapes alone, and torch's compiler is not loaded for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bertsmith import recipes
+from bertsmith.model import Model
+from bertsmith.nn.memoryless import without_memory
+
+STARTED = """
+import sys
+import bertsmith.checking.checklist, bertsmith.evaluating, bertsmith.finetuning.work, bertsmith.pretraining
+import bertsmith.serve.predictor, bertsmith.studies.ablations, bertsmith.weights.model_folder
+from bertsmith import recipes
+from bertsmith.checking.sizes import parameters
+print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "modern/small")))
+print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "triton"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("name", ["bert/large", "albert/xxlarge", "electra/base", "modern/base"])
+def test_only_names_and_shapes(name: str) -> None:
+    recipe, before = recipes.find(name), torch.get_rng_state()
+    with without_memory():
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+        recurrent = nn.LSTM(4, 1 << 20)
+    tensors = [*model.parameters(), *recurrent.parameters()]
+    assert all(tensor.is_meta for tensor in tensors)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.empty(1).is_meta
+
+
+@pytest.mark.parametrize("draw", [nn.init.normal_, nn.init.kaiming_uniform_, nn.init.xavier_uniform_, Tensor.uniform_])
+def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
+    there = torch.full((3, 2), 7.0)
+    with without_memory():
+        assert draw(there) is there
+    assert torch.equal(there, torch.full((3, 2), 7.0))
+    assert not torch.equal(draw(there), torch.full((3, 2), 7.0))
+
+
+def test_nothing_loads_torchs_compiler_at_the_start() -> None:
+    """It takes two seconds, which everybody would wait for whoever asks for a word."""
+    told = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True).stdout
+    sizes, loaded = told.split("\n")[:2]
+    assert loaded == ""
+    assert sizes.split()[0] == "41142586"
