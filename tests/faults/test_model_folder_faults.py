@@ -103,7 +103,7 @@ def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
 
 def settings_are_believed(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(Family, "check_sizes", lambda *anything: None)
-    patch.setattr(loading, "_without_memory", lambda config: config.build())
+    patch.setattr(loading, "_shape_of", lambda config: config.build())
     return ["hidden_size of 10**9", "intermediate_size of 10**9"]
 
 

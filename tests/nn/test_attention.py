@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_world import apart, shaken
+from torch.nn.attention import varlen
 
 from bertsmith.nn import attention as room
 from bertsmith.nn.attention import Attention, Kernel, Sight, choose_kernel, see
@@ -59,7 +60,7 @@ def test_runs_of_equal_texts_need_no_mask(causal: bool) -> None:
     assert apart(some, masked[places]) < 1e-6
 
 
-REAL = inspect.signature(room.varlen_attn)
+REAL = inspect.signature(varlen.varlen_attn)
 
 
 def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, window_size: Any) -> torch.Tensor:
@@ -79,7 +80,7 @@ def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, w
 def test_the_variable_length_kernel_is_given_what_it_needs(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x_TD = attention(), inputs()
     masked, _ = layer(x_TD, sight("masked", causal=causal))
-    monkeypatch.setattr(room, "varlen_attn", in_a_loop)
+    monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
     assert apart(layer(x_TD, sight("variable", causal=causal))[0], masked) < 1e-6
     places = torch.tensor([30, 2, 2])
     assert apart(layer(x_TD, sight("variable", causal=causal), places)[0], masked[places]) < 1e-6

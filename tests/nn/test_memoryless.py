@@ -20,7 +20,7 @@ import bertsmith.checking.checklist, bertsmith.evaluating, bertsmith.finetuning.
 import bertsmith.serve.predictor, bertsmith.studies.ablations, bertsmith.weights.model_folder
 from bertsmith import recipes
 from bertsmith.checking.sizes import parameters
-print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "modern/small")))
+print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny")))
 print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "triton"} & set(sys.modules)))
 """
 

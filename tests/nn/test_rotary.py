@@ -8,8 +8,8 @@ import pytest
 import torch
 from model_world import apart
 from nn.test_attention import in_a_loop
+from torch.nn.attention import varlen
 
-from bertsmith.nn import attention as room
 from bertsmith.nn.attention import Attention, Kernel, see
 from bertsmith.nn.rotary import Turns, turns
 
@@ -61,7 +61,7 @@ def test_half_precision_is_turned_in_single(kind: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kernel", ["masked", "explicit", "variable", "runs"])
 def test_attention_of_packed_texts_is_that_of_each_alone(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "varlen_attn", in_a_loop)
+    monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
     attention = Attention(width=16, heads=2, dropout=0.0, biases=False).double()
     assert [name for name, _ in attention.named_parameters()] == ["qkv.weight", "output.weight"]
     x, positions = drawn(12, 16), torch.tensor([*range(5), *range(7)])
