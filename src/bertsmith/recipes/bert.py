@@ -55,7 +55,7 @@ def quick() -> Recipe:
     encoder = roformer.Config.size("medium", vocabulary_size=VOCABULARY)
     return Recipe(
         name="bert/quick",
-        # each choice was measured in runs of a minute: LOG.md, "Ten minutes"
+        # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
         encoder=replace(encoder, dropout=0.0, attention_dropout=0.0),
         objectives={"masked_lm": masked_lm.Config(rate=0.3)},
         packing=full_sentences.Config(length=128),
