@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import accumulate
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -23,6 +24,7 @@ from bertsmith.runs.wording import baselines, figures, is_share, perplexity, tit
 from bertsmith.terminal import console
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
+GAP = 2  # places between two columns
 EVERY = 2.0  # seconds between two drawings of a run that is followed
 STATES = {"running": "bold cyan", "finished": "green", "stopped": "yellow", "unfinished": "red"}
 
@@ -71,15 +73,23 @@ def follow(reader: RunReader) -> History:
 
 def comparison(runs: Sequence[History]) -> None:
     """Where recipes differ, what came of them, and the losses in one picture."""
-    apart = _grid("setting", right=tuple(run.name for run in runs))
-    for key, values in differences(runs).items():
-        apart.add_row(Text(key, "dim"), *(Text(json.dumps(value, ensure_ascii=False)) for value in values))
-    console.print(apart if apart.row_count else Text("The recipes are the same.", "dim"))
-    console.print()
-    console.print(_scores(runs))
+    settings, names = differences(runs), [run.name for run in runs]
+    texts = {key: [_setting(value) for value in values] for key, values in settings.items()}
+    if not settings:
+        console.print(Text("The recipes are the same.", "dim"))
+        console.print()
+    elif len(_blocks("setting", names, texts)) == 1:
+        _side_by_side("setting", names, texts)
+    else:
+        _beside_the_first(names, settings)
+    rows = scores(runs)
+    numbers = {
+        name.replace("_", " ").replace("/", " of "): [_cell(name, row[name]) for row in rows]
+        for name in list(rows[0])[1:]
+    }
+    _side_by_side("", [row["run"] for row in rows], numbers)
     losses = [name for name in chart_names(runs) if name.startswith("loss")]
     if losses:
-        console.print()
         console.print(_chart(losses[0], runs, height=16))
 
 
@@ -171,14 +181,42 @@ def _evaluation(run: History) -> Table:
     return grid
 
 
-def _scores(runs: Sequence[History]) -> Table:
-    rows = scores(runs)
-    grid = _grid("", right=tuple(row["run"] for row in rows))
-    for name in list(rows[0])[1:]:
-        grid.add_row(
-            Text(name.replace("_", " ").replace("/", " of "), "dim"), *(_cell(name, row[name]) for row in rows)
-        )
-    return grid
+def _blocks(heading: str, names: Sequence[str], rows: Mapping[str, Sequence[Text]]) -> list[list[int]]:
+    """Which columns stand beside each other in one table: as many as there is room for."""
+    widths = [
+        max([Text(name).cell_len, *(cells[place].cell_len for cells in rows.values())])
+        for place, name in enumerate(names)
+    ]
+    labels, places, blocks = max(len(label) for label in (heading, *rows)), list(range(len(names))), list[list[int]]()
+    while places:
+        ends = accumulate((widths[place] + GAP for place in places), initial=labels)
+        count = max(1, sum(end <= console.width for end in ends) - 1)
+        blocks.append(places[:count])
+        places = places[count:]
+    return blocks
+
+
+def _side_by_side(heading: str, names: Sequence[str], rows: Mapping[str, Sequence[Text]]) -> None:
+    """A column for each run, in several tables where one is not wide enough: what a number is must be seen."""
+    for places in _blocks(heading, names, rows):
+        grid = _grid(heading, right=tuple(names[place] for place in places))
+        grid.columns[0].no_wrap = True
+        for label, cells in rows.items():
+            grid.add_row(Text(label, "dim"), *(cells[place] for place in places))
+        console.print(grid)
+        console.print()
+
+
+def _beside_the_first(names: Sequence[str], settings: Mapping[str, Sequence[Any]]) -> None:
+    """A paragraph for each run: in what it differs from the first one."""
+    for place, name in enumerate(names[1:], 1):
+        own = {key: values[place] for key, values in settings.items() if values[place] != values[0]}
+        gone = [key.removesuffix(".kind") for key, value in own.items() if value is None]
+        gone = [key for key in gone if key.rpartition(".")[0] not in gone]  # of a part that is gone, not each setting
+        said = [f"{key}={_setting(value)}" for key, value in own.items() if value is not None]
+        words = [*said, *(f"no {key}" for key in gone)] or [f"as {names[0]}"]
+        console.print(Text.assemble((name, "bold"), (f" beside {names[0]}: ", "dim"), ", ".join(words)))
+    console.print()
 
 
 def _chart(name: str, runs: Sequence[History], *, height: int) -> Text:
@@ -225,6 +263,10 @@ def _cell(name: str, value: Any) -> Text:
     if isinstance(value, float):
         return Text(clock(value) if name == "seconds" else _value("loss" if "loss" in name else name, value))
     return Text("-" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def _setting(value: Any) -> Text:
+    return Text("-" if value is None else json.dumps(value, ensure_ascii=False))
 
 
 def _age(run: History) -> str:

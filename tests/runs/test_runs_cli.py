@@ -116,6 +116,48 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
     assert "name another one" in alone.stderr
 
 
+@pytest.mark.parametrize("width", [60, 100, 250])
+def test_many_runs_are_compared_in_as_many_tables_as_it_takes(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"a-run-with-a-long-name-{number}" for number in range(8)]
+    for number, name in enumerate(names):
+        finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})
+    drawn = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=width))
+    terminal_runs.comparison([read_run(tmp_path / name) for name in names])
+    told, _, picture = drawn.getvalue().rpartition("Loss")
+    assert picture
+    assert "…" not in told
+    assert all(len(line.rstrip()) <= width for line in told.split("\n"))
+    settings, *tables = (block.split("\n") for block in told.split("\n\n") if block.strip())
+    if width == 250:
+        assert settings[1].split() == ["seed", *map(str, range(8))]
+    else:
+        sentences = " ".join(" ".join(settings).split())
+        assert all(f"{names[place]} beside {names[0]}: seed={place}" in sentences for place in range(1, 8))
+    assert len(tables) == {60: 8, 100: 4, 250: 1}[width]
+    assert all(table[1].split()[0] == "state" for table in tables), "every table says what its numbers are"
+    assert [name for table in tables for name in table[0].split()] == names
+
+
+def test_what_a_run_lacks_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=70))
+    both = RECIPE | {"objectives": {"a": {"kind": "a", "rate": 0.15}, "b": {"kind": "b", "rate": 0.5}}, "odd": 1}
+    one = RECIPE | {"objectives": {"a": {"kind": "a", "rate": 0.3}}}
+    for name, recipe in (("first-of-all-the-runs", both), ("another-of-these-runs", one), ("a-third", both)):
+        finished_run(tmp_path / name, recipe=recipe)
+    terminal_runs.comparison([read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs")])
+    assert "objectives.b.rate" in drawn.getvalue(), "in one table where that has room"
+    drawn.truncate(0)
+    found = [read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs", "a-third")]
+    terminal_runs.comparison(found)
+    said = " ".join(drawn.getvalue().split())
+    beside = "beside first-of-all-the-runs:"
+    assert f"another-of-these-runs {beside} objectives.a.rate=0.3, no objectives.b, no odd a-third {beside} as" in said
+
+
 def test_plot(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
