@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.train.optimizers.optimizer import HeldRate, Optimizer, Rates, Weight, due, gradient, load_by_name
+from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
 
 
 class Adam(Optimizer):
@@ -89,7 +89,7 @@ class Adam(Optimizer):
             [self.second[weight.name] for weight in weights],
             [],
             [self.updates[weight.depth] for weight in weights],
-            lr=rate.tensor if isinstance(rate, HeldRate) else rate,
+            lr=current(rate),
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=weight_decay,

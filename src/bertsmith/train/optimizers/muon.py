@@ -17,7 +17,7 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.train.optimizers import adam
 from bertsmith.train.optimizers.adam import Adam
-from bertsmith.train.optimizers.optimizer import HeldRate, Optimizer, Rates, Weight, due, gradient, load_by_name
+from bertsmith.train.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
 # above a thousandth of the norm to between 0.84 and 1.15.
@@ -109,7 +109,7 @@ class Muon(Optimizer):
             weight_decay=self.config.weight_decay,
             momentum=0.0,
             nesterov=False,
-            lr=rate.tensor if isinstance(rate, HeldRate) else rate,
+            lr=current(rate),
             grad_scale=torch.full_like(divisor, 1 / length),
         )
 

@@ -102,9 +102,15 @@ def due(weights: Sequence[Weight], rates: Rates) -> list[tuple[Weight, float]]:
     return [(weight, rate) for weight, rate in found if rate is not None]
 
 
+def current(rate: float) -> float | Tensor:
+    """A rate as torch's fused kernels take it: of one that is held, what lies on the device."""
+    return rate.tensor if isinstance(rate, HeldRate) else rate
+
+
 def on_device(rate: float, beside: Tensor) -> Tensor:
     """A rate [] where updates are computed."""
-    return rate.tensor if isinstance(rate, HeldRate) else torch.full((), rate, device=beside.device)
+    found = current(rate)
+    return found if isinstance(found, Tensor) else torch.full((), found, device=beside.device)
 
 
 def gradient(weight: Weight) -> Tensor:
