@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +18,9 @@ from command_line import call
 from finetuning_world import QUICK, tiny_model, tuning_of
 from threads import threads
 
-from bertsmith import config
+from bertsmith import config, loop
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import ConfigError, DataError, Stopped
 from bertsmith.finetuning import work
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
@@ -82,6 +85,36 @@ def test_a_stopped_run_goes_on_with_the_same_bits(model: Path, tmp_path: Path) -
     for name in ("best", "last"):
         weights = [(tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "again")]
         assert weights[0] == weights[1]
+
+
+def test_a_lean_run_writes_nothing_that_is_thrown_away(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    finetune(tuning, tmp_path / "whole", device="cpu", quiet=True)
+    finetune(tuning, tmp_path / "lean", device="cpu", quiet=True, lean=True)
+    assert losses(tmp_path / "lean") == losses(tmp_path / "whole")
+    assert list((tmp_path / "lean" / "checkpoints").iterdir()) == []
+    assert not (tmp_path / "lean" / "last").exists()
+    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "lean")]
+    assert best[0] == best[1]
+    finetune(tuning, tmp_path / "lean", device="cpu", quiet=True, lean=True, resume="never")  # nothing has begun there
+    # who is stopped, or learns for long, has what it learned
+    answer = work.predict
+
+    def stops(*given: Any, **how: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answer(*given, **how)
+
+    monkeypatch.setattr(work, "predict", stops)
+    with pytest.raises(Stopped, match="which is saved"):
+        finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
+    monkeypatch.undo()
+    finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
+    monkeypatch.setattr(loop, "LEAN", 0.0)
+    finetune(tuning, tmp_path / "long", device="cpu", quiet=True, lean=True)
+    assert any((tmp_path / "long" / "checkpoints").iterdir())
 
 
 def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:

@@ -251,6 +251,44 @@ def test_what_the_judge_counts(base: Path) -> None:
     assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
 
 
+def test_whole_words_are_hidden_so_that_vocabularies_compare(
+    base: Path, contest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench.ten_minutes.judging import RATE, Judge
+
+    few = ["text", base / "text.txt", "-o", base / "few", "--vocabulary-size", 50, "--held-out", 0.2, "--workers", 1]
+    assert call(*few, "--quiet") == 0
+    data = Data.open(base / "few" / "shards")
+    judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
+    continues, text = data.tokenizer.continues(), []
+    assert continues is not None
+    for batch in judge.batches:
+        places, answers = batch.places["masked_lm"], batch.labels["masked_lm"]
+        ids = batch.ids.flatten().clone()
+        assert bool((ids[places] == data.tokenizer.mask_id).all())
+        ids[places] = answers
+        hidden = torch.zeros(len(ids), dtype=torch.bool)
+        hidden[places] = True
+        within = torch.from_numpy(continues)[ids]
+        assert int(within.sum()) > 20
+        assert bool((hidden[1:] == hidden[:-1])[within[1:]].all())  # a word is hidden as a whole or not at all
+        text.append(hidden[~within & (ids > 4)].float().mean())
+    assert float(sum(text) / len(text)) == pytest.approx(RATE, abs=0.05)
+
+    words = ["judge", "quick", f"other={contest / 'out' / 'baseline' / 'last'}", "--data", base / "t" / "shards"]
+    words += ["-o", contest / "out", "--judge-rows", 24, "--judge-length", 32, "--device", "cpu"]
+    capsys.readouterr()
+    assert call(*words) == 0
+    told = capsys.readouterr().out
+    assert told.count("nats per byte") == 2
+    assert call(*words, "--pieces") == 0
+    by_pieces = capsys.readouterr().out
+    assert by_pieces != told
+    assert Judge.of(Data.open(base / "t" / "shards"), length=32, rows=24, seed=0).fingerprint in by_pieces
+    assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
+    assert "quick reads by another tokenizer" in capsys.readouterr().err
+
+
 def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:
     from bench.ten_minutes.pretraining import Judging
 

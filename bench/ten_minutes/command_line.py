@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_proxies(verbs)
     _add_baseline(verbs)
     _add_tasks(verbs)
+    _add_verdict(verbs)
     one = verbs.add_parser("table", help="merge all results into a table and a picture")
     one.set_defaults(verb=_table)
     one.add_argument("folders", nargs="+", type=Path, help="output folders of the other verbs; of one name the last")
@@ -150,6 +151,18 @@ def _add_tasks(verbs: Any) -> None:
     one.add_argument("--quiet", action="store_true")
 
 
+def _add_verdict(verbs: Any) -> None:
+    one = verbs.add_parser("judge", help="finished models on held-out text once more, with whole words hidden")
+    one.set_defaults(verb=_verdict)
+    one.add_argument("models", nargs="+", metavar="NAME[=FOLDER]", help="contestants, or any model")
+    one.add_argument("--data", type=Path, required=True, metavar="SHARDS", help="hold the documents")
+    one.add_argument("-o", "--output", type=Path, required=True, help="folder of the contest")
+    one.add_argument("--pieces", action="store_true", help="hide word pieces, as while they learned")
+    one.add_argument("--judge-rows", type=int, default=2048)
+    one.add_argument("--judge-length", type=int, default=128)
+    one.add_argument("--device", default="auto")
+
+
 def _add_machine(one: argparse.ArgumentParser) -> None:
     one.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="of this call; the next goes on")
     one.add_argument("--device", default="auto")
@@ -244,6 +257,19 @@ def _tasks(options: argparse.Namespace) -> None:
     )
     with stop_after(options.stop_after):
         fine_tune(options.names, chosen_tasks(options.task or ["english"]), options.data, options.output, manner)
+
+
+def _verdict(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.judging import judge_models
+    from bench.ten_minutes.results import MODEL
+
+    models = {}
+    for one in options.models:
+        name, _, folder = one.partition("=")
+        models[name] = Path(folder) if folder else options.output / name / MODEL
+    asked = {"rows": options.judge_rows, "length": options.judge_length, "words": not options.pieces}
+    for found in judge_models(models, options.data, device=options.device, **asked):
+        _show(found)
 
 
 def _table(options: argparse.Namespace) -> None:

@@ -2,15 +2,18 @@
 
 A row is a stretch of one document in the tokenizer's frame of single texts. Of its word pieces 15 % are asked for:
 80 % of these are masked, 10 % stay, 10 % are other ones. Unknown pieces are never asked for, since nobody knows how
-many bytes they stand for. B rows, L places, R places that are asked for, V vocabulary.
+many bytes they stand for. Or 15 % of the words are, all of their pieces masked: then nothing of a word is seen beside
+the piece that is asked for, however a vocabulary cuts it. B rows, L places, R places that are asked for, V vocabulary.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +24,16 @@ from torch import Tensor
 
 from bertsmith.batching import collate
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import DataError
+from bertsmith.devices import choose_device
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
 from bertsmith.pretraining.parts import Data
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Batch, Row
+from bertsmith.weights.model_folder import open_model
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1
+LENGTH = 128  # places of a row where nobody says
 SHORTEST = 8  # word pieces of a row: fewer tell too little
 AT_ONCE = 64  # rows
 OBJECTIVE = "masked_lm"
@@ -55,10 +61,11 @@ class Judge:
     fingerprint: str  # of rows and questions: equal ones can be compared piece by piece
 
     @classmethod
-    def of(cls, data: Data, *, length: int, rows: int, seed: int) -> Judge:
-        """Rows from all over the held-out documents."""
+    def of(cls, data: Data, *, length: int, rows: int, seed: int, words: bool = False) -> Judge:
+        """Rows from all over the held-out documents; `words`: whole ones are hidden."""
         tokenizer, draw = data.tokenizer, np.random.default_rng(seed)
-        asked = [_ask(row, tokenizer, draw) for row in _rows(data, length=length, count=rows)]
+        ask = partial(_ask_words, continues=_continues(tokenizer)) if words else _ask
+        asked = [ask(row, tokenizer, draw) for row in _rows(data, length=length, count=rows)]
         asked = [one for one in asked if len(one[1])]
         if not asked:
             raise DataError(f"{data.folder} holds too little text out to be judged by: prepare it with a larger share")
@@ -148,6 +155,43 @@ def _ask(row: Row, tokenizer: Tokenizer, draw: np.random.Generator) -> tuple[Row
     ids = row.ids.copy()
     ids[places] = np.where(fates < MASKED, tokenizer.mask_id, np.where(fates < MASKED + KEPT, answers, other))
     return replace(row, ids=ids), places, answers
+
+
+def _continues(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """Which tokens go on with a word [V]."""
+    found = tokenizer.continues()
+    if found is None:
+        raise ConfigError(f"a {tokenizer.kind} tokenizer does not say which tokens go on with a word")
+    return found
+
+
+def _ask_words(
+    row: Row, tokenizer: Tokenizer, draw: np.random.Generator, *, continues: NDArray[np.bool_]
+) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
+    """The row with some words masked; one that the stretch before has begun is not asked for."""
+    word = np.cumsum(~continues[row.ids])
+    words = int(word[-1]) + 1
+    unknown = np.bincount(word[(row.texts != 0) | (row.ids == tokenizer.unknown_id)], minlength=words) > 0
+    chosen = (draw.random(words) < RATE) & ~unknown
+    places = np.flatnonzero(chosen[word])
+    ids = row.ids.copy()
+    ids[places] = tokenizer.mask_id
+    return replace(row, ids=ids), places, row.ids[places].astype(np.int64)
+
+
+def judge_models(models: Mapping[str, Path], data: Path, *, device: str, **asked: Any) -> list[dict[str, Any]]:
+    """The verdicts on models of any tokenizer, on the held-out text of shards that were prepared by it."""
+    opened, there, found = Data.open(data), torch.device(choose_device(device)), []
+    judge = Judge.of(opened, seed=0, **asked)
+    for name, folder in models.items():
+        model, tokenizer, _ = open_model(folder)
+        if tokenizer.fingerprint != opened.tokenizer.fingerprint:
+            raise ConfigError(f"{name} reads by another tokenizer than {data} was prepared by")
+        verdict = judge.hear_model(model.to(there), there)
+        if verdict is None:
+            raise ConfigError(f"{name} was not taught to guess hidden words")
+        found.append({"name": name, **asdict(verdict), "judge": judge.fingerprint, "pieces": judge.pieces})
+    return found
 
 
 def _batch(asked: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer) -> Batch:

@@ -30,6 +30,7 @@ from bertsmith.train.world import World
 
 T = TypeVar("T")
 RECIPE = "recipe.json"
+LEAN = 60.0  # seconds of learning between checkpoints of a run that is gone when it ends
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
 FREE = {"micro_rows", "save_every", "keep", "evaluate_every", "evaluate_rows", "patience"}
@@ -63,6 +64,8 @@ class Run:
         default_factory=dict
     )  # plain facts for the log; flops_per_token and peak_flops are shown
     waited: Callable[[int], float] = lambda step: 0.0  # seconds that a step waited for its batches
+    lean: bool = False  # of a finished run only the log and best/ are wanted
+    saved: float = 0.0  # seconds of learning at the last checkpoint of a lean run
     best: tuple[int, float] = (0, float("inf"))  # step and cost
     last: tuple[int, Evaluation | None] = (-1, None)
 
@@ -127,14 +130,15 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
             _record(run, waiting.popleft(), writer, show)
         if run.evaluate_every and step.number % run.evaluate_every == 0:
             _evaluate(run, writer, show)
-        if step.number % run.recipe.save_every == 0:
+        if step.number % run.recipe.save_every == 0 and _worth_saving(run):
             _save(run, writer)
         if _given_up(run):
             show.note(f"no better since step {run.best[0]:,}: {run.recipe.patience} evaluations were enough")
             break
     while waiting:
         _record(run, waiting.popleft(), writer, show)
-    _save(run, writer)
+    if run.trainer.stopped or not run.lean:
+        _save(run, writer)
 
 
 def _record(run: Run, step: Step, writer: Writer | None, show: Display) -> None:
@@ -165,8 +169,14 @@ def _given_up(run: Run) -> bool:
     return bool(patience) and run.best[0] > 0 and since >= patience
 
 
+def _worth_saving(run: Run) -> bool:
+    """The same on all ranks: seconds are the first one's."""
+    return not run.lean or run.trainer.seconds - run.saved >= LEAN
+
+
 def _save(run: Run, writer: Writer | None) -> None:
     state = run.trainer.state()
+    run.saved = run.trainer.seconds
     if writer is not None:
         writer.save(state)
 
@@ -177,7 +187,8 @@ def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
     found = run.last[1]
     numbers = found.numbers if found else {}
     facts = {"steps": run.trainer.done, "tokens": run.trainer.tokens, "seconds": run.trainer.seconds}
-    run.write_model("last", numbers)
+    if not run.lean:
+        run.write_model("last", numbers)
     if writer is not None:
         writer.write("finish", step=run.trainer.done, **facts, **numbers)
         writer.log.sync()

@@ -53,7 +53,7 @@ def sweep(
         one, folder = replace(tuning, rate=rate, seed=seed), output / f"rate-{rate:g}-seed-{seed}"
         if not quiet:
             print(f"{number} of {len(wanted)}: rate {rate:g}, seed {seed}", file=sys.stderr, flush=True)
-        scores = _run(one, folder, ready, device=device, quiet=quiet, trackers=trackers)
+        scores = _run(one, folder, ready, device=device, quiet=quiet, trackers=trackers, lean=lean)
         runs.append({"rate": rate, "seed": seed, "run": str(folder), "scores": scores})
         if lean:
             _shed(runs, ready.task.main)

@@ -89,9 +89,11 @@ def finetune(
     trackers: Sequence[str] = (),
     prepared: Prepared | None = None,
     stand_in: Encoder | None = None,
+    lean: bool = False,
 ) -> dict[str, Any]:
     """Trains for the epochs asked for and returns the last scores; goes on where an earlier call was stopped.
 
+    `lean`: what a finished run leaves behind is its log and best/; a checkpoint is written once in a minute at most.
     `stand_in`: takes the place of the folder's encoder while heads learn, such as one that repeats what that one said;
     the models that are written have the folder's own.
     """
@@ -125,7 +127,9 @@ def finetune(
         )
         work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes, model.encoder)
         with memory_advice(tuning.micro_rows or tuning.rows // world.size, "examples"):
-            found = drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
+            found = drive(
+                replace(work.run(feeder), lean=lean), resume=resume, quiet=quiet, picture=picture, trackers=trackers
+            )
         return {"task": tuning.name, "main": task.main, **found}
 
 
