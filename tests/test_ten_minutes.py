@@ -280,11 +280,21 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     capsys.readouterr()
     assert call(*words) == 0
     told = capsys.readouterr().out
-    assert told.count("nats per byte") == 2
-    assert call(*words, "--pieces") == 0
-    by_pieces = capsys.readouterr().out
-    assert by_pieces != told
-    assert Judge.of(Data.open(base / "t" / "shards"), length=32, rows=24, seed=0).fingerprint in by_pieces
+    *_, quick, other, last = told.splitlines()
+    assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
+    shards = Data.open(base / "t" / "shards")
+    pieces, whole = (Judge.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True))
+    assert last == (
+        f"word pieces that are asked for: {pieces.pieces} ({pieces.fingerprint}) and {whole.pieces} "
+        f"({whole.fingerprint})"
+    )
+    model, _, _ = open_model(contest / "out" / "quick" / "last")
+    verdicts = [judge.hear_model(model, torch.device("cpu")) for judge in (pieces, whole)]
+    said = [float(cell.rstrip("%")) for cell in quick.strip("| ").split(" | ")[1:]]
+    for number, verdict in enumerate(verdicts):
+        assert verdict is not None
+        wanted = [verdict.nats_per_piece, verdict.nats_per_byte, 100 * verdict.accuracy]
+        assert said[3 * number : 3 * number + 3] == pytest.approx(wanted, abs=0.06)
     assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
     assert "quick reads by another tokenizer" in capsys.readouterr().err
 

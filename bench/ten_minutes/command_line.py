@@ -152,12 +152,11 @@ def _add_tasks(verbs: Any) -> None:
 
 
 def _add_verdict(verbs: Any) -> None:
-    one = verbs.add_parser("judge", help="finished models on held-out text once more, with whole words hidden")
+    one = verbs.add_parser("judge", help="finished models on held-out text once more, also with whole words hidden")
     one.set_defaults(verb=_verdict)
     one.add_argument("models", nargs="+", metavar="NAME[=FOLDER]", help="contestants, or any model")
     one.add_argument("--data", type=Path, required=True, metavar="SHARDS", help="hold the documents")
     one.add_argument("-o", "--output", type=Path, required=True, help="folder of the contest")
-    one.add_argument("--pieces", action="store_true", help="hide word pieces, as while they learned")
     one.add_argument("--judge-rows", type=int, default=2048)
     one.add_argument("--judge-length", type=int, default=128)
     one.add_argument("--device", default="auto")
@@ -267,9 +266,8 @@ def _verdict(options: argparse.Namespace) -> None:
     for one in options.models:
         name, _, folder = one.partition("=")
         models[name] = Path(folder) if folder else options.output / name / MODEL
-    asked = {"rows": options.judge_rows, "length": options.judge_length, "words": not options.pieces}
-    for found in judge_models(models, options.data, device=options.device, **asked):
-        _show(found)
+    asked = {"rows": options.judge_rows, "length": options.judge_length}
+    print(judge_models(models, options.data, device=options.device, **asked))
 
 
 def _table(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -179,19 +179,25 @@ def _ask_words(
     return replace(row, ids=ids), places, row.ids[places].astype(np.int64)
 
 
-def judge_models(models: Mapping[str, Path], data: Path, *, device: str, **asked: Any) -> list[dict[str, Any]]:
-    """The verdicts on models of any tokenizer, on the held-out text of shards that were prepared by it."""
-    opened, there, found = Data.open(data), torch.device(choose_device(device)), []
-    judge = Judge.of(opened, seed=0, **asked)
+def judge_models(models: Mapping[str, Path], data: Path, *, device: str, length: int, rows: int) -> str:
+    """A table of verdicts on models that read by the tokenizer of these shards, on their held-out text."""
+    opened, there = Data.open(data), torch.device(choose_device(device))
+    judges = [Judge.of(opened, length=length, rows=rows, seed=0, words=words) for words in (False, True)]
+    told = ["| | pieces hidden: nats/piece | nats/byte | right | words hidden: nats/piece | nats/byte | right |"]
+    told.append("|---" * 7 + "|")
     for name, folder in models.items():
         model, tokenizer, _ = open_model(folder)
         if tokenizer.fingerprint != opened.tokenizer.fingerprint:
             raise ConfigError(f"{name} reads by another tokenizer than {data} was prepared by")
-        verdict = judge.hear_model(model.to(there), there)
-        if verdict is None:
-            raise ConfigError(f"{name} was not taught to guess hidden words")
-        found.append({"name": name, **asdict(verdict), "judge": judge.fingerprint, "pieces": judge.pieces})
-    return found
+        cells = [name]
+        for judge in judges:
+            verdict = judge.hear_model(model.to(there), there)
+            if verdict is None:
+                raise ConfigError(f"{name} was not taught to guess hidden words")
+            cells += [f"{verdict.nats_per_piece:.3f}", f"{verdict.nats_per_byte:.3f}", f"{verdict.accuracy:.1%}"]
+        told.append(f"| {' | '.join(cells)} |")
+    asked = " and ".join(f"{judge.pieces:,} ({judge.fingerprint})" for judge in judges)
+    return "\n".join([*told, f"word pieces that are asked for: {asked}"])
 
 
 def _batch(asked: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer) -> Batch:
