@@ -297,6 +297,8 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
         assert said[3 * number : 3 * number + 3] == pytest.approx(wanted, abs=0.06)
     assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
     assert "quick reads by another tokenizer" in capsys.readouterr().err
+    assert call("judge", f"quick={contest / 'out' / 'quick' / 'last'}", "quick+fresh", *words[3:]) == 78
+    assert "as it lies in its folder" in capsys.readouterr().err
 
 
 def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:

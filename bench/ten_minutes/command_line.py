@@ -154,7 +154,7 @@ def _add_tasks(verbs: Any) -> None:
 def _add_verdict(verbs: Any) -> None:
     one = verbs.add_parser("judge", help="finished models on held-out text once more, also with whole words hidden")
     one.set_defaults(verb=_verdict)
-    one.add_argument("models", nargs="+", metavar="NAME[=FOLDER]", help="contestants, or any model")
+    one.add_argument("names", nargs="+", help="contestants, NAME=FOLDER for any model")
     one.add_argument("--data", type=Path, required=True, metavar="SHARDS", help="hold the documents")
     one.add_argument("-o", "--output", type=Path, required=True, help="folder of the contest")
     one.add_argument("--judge-rows", type=int, default=2048)
@@ -260,12 +260,10 @@ def _tasks(options: argparse.Namespace) -> None:
 
 def _verdict(options: argparse.Namespace) -> None:
     from bench.ten_minutes.judging import judge_models
-    from bench.ten_minutes.results import MODEL
+    from bench.ten_minutes.tasks import with_folders
+    from bertsmith.studies.ablations import candidates
 
-    models = {}
-    for one in options.models:
-        name, _, folder = one.partition("=")
-        models[name] = Path(folder) if folder else options.output / name / MODEL
+    models = candidates(with_folders(options.names, options.output))
     asked = {"rows": options.judge_rows, "length": options.judge_length}
     print(judge_models(models, options.data, device=options.device, **asked))
 

@@ -9,7 +9,7 @@ the piece that is asked for, however a vocabulary cuts it. B rows, L places, R p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -28,12 +28,12 @@ from bertsmith.devices import choose_device
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model import Model
 from bertsmith.pretraining.parts import Data
+from bertsmith.studies.ablations import Candidate
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Batch, Row
 from bertsmith.weights.model_folder import open_model
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1
-LENGTH = 128  # places of a row where nobody says
 SHORTEST = 8  # word pieces of a row: fewer tell too little
 AT_ONCE = 64  # rows
 OBJECTIVE = "masked_lm"
@@ -179,21 +179,23 @@ def _ask_words(
     return replace(row, ids=ids), places, row.ids[places].astype(np.int64)
 
 
-def judge_models(models: Mapping[str, Path], data: Path, *, device: str, length: int, rows: int) -> str:
+def judge_models(models: Sequence[Candidate], data: Path, *, device: str, length: int, rows: int) -> str:
     """A table of verdicts on models that read by the tokenizer of these shards, on their held-out text."""
     opened, there = Data.open(data), torch.device(choose_device(device))
     judges = [Judge.of(opened, length=length, rows=rows, seed=0, words=words) for words in (False, True)]
     told = ["| | pieces hidden: nats/piece | nats/byte | right | words hidden: nats/piece | nats/byte | right |"]
     told.append("|---" * 7 + "|")
-    for name, folder in models.items():
-        model, tokenizer, _ = open_model(folder)
+    for one in models:
+        if one.fresh or one.bilstm:
+            raise ConfigError(f"{one.name}: a model is judged as it lies in its folder")
+        model, tokenizer, _ = open_model(one.folder)
         if tokenizer.fingerprint != opened.tokenizer.fingerprint:
-            raise ConfigError(f"{name} reads by another tokenizer than {data} was prepared by")
-        cells = [name]
+            raise ConfigError(f"{one.name} reads by another tokenizer than {data} was prepared by")
+        cells = [one.name]
         for judge in judges:
             verdict = judge.hear_model(model.to(there), there)
             if verdict is None:
-                raise ConfigError(f"{name} was not taught to guess hidden words")
+                raise ConfigError(f"{one.name} was not taught to guess hidden words")
             cells += [f"{verdict.nats_per_piece:.3f}", f"{verdict.nats_per_byte:.3f}", f"{verdict.accuracy:.1%}"]
         told.append(f"| {' | '.join(cells)} |")
     asked = " and ".join(f"{judge.pieces:,} ({judge.fingerprint})" for judge in judges)

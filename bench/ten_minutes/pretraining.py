@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, Turn
-from bench.ten_minutes.judging import LENGTH, OBJECTIVE, Judge
+from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk
@@ -51,7 +51,7 @@ class Judging:
 
     every: float = 30.0  # seconds of learning
     rows: int = 2048
-    length: int = LENGTH
+    length: int = 128
     seed: int = 0
     data: str = ""  # shards whose held-out documents are taken; a contestant's own where empty
 

@@ -30,7 +30,7 @@ from bertsmith.train.world import World
 
 T = TypeVar("T")
 RECIPE = "recipe.json"
-LEAN = 60.0  # seconds of learning between checkpoints of a run that is gone when it ends
+LEAN = 60.0  # seconds of learning, at least, between checkpoints of a lean run
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
 FREE = {"micro_rows", "save_every", "keep", "evaluate_every", "evaluate_rows", "patience"}

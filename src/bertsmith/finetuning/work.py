@@ -127,9 +127,8 @@ def finetune(
         )
         work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes, model.encoder)
         with memory_advice(tuning.micro_rows or tuning.rows // world.size, "examples"):
-            found = drive(
-                replace(work.run(feeder), lean=lean), resume=resume, quiet=quiet, picture=picture, trackers=trackers
-            )
+            run = work.run(feeder, lean=lean)
+            found = drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers)
         return {"task": tuning.name, "main": task.main, **found}
 
 
@@ -159,7 +158,7 @@ class _Work:
     encoder: Encoder  # of the models that are written
     learned: dict[str, Any] = field(default_factory=dict)  # settings of the head that the last evaluation told
 
-    def run(self, feeder: TaskFeeder) -> Run:
+    def run(self, feeder: TaskFeeder, *, lean: bool) -> Run:
         return Run(
             folder=self.output,
             recipe=self.tuning,
@@ -170,6 +169,7 @@ class _Work:
             fingerprints={"tokenizer": self.tokenizer.fingerprint, "data": _digest(self.ready.train)},
             about=self.about(feeder),
             waited=feeder.waited,
+            lean=lean,
         )
 
     @property
