@@ -223,21 +223,32 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("peak", "passes", "replays", "expected"),
     [
-        (1e15, Settings(), True, True),
-        (1e6, Settings(), True, False),  # steps are long
-        (1e15, Settings(), False, False),
-        (1e15, Settings(graphs=True), False, False),
-        (1e15, Settings(compile=False), True, False),
-        (1e6, Settings(graphs=True), True, True),
-        (1e15, Settings(graphs=False), True, False),
+        (1e15, Settings(), True, (True, False)),
+        (1e10, Settings(), True, (True, True)),  # there are so many of them that compiling pays
+        (1e6, Settings(), True, (False, None)),  # steps are long
+        (1e15, Settings(), False, (False, None)),
+        (1e15, Settings(graphs=True), False, (False, None)),
+        (1e15, Settings(compile=False), True, (True, False)),
+        (1e15, Settings(compile=True), True, (True, True)),
+        (1e6, Settings(graphs=True), True, (True, True)),
+        (1e15, Settings(graphs=True), True, (True, False)),
+        (1e15, Settings(graphs=False), True, (False, None)),
     ],
 )
-def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes(
-    peak: float, passes: Settings, replays: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_not_compiled(
+    peak: float,
+    passes: Settings,
+    replays: bool,
+    expected: tuple[bool, bool | None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(work, "measure_peak", lambda *given: peak)
     model = Model.build(bert.Config.size("tiny", vocabulary_size=30), [classify.Config(labels=("a", "b"))])
-    here = SimpleNamespace(world=World(device=torch.device("cuda")), shape=(4, 8, 1), length=64)
-    assert work._with_graphs(passes, model, here, replays=replays).graphs is expected
+    how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
+    here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)
+    found = work._settled(passes, model, here, replays=replays)
+    assert (found.graphs, found.compile) == expected
+    here.micro = 4  # steps of two forwards are not replayed
+    assert work._settled(passes, model, here, replays=replays).compile == passes.compile
     here.world = World()
-    assert work._with_graphs(passes, model, here, replays=replays).graphs is False
+    assert work._settled(passes, model, here, replays=replays).graphs is False

@@ -16,6 +16,7 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.words import Words
 
 THERE_AND_BACK = 6  # for each weight of a matrix: 2 forward, 4 backward
+WORTH_COMPILING = 60.0  # seconds of steps: compiling takes most of a minute and saves some of theirs
 SHORT = 0.15  # seconds: graphs gained 1.3 % of a step of 0.07 s on an H200, far more of shorter ones
 
 
@@ -34,8 +35,13 @@ def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) ->
 
 
 def is_short(model: Model, *, places: int, length: int, peak: float) -> bool:
-    """Whether a step over so many places is short at half of the peak (FLOP/s); heads and tables are left out."""
-    return 2 * flops_per_token(model, length=length, asked={}) * places < SHORT * peak
+    """Whether a step over so many places is short."""
+    return seconds_of(model, places=places, length=length, peak=peak) < SHORT
+
+
+def seconds_of(model: Model, *, places: int, length: int, peak: float) -> float:
+    """What a step over so many places takes at half of the peak (FLOP/s); heads and tables are left out."""
+    return 2 * flops_per_token(model, length=length, asked={}) * places / peak
 
 
 def _every_token(part: nn.Module, length: int) -> int:

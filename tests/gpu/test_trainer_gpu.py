@@ -95,34 +95,37 @@ def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     assert [step.loss for step in heir] == pytest.approx(losses[6:], rel=1e-3)
 
 
-def short(*, graphs: bool, dropout: float = 0.1, plan: Plan = LEVEL) -> Trainer:
+def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: Plan = LEVEL) -> Trainer:
     model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "settings": Settings(graphs=graphs)}
+    settings = Settings(graphs=graphs, compile=compiled)
+    how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "settings": settings}
     return Trainer(model, bert_feed(16, rows=16), world=on_gpu(), **how)
 
 
-def test_replayed_steps_are_those_that_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -> None:
     """Rates change, dropout is drawn anew, a run that goes on begins without a recording."""
-    plan = Plan(steps=12, rate=1e-2, warmup=4)
-    plain, replayed = short(graphs=False, plan=plan), short(graphs=True, plan=plan)
+    how: dict[str, Any] = {"compiled": compiled, "plan": Plan(steps=12, rate=1e-2, warmup=4)}
+    plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
     found = [step.loss for step in replayed]
     assert replayed._replay is not None
     assert len(replayed._replay._recordings) == 1
     assert found == pytest.approx(losses, rel=2e-3)
-    assert len({step.rate for step in short(graphs=True, plan=plan)}) > 4
-    begun = short(graphs=True, plan=plan)
+    assert len({step.rate for step in short(graphs=True, **how)}) > 4
+    begun = short(graphs=True, **how)
     for _ in range(6):
         next(begun)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(begun.state())
-        heir = short(graphs=True, plan=plan)
+        heir = short(graphs=True, **how)
         heir.load(checkpoints.resume().state)
     assert [step.loss for step in heir] == pytest.approx(found[6:], rel=2e-3)
 
 
-def test_a_replayed_step_never_waits() -> None:
-    replayed = short(graphs=True, plan=Plan(steps=100, rate=1e-3))
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_replayed_step_never_waits(compiled: bool) -> None:
+    replayed = short(graphs=True, compiled=compiled, plan=Plan(steps=100, rate=1e-3))
     for _ in range(6):
         next(replayed)
     torch.cuda.set_sync_debug_mode("error")

@@ -96,7 +96,7 @@ class TaskFeeder(Ahead):
         super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
         self.rows, self.micro, self.world = rows, micro_rows or max(rows // world.size, 1), world
-        self.order = Order(len(asked), seed)
+        self.order, self.steps = Order(len(asked), seed), steps
         if rows % (self.micro * world.size):
             raise ConfigError(
                 f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {rows} examples evenly"

@@ -13,7 +13,7 @@ import torch
 
 from bertsmith import config
 from bertsmith.devices import choose_device, measure_peak
-from bertsmith.effort import flops_per_token, is_short
+from bertsmith.effort import SHORT, WORTH_COMPILING, flops_per_token, seconds_of
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.finetuning.answering import predict
@@ -120,7 +120,7 @@ def finetune(
             feeder,
             plan=tuning.plan(len(ready.train)),
             optimizer=tuning.optimizer,
-            settings=_with_graphs(tuning.passes, model, feeder, replays=stand_in is None),
+            settings=_settled(tuning.passes, model, feeder, replays=stand_in is None),
             world=world,
             stopper=stopper,
             seed=tuning.seed,
@@ -132,17 +132,26 @@ def finetune(
         return {"task": tuning.name, "main": task.main, **found}
 
 
-def _with_graphs(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: bool) -> Settings:
-    """The settings with the use of CUDA graphs chosen: where steps are short, and nowhere unless a step `replays`."""
+def _settled(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: bool) -> Settings:
+    """The settings with the use of CUDA graphs and of a compiler chosen: by how long steps are, and all of them.
+
+    Nothing is replayed unless a step `replays`: what stands in for an encoder may look things up on the host.
+    """
     world = feeder.world
-    if world.device.type != "cuda" or not replays:  # what stands in for an encoder may look things up on the host
+    if world.device.type != "cuda" or not replays:
         return replace(passes, graphs=False)
-    if passes.graphs != config.AUTO:
+    if passes.graphs != config.AUTO and passes.compile is not None:
         return passes
     assert feeder.shape is not None
     places, peak = feeder.shape[0] * feeder.length, measure_peak(world.device, torch.bfloat16)
-    compiled = passes.compile is not False and world.size == 1
-    return replace(passes, graphs=compiled and is_short(model, places=places, length=feeder.length, peak=peak))
+    seconds = seconds_of(model, places=places, length=feeder.length, peak=peak)
+    graphs = passes.graphs
+    if graphs == config.AUTO:
+        graphs = world.size == 1 and seconds < SHORT
+    compiles = passes.compile
+    if compiles is None and graphs and feeder.micro == feeder.rows:  # steps of several forwards are not replayed
+        compiles = seconds * feeder.steps > WORTH_COMPILING
+    return replace(passes, graphs=graphs, compile=compiles)
 
 
 @dataclass

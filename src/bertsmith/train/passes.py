@@ -96,7 +96,7 @@ class Passes:
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
             self.holding = Whole(module, world, compiles=compiles)
-        self.replays = settings.graphs is True and compiles and device == "cuda" and world.size == 1
+        self.replays = settings.graphs is True and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.hide(batch)
