@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from threads import threads
 from bertsmith import config, loop
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.finetuning import sweep as sweeping
 from bertsmith.finetuning import work
 from bertsmith.finetuning.answering import predict
 from bertsmith.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
@@ -131,6 +133,29 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in marks} == marks
     kept = Path(first["kept"]["run"]) / "best" / "model.safetensors"
     assert (tmp_path / "s" / "best" / "model.safetensors").read_bytes() == kept.read_bytes()
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_several_jobs_find_what_one_finds(
+    processes: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of the processes: as many as here
+    if not processes:  # which are slow to start
+        monkeypatch.setattr(
+            sweeping, "ordered_map", lambda run, parts, **how: map(run, pickle.loads(pickle.dumps(parts)))
+        )
+    tuning = tuning_of("classification", model, tmp_path)
+    how: dict[str, Any] = {"rates": [3e-3, 1e-3], "seeds": 2, "device": "cpu", "quiet": True, "lean": True}
+    one = sweeping.sweep(tuning, tmp_path / "one", **how)
+    two = sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how)
+    assert [run["scores"] for run in two["runs"]] == [run["scores"] for run in one["runs"]]
+    assert two["rates"] == one["rates"]
+    weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert weights[0] == weights[1]
+    assert len(list((tmp_path / "two").glob("rate-*/best"))) == 1  # of the others the model is gone
+    monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
+    monkeypatch.setattr(sweeping, "prepare", None)
+    assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
 
 
 def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: Path) -> None:

@@ -476,13 +476,13 @@ def test_several_jobs_leave_scores_to_collect(
         parts.append(sum(len(unit.parts) for unit in work))
         beside(work, jobs)
         monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
-        monkeypatch.setattr("bertsmith.studies.ablations.sweep", None)
+        monkeypatch.setattr("bertsmith.finetuning.sweep.finetune", None)
 
     monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
     if not processes:
         monkeypatch.setattr(tasks, "ordered_map", one_after_the_other)
     assert call(*words, *(["--own-code"] if own else [])) == 0
-    assert parts == [2 if own else 1]
+    assert parts == [2]  # seeds
     found = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
     assert (found["code"], found["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
     assert len(found["scores"]["f1"]) == 2

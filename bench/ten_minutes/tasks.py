@@ -16,6 +16,7 @@ from bench.ten_minutes import results
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk, read_sealed
 from bertsmith.errors import ConfigError, Stopped
+from bertsmith.finetuning.sweep import Part
 from bertsmith.finetuning.tuning import Tuning, find_task, make_tuning
 from bertsmith.finetuning.work import build_task, prepare
 from bertsmith.scores.intervals import over_seeds
@@ -105,9 +106,16 @@ class Work:
     only: tuple[float, int] | None = None  # of transformers' code: this rate and seed alone
 
     @property
-    def parts(self) -> list[Work]:
-        """What can be done at the same time: by our code all seeds are one sweep."""
-        return [replace(self, only=run) for run in _runs(self)] if self.manner.own_code else [self]
+    def cell(self) -> Cell:
+        """Of our code: as in `bertsmith ablate`."""
+        return Cell.planned(self.one, self.trial, self.output / TUNED)
+
+    @property
+    def parts(self) -> Sequence[Work | Part]:
+        """What can be done at the same time."""
+        if self.manner.own_code:
+            return [replace(self, only=run) for run in _runs(self)]
+        return self.cell.parts(rates=self.manner.rates, seeds=self.manner.seeds, device=self.manner.device)
 
 
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
@@ -121,9 +129,11 @@ def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
         raise
 
 
-def _worked(work: Work) -> None:
-    work = replace(work, manner=replace(work.manner, quiet=True))
-    (_own if work.manner.own_code else _ours)(work)
+def _worked(part: Work | Part) -> None:
+    if isinstance(part, Part):
+        part.run()
+    else:
+        _own(part)
 
 
 def with_folders(names: Sequence[str], output: Path) -> list[str]:
@@ -166,7 +176,7 @@ def _nsmc(trial: Trial, output: Path) -> Trial:
 
 def _ours(work: Work) -> dict[str, Any]:
     """As `bertsmith ablate` does."""
-    manner, cell = work.manner, Cell.planned(work.one, work.trial, work.output / TUNED)
+    manner, cell = work.manner, work.cell
     cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
     found = read_sealed(cell.folder / CELL)["found"]
     return _told(work.one.name, work.task, "bertsmith", found["main"], found["runs"])

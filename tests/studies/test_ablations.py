@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +109,23 @@ def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Pa
 def test_work_travels_to_other_processes(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers: list[int] = []
+    workers: list[tuple[int, int]] = []
 
-    def sent(function: Any, units: Iterable[Any], **how: Any) -> Iterator[Any]:
-        workers.append(how["workers"])
+    def sent(function: Any, units: list[Any], **how: Any) -> Iterator[Any]:
+        workers.append((how["workers"], len(units)))
         return (pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(unit))) for unit in units)
 
-    monkeypatch.setattr(ablations, "ordered_map", sent)
+    monkeypatch.setattr("bertsmith.finetuning.sweep.ordered_map", sent)
     said: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
     tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
-    found = ablations.ablate(those, tried, tmp_path / "s", device="cpu", jobs=3, say=said.append)
-    assert workers == [3]
+    how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "say": said.append}
+    found = ablations.ablate(those, tried, tmp_path / "s", **how)
+    assert workers == [(3, 4)]  # every seed of its own
+    monkeypatch.setattr("bertsmith.finetuning.sweep.finetune", None)  # nothing is done twice
+    assert ablations.ablate(those, tried, tmp_path / "s", **how) == found
+    assert workers[1:] == [(3, 0)]
+    del said[2:]
     assert said == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
     base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)

@@ -129,6 +129,7 @@ def finetune(
         str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev is kept.", show_default=False)
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Of these runs at a time: a large GPU has room for several.")] = 1,
     resume: Resume = "auto",
     track: Track = None,
     device: Device = "auto",
@@ -153,5 +154,5 @@ def finetune(
         return
     if resume != "auto":
         raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
-    found = sweep(tuning, output, rates=numbers(rates) or [tuning.rate], seeds=seeds, **how)
+    found = sweep(tuning, output, rates=numbers(rates) or [tuning.rate], seeds=seeds, jobs=jobs, **how)
     give(found, as_json, lambda: terminal.sweep(found))

@@ -1,4 +1,5 @@
-"""Several rates and seeds of one fine-tuning: run after run, a table of all, and the best model on dev kept.
+"""Several rates and seeds of one fine-tuning: run after run or several at a time, a table of all, and the best model on
+dev kept.
 
 What is finished is not done again, so a sweep that was stopped goes on where it was.
 """
@@ -6,8 +7,8 @@ What is finished is not done again, so a sweep that was stopped goes on where it
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,45 @@ from bertsmith.finetuning.tuning import Tuning
 from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
 from bertsmith.runs.history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.scores.intervals import over_seeds
+from bertsmith.tasks.task import Task
+from bertsmith.workers import WHOLE_RUN, ordered_map
 
 BEST = "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One run of a sweep, in a form that travels to another process."""
+
+    tuning: Tuning
+    folder: Path
+    device: str = "auto"
+    lean: bool = False
+    trackers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"rate {self.tuning.rate:g}, seed {self.tuning.seed}"
+
+    def run(self, prepared: Prepared | None = None, *, quiet: bool = True) -> None:
+        """Trains, if that is not done yet."""
+        if not is_finished(self.folder, self.tuning):
+            torch.compiler.reset()  # graphs of the model before would only be in the way
+            how: dict[str, Any] = {"device": self.device, "trackers": self.trackers, "lean": self.lean, "quiet": quiet}
+            finetune(self.tuning, self.folder, prepared=prepared, **how)
+
+
+def parts(tuning: Tuning, output: Path, *, rates: Sequence[float], seeds: int, **how: Any) -> list[Part]:
+    """Every rate with every seed."""
+    wanted = [(rate, tuning.seed + number) for rate in rates for number in range(seeds)]
+    return [
+        Part(tuning=replace(tuning, rate=rate, seed=seed), folder=output / f"rate-{rate:g}-seed-{seed}", **how)
+        for rate, seed in wanted
+    ]
+
+
+def run_beside(wanted: Sequence[Part], *, jobs: int) -> Iterator[None]:
+    """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
+    return ordered_map(Part.run, wanted, workers=jobs, patience=WHOLE_RUN)
 
 
 def sweep(
@@ -29,12 +67,13 @@ def sweep(
     *,
     rates: Sequence[float],
     seeds: int,
+    jobs: int = 1,
     device: str = "auto",
     quiet: bool = False,
     lean: bool = False,
     trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Every rate with every seed; scores by rate, and which run was kept in `best/`.
+    """Every rate with every seed, `jobs` of them at a time; scores by rate, and which run was kept in `best/`.
 
     `lean`: of finished runs stay the history and, of the best one so far, the model.
     """
@@ -45,19 +84,25 @@ def sweep(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
             "aside: dev_share=0.1"
         )
-    model, tokenizer, _ = open_with_head(tuning, task)
-    ready = prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+    how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
+    wanted = parts(tuning, output, rates=rates, seeds=seeds, **how)
+    elsewhere = run_beside(wanted, jobs=jobs) if jobs > 1 else None
+    ready: Prepared | None = None  # once for all runs, if one of them is to be trained here
     runs: list[dict[str, Any]] = []
-    wanted = [(rate, tuning.seed + number) for rate in rates for number in range(seeds)]
-    for number, (rate, seed) in enumerate(wanted, start=1):
-        one, folder = replace(tuning, rate=rate, seed=seed), output / f"rate-{rate:g}-seed-{seed}"
+    for number, part in enumerate(wanted, start=1):
+        if elsewhere is not None:
+            next(elsewhere)
         if not quiet:
-            print(f"{number} of {len(wanted)}: rate {rate:g}, seed {seed}", file=sys.stderr, flush=True)
-        scores = _run(one, folder, ready, device=device, quiet=quiet, trackers=trackers, lean=lean)
-        runs.append({"rate": rate, "seed": seed, "run": str(folder), "scores": scores})
+            done = "" if elsewhere is None else ": done"
+            print(f"{number} of {len(wanted)}: {part}{done}", file=sys.stderr, flush=True)
+        if not is_finished(part.folder, part.tuning):
+            ready = ready or _prepared(tuning, task)
+            part.run(ready, quiet=quiet)
+        scores = best_scores(read_run(part.folder), task.main)
+        runs.append({"rate": part.tuning.rate, "seed": part.tuning.seed, "run": str(part.folder), "scores": scores})
         if lean:
-            _shed(runs, ready.task.main)
-    return _told(tuning, ready, runs, output)
+            _shed(runs, task.main)
+    return _told(tuning, task.main, runs, output)
 
 
 def numbers(words: str) -> list[float]:
@@ -68,14 +113,6 @@ def numbers(words: str) -> list[float]:
         raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
 
 
-def _run(tuning: Tuning, folder: Path, ready: Prepared, **how: Any) -> dict[str, float]:
-    """The best dev scores of one run, which is trained if it is not finished."""
-    if not is_finished(folder, tuning):
-        torch.compiler.reset()  # graphs of the model before would only be in the way
-        finetune(tuning, folder, prepared=ready, **how)
-    return best_scores(read_run(folder), ready.task.main)
-
-
 def best_scores(run: History, main: str) -> dict[str, float]:
     """All scores of the evaluation at which `main` was highest: those of the model in best/."""
     place = int(run.held_out[f"score/{main}"].values.argmax())
@@ -83,8 +120,12 @@ def best_scores(run: History, main: str) -> dict[str, float]:
     return {name.removeprefix("score/"): float(run.held_out[name].values[place]) for name in names}
 
 
-def _told(tuning: Tuning, ready: Prepared, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
-    main = ready.task.main
+def _prepared(tuning: Tuning, task: Task) -> Prepared:
+    model, tokenizer, _ = open_with_head(tuning, task)
+    return prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+
+
+def _told(tuning: Tuning, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
     for rate in dict.fromkeys(run["rate"] for run in runs):
         found = over_seeds([run["scores"][main] for run in runs if run["rate"] == rate])

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluating.tables import baselines
 from bertsmith.finetuning.splits import dev_examples
-from bertsmith.finetuning.sweep import sweep
+from bertsmith.finetuning.sweep import Part, parts, run_beside, sweep
 from bertsmith.finetuning.tuning import Tuning, make_tuning
 from bertsmith.finetuning.work import OBJECTIVES, build_task
 from bertsmith.runs.report import write_report
@@ -23,7 +24,6 @@ from bertsmith.studies.published import table_for
 from bertsmith.tasks.task import Task
 from bertsmith.weights.foreign_files import read_json
 from bertsmith.weights.huggingface import CONFIG
-from bertsmith.workers import WHOLE_RUN, ordered_map
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none
@@ -126,22 +126,23 @@ def ablate(
 ) -> dict[str, Any]:
     """Fine-tunes every folder on every task, and returns the table; what is finished is not done again.
 
-    `jobs` of them at a time, each in a process of its own, which then tell nothing of their progress. `say` is told,
+    `jobs` runs at a time, each in a process of its own, which then tell nothing of their progress. `say` is told,
     in words, what is about to be done, or with several jobs what was.
     """
     output, table = Path(output), table_for([one.name for one in those])
     Disk().make_folder(output)
     planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
-    how = {"rates": rates, "seeds": seeds, "device": device, "quiet": quiet or jobs > 1}
-    work = [Work(one, trial, output, dict(table.measures), how) for one in those for trial in tried]
-    done = ordered_map(_worked, work, workers=jobs, patience=WHOLE_RUN)
+    how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
+    work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
+    done = run_beside([part for runs in work for part in runs], jobs=jobs)
     rows: dict[str, dict[str, Any]] = {}
-    for cell, unit in zip(planned, work, strict=True):
-        one, name = unit.one, cell.task.name
-        left_out = f": left out, {cell.left_out}" if cell.left_out else ""
+    for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
+        name, left_out = cell.task.name, f": left out, {cell.left_out}" if cell.left_out else ""
         if jobs == 1:
             say(f"{one.name} on {name}{left_out}")
-        found = next(done)
+        for _ in runs:
+            next(done)
+        found = cell.run(table.measures, **how, quiet=quiet or jobs > 1)
         if jobs > 1:
             say(f"{one.name} on {name}{left_out or ': done'}")
         row = rows.setdefault(
@@ -173,21 +174,6 @@ def _written(rows: list[dict[str, Any]], source: str, output: Path) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Work:
-    """One folder on one task, in a form that travels to another process."""
-
-    one: Candidate
-    trial: Trial
-    output: Path
-    measures: dict[str, str]
-    how: dict[str, Any]
-
-
-def _worked(work: Work) -> dict[str, Any]:
-    return Cell.planned(work.one, work.trial, work.output).run(work.measures, **work.how)
-
-
-@dataclass(frozen=True)
 class Cell:
     """One folder on one task."""
 
@@ -214,14 +200,26 @@ class Cell:
         tuning = replace(tuning, head=head, fresh=tuning.fresh or one.fresh)
         return cls(trial.task, task, tuning, folder, left_out)
 
+    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[Part]:
+        """The runs that `run` would have to train, for those who do them at the same time."""
+        if self.left_out or _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
+            return []
+        how: dict[str, Any] = {"rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
+        return parts(self.tuning, self.folder, **how)
+
+    def _rates(self, rates: Sequence[float]) -> list[float]:
+        return list(rates) or [self.tuning.rate]
+
+    def _wanted(self, rates: Sequence[float], seeds: int) -> dict[str, Any]:
+        return {"settings": config.to_dict(self.tuning), "rates": self._rates(rates), "seeds": seeds}
+
     def run(
         self, measures: Mapping[str, str], *, rates: Sequence[float], seeds: int, device: str, quiet: bool
     ) -> dict[str, Any]:
         """The scores of the best rate over the seeds, by the task's measure in the paper or its own."""
         if self.left_out:
             return {"score": None, "kept": None, "left_out": self.left_out}
-        chosen = list(rates) or [self.tuning.rate]
-        wanted = {"settings": config.to_dict(self.tuning), "rates": chosen, "seeds": seeds}
+        chosen, wanted = self._rates(rates), self._wanted(rates, seeds)
         found = _known(self.folder / CELL, wanted)
         if found is None:
             found = sweep(self.tuning, self.folder, rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True)
