@@ -32,6 +32,7 @@ from bertsmith.text.wordpiece import Config
 from bertsmith.train.log import last_of_each_step, read_events
 from bertsmith.train.trainer import Trainer
 from bertsmith.train.world import World
+from bertsmith.weights.model_folder import open_model
 
 SMALL = [
     "encoder.width=32",
@@ -279,10 +280,20 @@ def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: 
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
     notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
     assert notes == [f"began with the weights of {whole / 'last'}"]
-    without = recipe("plan.steps=2", "plan.warmup=0", f"start={whole / 'last'}", name="bert/no_nsp")
+    without = recipe(
+        "plan.steps=2", "plan.warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp"
+    )
     pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
     notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
     assert notes[1] == f"the head next_sentence of {whole / 'last'} is not asked for"
+    assert notes[2] == f"the pooler of {whole / 'last'} is not asked for"
+    again = recipe("plan.steps=2", "plan.warmup=0", "plan.rate=0", f"start={tmp_path / 'third' / 'last'}")
+    pretrain(again, shards, tmp_path / "pairs", device="cpu", quiet=True)
+    notes = read_events(tmp_path / "pairs" / "events.jsonl")[0]["notes"]
+    assert notes[1:] == [f"{part} is new: it knows nothing yet" for part in ("the head next_sentence", "the pooler")]
+    third, pairs = (open_model(tmp_path / name / "last")[0].state_dict() for name in ("third", "pairs"))
+    assert third.keys() < pairs.keys()
+    assert all(torch.equal(pairs[name], value) for name, value in third.items())
     wider = recipe("encoder.width=64", f"start={whole / 'last'}")
     with pytest.raises(ConfigError, match=r"\[128, 32\] there and \[128, 64\] in the recipe"):
         pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)

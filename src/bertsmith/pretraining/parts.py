@@ -18,6 +18,7 @@ from bertsmith.text.tokenizer import Tokenizer, load
 from bertsmith.train.world import World
 from bertsmith.types import Batch
 from bertsmith.weights.companions import companions
+from bertsmith.weights.families.family import POOLER
 from bertsmith.weights.folder_tokenizer import vocabulary_of
 from bertsmith.weights.model_folder import open_model
 
@@ -100,8 +101,8 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
 def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights of a model folder into a model; returns what a user should hear about it.
 
-    The folder's encoder and its tokens must be the model's; heads that it lacks stay new. A generator that lies beside
-    the folder, as a run leaves it, is taken too.
+    The folder's encoder and its tokens must be the model's; heads and a pooler that it lacks stay new. A generator that
+    lies beside the folder, as a run leaves it, is taken too.
     """
     other, theirs, _ = open_model(folder)
     if theirs.vocabulary() != tokenizer.vocabulary():
@@ -110,7 +111,7 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
     notes = []
     for name, value in mine.items():
         if name not in found:
-            if not name.startswith("objectives."):
+            if not name.startswith(("objectives.", f"{POOLER}.")):
                 raise ConfigError(f"{folder} has no {name}: the recipe's encoder is another one")
             continue
         source, rows = found[name], min(len(value), len(found[name])) if value.dim() else 0
@@ -118,14 +119,19 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
             shapes = f"{list(source.shape)} there and {list(value.shape)} in the recipe"
             raise ConfigError(f"{folder}: {name} is {shapes}: the run must go on with the same encoder")
         value[:rows].copy_(source[:rows])  # the table may have been filled up to another size
-    heads = set(model.objectives) & set(other.objectives)
-    new = sorted({name.split(".")[1] for name in mine.keys() - found.keys()} - heads)
-    left = sorted({name.split(".")[1] for name in found.keys() - mine.keys()} - heads)
+    heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
+    new = sorted({_part(name) for name in mine.keys() - found.keys()} - heads)
+    left = sorted({_part(name) for name in found.keys() - mine.keys()} - heads)
     notes += [f"began with the weights of {folder}"]
-    notes += [f"the head {name} is new: it knows nothing yet" for name in new]
-    notes += [f"the head {name} of {folder} is not asked for" for name in left]
+    notes += [f"{name} is new: it knows nothing yet" for name in new]
+    notes += [f"{name} of {folder} is not asked for" for name in left]
     for kind, part in companions(model).items():
         beside = Path(folder).parent / kind / Path(folder).name
         there = beside.is_dir()
         notes += begin_with(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
     return notes
+
+
+def _part(name: str) -> str:
+    """The part of a model that a weight belongs to, in words."""
+    return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"
