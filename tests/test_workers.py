@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from bertsmith.errors import ConfigError, DataError, Stopped
-from bertsmith.workers import AHEAD, CallerDied, Callers, ordered_map
+from bertsmith.train.stopper import Stopper
+from bertsmith.workers import AHEAD, GRACE, CallerDied, Callers, ordered_map
 
 
 def slow_first(unit: int) -> int:
@@ -39,6 +41,17 @@ def hang_at_three(unit: int) -> int:
     if unit == 3:
         time.sleep(60)
     return unit
+
+
+def until_told(unit: Path) -> None:
+    """As a training run does: it stops when a signal comes, and saves; a second signal does not keep it from that."""
+    with Stopper() as stopper:
+        unit.with_suffix(".begun").write_text(str(os.getpid()))
+        while not stopper.asked:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        unit.with_suffix(".saved").touch()
+    raise Stopped("saved")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -88,6 +101,41 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     workers = [int(word) for word in told.read_text().split()]
     assert workers
     assert all(gone(worker) for worker in workers)
+
+
+@pytest.mark.parametrize(
+    ("number", "whom"), [(signal.SIGINT, "all"), (signal.SIGTERM, "all"), (signal.SIGTERM, "first")]
+)
+def test_who_is_interrupted_ends_his_workers_and_they_save(number: signal.Signals, whom: str, tmp_path: Path) -> None:
+    script = (
+        "import pathlib, signal, sys\n"
+        "from bertsmith.workers import ordered_map\n"
+        "from test_workers import until_told\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "    units = [pathlib.Path(sys.argv[1]) / str(number) for number in range(8)]\n"
+        "    list(ordered_map(until_told, units, workers=2))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    words = [sys.executable, tmp_path / "script.py", tmp_path]
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    first = subprocess.Popen(
+        words, env=os.environ | {"PYTHONPATH": paths}, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(600):
+            begun = list(tmp_path.glob("*.begun"))
+            if len(begun) == 2 and all(path.read_text() for path in begun):
+                break
+            time.sleep(0.05)
+        (os.killpg if whom == "all" else os.kill)(first.pid, number)
+        assert first.wait(GRACE) == -signal.SIGINT or first.returncode == 1
+        assert {path.stem for path in tmp_path.glob("*.begun")} == {"0", "1"}  # and none of those that waited
+        assert {path.stem for path in tmp_path.glob("*.saved")} == {"0", "1"}
+    finally:
+        with suppress(ProcessLookupError):  # there is nobody left
+            os.killpg(first.pid, signal.SIGKILL)
+    assert all(gone(int(path.read_text())) for path in begun)
 
 
 def test_a_hung_worker_ends_within_its_time() -> None:

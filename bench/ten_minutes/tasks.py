@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -15,7 +14,7 @@ import torch
 from bench.ten_minutes import results
 from bertsmith.devices import choose_device
 from bertsmith.durable import Disk, read_sealed
-from bertsmith.errors import ConfigError, Stopped
+from bertsmith.errors import ConfigError
 from bertsmith.finetuning.sweep import Part
 from bertsmith.finetuning.tuning import Tuning, find_task, make_tuning
 from bertsmith.finetuning.work import build_task, prepare
@@ -43,7 +42,6 @@ PLACES = {"glue": ("glue",), "squad": ("squad",), "conll": ("conll2003", "conll"
 MEMBER_PLACES = {"korean/nsmc": ("nsmc",), "korean/korsts": ("kornlu", "KorSTS", "korsts")}
 NSMC = "korean/nsmc"
 TUNED = "tuned"  # folder of the runs
-GRACE = 20.0  # seconds in which a process may save what it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +119,8 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    try:
-        for _ in ordered_map(_worked, parts, workers=jobs, patience=WHOLE_RUN):
-            pass
-    except Stopped:
-        _stop_workers()
-        raise
+    for _ in ordered_map(_worked, parts, workers=jobs, patience=WHOLE_RUN):
+        pass
 
 
 def _worked(part: Work | Part) -> None:
@@ -180,15 +174,6 @@ def _ours(work: Work) -> dict[str, Any]:
     cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
     found = read_sealed(cell.folder / CELL)["found"]
     return _told(work.one.name, work.task, "bertsmith", found["main"], found["runs"])
-
-
-def _stop_workers() -> None:
-    """Has the processes of several jobs save and end, as this one does."""
-    for worker in multiprocessing.active_children():
-        worker.terminate()
-    for worker in multiprocessing.active_children():
-        worker.join(GRACE)
-        worker.kill()
 
 
 def _own(work: Work) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,9 @@ ENGINES = ("local", "ray")
 WHOLE_RUN = 7 * 24 * 3600.0  # seconds of patience where a unit is a training run
 HEADER = 8  # bytes before a message of `Callers`: its size
 AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
+GRACE = 20.0  # seconds in which a worker that is told to end may save what it has
+
+_told_to_end = threading.Event()  # in a worker: a unit was stopped, and no other is to begin
 
 
 def ordered_map(
@@ -46,7 +50,8 @@ def ordered_map(
     """Yields `function(unit)` for every unit, in the order of the units.
 
     At most `AHEAD` units per worker are in memory at once. A worker that dies or gives no answer within `patience`
-    seconds ends the map with `Stopped`, naming the unit.
+    seconds ends the map with `Stopped`, naming the unit. Whatever ends it early, Ctrl-C too, ends the workers: training
+    runs that are under way are saved first.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: at least one is needed")
@@ -74,7 +79,7 @@ def _over_processes(
     taken = 0
     try:
         for unit in units:
-            waiting.append(pool.submit(function, unit))
+            waiting.append(pool.submit(_work, function, unit))
             if len(waiting) >= workers * AHEAD:
                 yield waiting.popleft().result(timeout=patience)
                 taken += 1
@@ -84,10 +89,24 @@ def _over_processes(
     except BrokenProcessPool as error:
         raise _lost(taken, "a worker process was killed (often by the system, for want of memory)") from error
     except FutureTimeout as error:
-        _kill(pool)
+        _end_pool(pool, grace=0.0)
         raise _lost(taken, f"no worker answered within {patience:g} s") from error
+    except BaseException:
+        _end_pool(pool)
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(function: Callable[[Unit], Result], unit: Unit) -> Result:
+    """In a worker. It may have got another unit already when one is stopped."""
+    if _told_to_end.is_set():
+        raise Stopped("told to end before it began")
+    try:
+        return function(unit)
+    except Stopped:
+        _told_to_end.set()
+        raise
 
 
 def _settle_in() -> None:
@@ -105,9 +124,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _kill(pool: ProcessPoolExecutor) -> None:
-    for process in list((getattr(pool, "_processes", None) or {}).values()):
-        process.kill()
+def _end_pool(pool: ProcessPoolExecutor, grace: float = GRACE) -> None:
+    """Tells the workers to end, and waits until they have: a process that has some left does not end either."""
+    processes = list((getattr(pool, "_processes", None) or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    until = time.monotonic() + grace
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(max(until - time.monotonic(), 0.0))
+    finally:  # at once if Ctrl-C comes again
+        for process in processes:
+            process.kill()
 
 
 def _lost(unit: int, why: str) -> Stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -14,7 +15,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stopper:
     """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once.
 
-    Not under torchrun: it hands its signal on to ranks that may have heard it already, and kills them after a while.
+    Not under torchrun, nor in a worker of ours: who started those hands on a signal that they may have heard already,
+    and kills them after a while.
     """
 
     told: ClassVar[bool] = False  # whether a signal has come since the last of them began
@@ -41,7 +43,7 @@ class Stopper:
         self._before = {}
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and "TORCHELASTIC_RUN_ID" not in os.environ:
+        if self.asked and "TORCHELASTIC_RUN_ID" not in os.environ and multiprocessing.parent_process() is None:
             raise KeyboardInterrupt
         Stopper.told = True
         self.ask()
