@@ -142,7 +142,7 @@ def test_several_jobs_find_what_one_finds(
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of the processes: as many as here
     if not processes:  # which are slow to start
         monkeypatch.setattr(
-            sweeping, "ordered_map", lambda run, parts, **how: map(run, pickle.loads(pickle.dumps(parts)))
+            sweeping, "ordered_map", lambda run, parts, **how: (run(pickle.loads(pickle.dumps(one))) for one in parts)
         )
     tuning = replace(tuning_of("classification", model, tmp_path), epochs=0.5)
     how: dict[str, Any] = {"rates": [3e-3], "seeds": 2, "device": "cpu", "quiet": True, "lean": True}
@@ -156,6 +156,28 @@ def test_several_jobs_find_what_one_finds(
     monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
     monkeypatch.setattr(sweeping, "prepare", None)
     assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
+
+
+def test_an_interrupted_sweep_ends_its_workers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between two results, when it does not wait for them."""
+    ended = []
+
+    def beside(run: Any, parts: list[Any], **how: Any) -> Iterator[None]:
+        try:
+            yield from [None] * len(parts)
+        finally:
+            ended.append(how["workers"])
+
+    def comes(*given: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "ordered_map", beside)
+    monkeypatch.setattr(sweeping, "is_finished", comes)
+    tuning = tuning_of("classification", model, tmp_path)
+    with pytest.raises(KeyboardInterrupt) as found:  # whose frames live on
+        sweeping.sweep(tuning, tmp_path / "s", rates=[1e-3], seeds=3, jobs=2, device="cpu", quiet=True)
+    assert found.value
+    assert ended == [2]
 
 
 def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: Path) -> None:

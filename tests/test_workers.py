@@ -71,7 +71,7 @@ def test_only_a_few_units_are_under_way() -> None:
     results = ordered_map(slow_first, units(), workers=2)
     next(results)
     assert taken <= 2 * AHEAD + 1
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +48,13 @@ def compare(
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    done = ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)
-    for name in left:
-        if jobs == 1:
-            say(_place(name, recipes))
-        next(done)
-        if jobs > 1:
-            say(f"{_place(name, recipes)}: done")
+    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)) as done:
+        for name in left:
+            if jobs == 1:
+                say(_place(name, recipes))
+            next(done)
+            if jobs > 1:
+                say(f"{_place(name, recipes)}: done")
     write_report(list(folders.values()), output / PAGE)
     return list(folders.values())
 

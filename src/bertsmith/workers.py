@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -46,12 +46,12 @@ def ordered_map(
     workers: int = 1,
     engine: str = "local",
     patience: float = 600.0,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
     At most `AHEAD` units per worker are in memory at once. A worker that dies or gives no answer within `patience`
     seconds ends the map with `Stopped`, naming the unit. Whatever ends it early, Ctrl-C too, ends the workers: training
-    runs that are under way are saved first.
+    runs that are under way are saved first. Who takes one result at a time closes it for that.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: at least one is needed")
@@ -60,7 +60,7 @@ def ordered_map(
     if engine != "local":
         raise ConfigError(f"engine={engine} is not known; the engines are {' and '.join(ENGINES)}")
     if workers == 1:
-        return map(function, units)
+        return (function(unit) for unit in units)
     return _over_processes(function, units, workers=workers, patience=patience)
 
 
@@ -71,7 +71,7 @@ def default_workers() -> int:
 
 def _over_processes(
     function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     # Spawned, not forked: tokenizers and torch hold threads, and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_settle_in)
@@ -148,7 +148,7 @@ def _lost(unit: int, why: str) -> Stopped:
 
 def _over_ray(
     function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     try:
         import ray
     except ImportError as error:

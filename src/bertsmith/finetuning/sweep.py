@@ -7,7 +7,8 @@ What is finished is not done again, so a sweep that was stopped goes on where it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def parts(tuning: Tuning, output: Path, *, rates: Sequence[float], seeds: int, *
     ]
 
 
-def run_beside(wanted: Sequence[Part], *, jobs: int) -> Iterator[None]:
+def run_beside(wanted: Sequence[Part], *, jobs: int) -> Generator[None, None, None]:
     """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
     return ordered_map(Part.run, wanted, workers=jobs, patience=WHOLE_RUN)
 
@@ -86,22 +87,22 @@ def sweep(
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
     wanted = parts(tuning, output, rates=rates, seeds=seeds, **how)
-    elsewhere = run_beside(wanted, jobs=jobs) if jobs > 1 else None
     ready: Prepared | None = None  # once for all runs, if one of them is to be trained here
     runs: list[dict[str, Any]] = []
-    for number, part in enumerate(wanted, start=1):
-        if elsewhere is not None:
-            next(elsewhere)
-        if not quiet:
-            done = "" if elsewhere is None else ": done"
-            print(f"{number} of {len(wanted)}: {part}{done}", file=sys.stderr, flush=True)
-        if not is_finished(part.folder, part.tuning):
-            ready = ready or _prepared(tuning, task)
-            part.run(ready, quiet=quiet)
-        scores = best_scores(read_run(part.folder), task.main)
-        runs.append({"rate": part.tuning.rate, "seed": part.tuning.seed, "run": str(part.folder), "scores": scores})
-        if lean:
-            _shed(runs, task.main)
+    with closing(run_beside(wanted if jobs > 1 else [], jobs=jobs)) as elsewhere:
+        for number, part in enumerate(wanted, start=1):
+            if jobs > 1:
+                next(elsewhere)
+            if not quiet:
+                done = ": done" if jobs > 1 else ""
+                print(f"{number} of {len(wanted)}: {part}{done}", file=sys.stderr, flush=True)
+            if not is_finished(part.folder, part.tuning):
+                ready = ready or _prepared(tuning, task)
+                part.run(ready, quiet=quiet)
+            scores = best_scores(read_run(part.folder), task.main)
+            runs.append({"rate": part.tuning.rate, "seed": part.tuning.seed, "run": str(part.folder), "scores": scores})
+            if lean:
+                _shed(runs, task.main)
     return _told(tuning, task.main, runs, output)
 
 

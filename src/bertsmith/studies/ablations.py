@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -134,21 +135,21 @@ def ablate(
     planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
     how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
     work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
-    done = run_beside([part for runs in work for part in runs], jobs=jobs)
     rows: dict[str, dict[str, Any]] = {}
-    for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
-        name, left_out = cell.task.name, f": left out, {cell.left_out}" if cell.left_out else ""
-        if jobs == 1:
-            say(f"{one.name} on {name}{left_out}")
-        for _ in runs:
-            next(done)
-        found = cell.run(table.measures, **how, quiet=quiet or jobs > 1)
-        if jobs > 1:
-            say(f"{one.name} on {name}{left_out or ': done'}")
-        row = rows.setdefault(
-            one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
-        )
-        row["cells"][cell.trial] = found | {"published": table.scores.get(one.name, {}).get(name)}
+    with closing(run_beside([part for runs in work for part in runs], jobs=jobs)) as done:
+        for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
+            name, left_out = cell.task.name, f": left out, {cell.left_out}" if cell.left_out else ""
+            if jobs == 1:
+                say(f"{one.name} on {name}{left_out}")
+            for _ in runs:
+                next(done)
+            found = cell.run(table.measures, **how, quiet=quiet or jobs > 1)
+            if jobs > 1:
+                say(f"{one.name} on {name}{left_out or ': done'}")
+            row = rows.setdefault(
+                one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
+            )
+            row["cells"][cell.trial] = found | {"published": table.scores.get(one.name, {}).get(name)}
     asked = {cell.trial: cell for cell in planned}
     return _written([_without_model(asked, table.measures), *rows.values()], table.source, output)
 
