@@ -129,7 +129,7 @@ def finetune(
         str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev is kept.", show_default=False)
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Of those runs, so many at a time: a large GPU has room for several.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="So many of them at a time: a large GPU has room for several.")] = 1,
     resume: Resume = "auto",
     track: Track = None,
     device: Device = "auto",
