@@ -161,13 +161,17 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     given = command_line._parser().parse_args(words)
     made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
     parts = whole.parts(made)
-    assert [part[0] for part in parts] == ["text", *["pretrain"] * 3, "baseline", "tasks", "tasks", "table"]
-    for part in parts:
-        read = command_line._parser().parse_args(part)  # every part is a command
-        assert getattr(read, "minutes", 3) == 3
-    assert "quick+fresh" in parts[5]
-    assert parts[6][1] == "baseline"
-    assert "--own-code" in parts[6]
+    assert [part[0] for part in parts] == ["text", *["pretrain"] * 4, "baseline", "tasks", "tasks", "table"]
+    read = [command_line._parser().parse_args(part) for part in parts]  # every part is a command
+    learning = {one.name: one.minutes for one in read if hasattr(one, "minutes")}
+    assert list(learning)[:2] == ["quick", "quick-pairs"]  # a stage comes after the one that it begins with
+    assert learning.pop("quick") + learning.pop("quick-pairs") == pytest.approx(3)
+    assert set(learning.values()) == {3}
+    assert {one.every for one in read if hasattr(one, "every")} == {9}  # seconds, also in a last stage
+    assert "quick-pairs+fresh" in parts[6]
+    assert parts[7][1] == "baseline"
+    assert "--own-code" in parts[7]
+    assert read[8].only == [*read[6].names, "baseline"]
     for status, error in ((75, Stopped), (70, BertsmithError)):
         called: list[str] = []
 
@@ -177,7 +181,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
 
         with pytest.raises(error, match="the same command goes on from there"):
             whole.run_whole(made, call)
-        assert called == ["text", *["pretrain"] * 3, "baseline"]
+        assert called == ["text", *["pretrain"] * 4, "baseline"]
 
 
 def test_books_become_documents(tmp_path: Path) -> None:
@@ -206,6 +210,19 @@ def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contes
     assert call(*words) == 0
     assert result_of(base, "longer") == again
     assert call(*ours(base, "lost", "--recipe", "bert/medium", "--after", "nobody")) != 0
+
+
+def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) -> None:
+    assert call(*ours(base, "quick-pairs")) == 0
+    first, found = result_of(base, "quick"), result_of(base, "quick-pairs")
+    assert found["after"] == "quick"
+    assert found["settings"]["start"].endswith("quick/last")
+    assert found["settings"]["packing"]["kind"] == "pairs"
+    assert found["minutes"] == pytest.approx(2 * first["minutes"])
+    assert "next_sentence" not in first["final"]
+    assert 0 <= found["final"]["next_sentence"] <= 1
+    assert call(*ours(base, "pairs", "--recipe", "bert/quick_pairs")) == 0  # any other name begins anew
+    assert "after" not in result_of(base, "pairs")
 
 
 def test_everybody_is_judged_alike(contest: Path) -> None:

@@ -84,7 +84,10 @@ def _add_pretrain(verbs: Any) -> None:
     one.add_argument("--recipe", default="", help="instead of the table's")
     one.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE")
     one.add_argument(
-        "--after", default="", metavar="NAME", help="goes on from this contestant's model, minutes and all"
+        "--after",
+        default="",
+        metavar="NAME",
+        help="goes on from this contestant's model, minutes and all; else the table's",
     )
     _add_run(one)
     one.add_argument("--quiet", action="store_true")
@@ -190,11 +193,12 @@ def _text(options: argparse.Namespace) -> None:
 
 def _pretrain(options: argparse.Namespace) -> None:
     from bench.ten_minutes.clock import Turn, stop_after
-    from bench.ten_minutes.contestants import recipe_of
+    from bench.ten_minutes.contestants import before, recipe_of
     from bench.ten_minutes.pretraining import pretrain
     from bench.ten_minutes.results import MODEL
 
-    start = [f"start={options.output / options.after / MODEL}"] if options.after else []
+    after = before(options.name, recipe=options.recipe, after=options.after)
+    start = [f"start={options.output / after / MODEL}"] if after else []
     changes = [*options.set, *start]
     recipe = recipe_of(options.name, recipe=options.recipe, changes=changes, minutes=options.minutes, seed=options.seed)
     with stop_after(options.stop_after):
@@ -207,7 +211,7 @@ def _pretrain(options: argparse.Namespace) -> None:
             device=options.device,
             quiet=options.quiet,
             turn=Turn(options.turn),
-            after=options.after,
+            after=after,
         )
     _show(_short(found))
 

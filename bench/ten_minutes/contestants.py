@@ -14,19 +14,23 @@ NEVER = 10**9  # steps
 
 @dataclass(frozen=True)
 class Contestant:
-    """A recipe and settings in place of its own."""
+    """A recipe and settings in place of its own; a later stage says after whom it comes."""
 
     recipe: str
     changes: tuple[str, ...] = ()
+    after: str = ""
+    share: float = 1.0  # of the minutes, in a contest of all
 
 
 TABLE = {
     # the paper's recipe with its shares of warm-up and decay on the clock instead of a million steps; rows of 128
     "paper-base": Contestant("bert/base"),
     "paper-medium": Contestant("bert/medium"),
-    "quick": Contestant("bert/quick"),
+    "quick": Contestant("bert/quick", share=0.9),
+    "quick-pairs": Contestant("bert/quick_pairs", after="quick", share=0.1),
 }
-OURS = ("quick", "paper-base", "paper-medium")  # who take part where nobody says who; the first one is tried fresh too
+# Who take part where nobody says who; the first one is tried fresh too.
+OURS = ("quick-pairs", "paper-base", "paper-medium")
 # How everybody is fine-tuned: [TASK:]SETTING=VALUE, where it is not as in BERT's paper.
 TUNING = {
     "english": (
@@ -41,6 +45,17 @@ TUNING = {
         *("korean/korsts:epochs=5", "korean/korsts:rate=2e-4"),
     ),
 }
+
+
+def stages(name: str) -> list[str]:
+    """Who is trained for a contestant of the table, in order: those before it, and itself."""
+    before = TABLE[name].after
+    return [*(stages(before) if before else ()), name]
+
+
+def before(name: str, *, recipe: str, after: str) -> str:
+    """Whom a contestant begins with: whoever is named, or who the table says unless a `recipe` is given."""
+    return after or ("" if recipe or name not in TABLE else TABLE[name].after)
 
 
 def recipe_of(name: str, *, recipe: str, changes: Sequence[str], minutes: float, seed: int) -> Recipe:

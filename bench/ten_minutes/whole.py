@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ten_minutes.contestants import OURS, TUNING
+from bench.ten_minutes.contestants import OURS, TABLE, TUNING, stages
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.studies.ablations import FRESH
@@ -43,18 +43,21 @@ class Whole:
 def parts(whole: Whole) -> list[Words]:
     """The words of each part, in order."""
     text, contest = whole.output / TEXT, whole.output / CONTEST
-    run = ["--data", text / SHARDS, "-o", contest, "--minutes", whole.minutes, "--device", whole.device]
+    run = ["--data", text / SHARDS, "-o", contest, "--every", 3 * whole.minutes, "--device", whole.device]
+    trained = dict.fromkeys(stage for name in OURS for stage in stages(name))
+    ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}"] for name in trained}
+    everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     tuned = [
         *("-t", whole.tasks, "--data", whole.data, "-o", contest, "--seeds", whole.seeds, "--jobs", whole.jobs),
         *("--device", whole.device, *(word for change in TUNING[whole.tasks] for word in ("--set", change))),
     ]
     found: list[list[object]] = [
         [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocabulary_size, *["--cased"] * whole.cased],
-        *(["pretrain", name, *run] for name in OURS),
-        [BASELINE, BASELINE, *run],
-        ["tasks", *OURS, f"{OURS[0]}{FRESH}", *tuned],
+        *(["pretrain", name, *run, *minutes] for name, minutes in ours.items()),
+        [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
+        ["tasks", *everybody, *tuned],
         ["tasks", BASELINE, *tuned, "--own-code"],
-        ["table", contest, "-o", whole.output],
+        ["table", contest, "-o", whole.output, "--only", *everybody, BASELINE],
     ]
     return [[str(word) for word in words] for words in found]
 

@@ -165,6 +165,42 @@ def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypat
         )
 
 
+def test_several_at_a_time_are_those_one_after_the_other(model: Path, tmp_path: Path) -> None:
+    """In processes of their own."""
+    asked = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=4")
+    alone = json.loads(call(*asked).stdout)
+    beside = [tmp_path / "beside" if word == tmp_path / "s" else word for word in asked]
+    done = call(*[word for word in beside if word != "--json"], "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4: top, seed 1: done" in done.stderr
+    found = json.loads(call(*beside).stdout)
+    assert found["rows"] == alone["rows"]
+    for path in (tmp_path / "s").glob("*/seed-*"):
+        assert losses(tmp_path / "beside" / path.parent.name / path.name) == losses(path)
+    kept, _, _ = open_model(found["model"])
+    theirs, _, _ = open_model(alone["model"])
+    assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in kept.state_dict().items())
+
+
+def test_scores_that_were_not_written_down_are_found_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
+    how: dict[str, Any] = {"layers": ["top"], "seeds": 1, "device": "cpu", "quiet": True}
+
+    def killed(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study._Study, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            features(tuning, tmp_path / "s", **how)
+    steps = losses(tmp_path / "s" / "top" / "seed-0")
+    found = features(tuning, tmp_path / "s", **how)
+    assert losses(tmp_path / "s" / "top" / "seed-0") == steps
+    assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
+
+
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tag_files(tmp_path)
     with pytest.raises(ConfigError, match="name the layers with --layers"):

@@ -40,6 +40,7 @@ def features(
         ),
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Taggers for each choice of layers.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Taggers at a time: a large GPU has room for several.")] = 1,
     precision: Annotated[str, typer.Option(help="Of features on disk: float32, or float16 for half the room.")] = (
         "float32"
     ),
@@ -59,6 +60,7 @@ def features(
         output,
         layers=[name for name in layers.split(",") if name],
         seeds=seeds,
+        jobs=jobs,
         precision=precision,  # type: ignore[arg-type]
         device=device,
         quiet=quiet or as_json,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +33,7 @@ from bertsmith.tasks.task import Example, Task
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Row
 from bertsmith.weights.model_folder import open_model
+from bertsmith.workers import WHOLE_RUN, ordered_map
 
 ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
@@ -51,26 +54,23 @@ def features(
     *,
     layers: Sequence[str] = (),
     seeds: int = 5,
+    jobs: int = 1,
     precision: Precision = "float32",
     device: str = "auto",
     quiet: bool = False,
 ) -> dict[str, Any]:
     """A table of scores by layers, over the seeds; all that the encoder has where none are named.
 
-    What is finished is not done again. The best tagger on dev is kept in `best/`, with the encoder.
+    `jobs`: taggers at a time. What is finished is not done again. The best tagger on dev is kept in `best/`, with the
+    encoder.
     """
     output = Path(output)
     study = _Study.prepare(tuning, output, layers, precision=precision, device=device, quiet=quiet)
-    rows: list[dict[str, Any]] = []
-    best, total = _best_before(output, study.task.main), len(study.layers) * seeds
-    for name in study.layers:
-        runs: list[dict[str, Any]] = []
-        for seed in range(tuning.seed, tuning.seed + seeds):
-            if not quiet:
-                print(f"{len(rows) * seeds + len(runs) + 1} of {total}: {name}, seed {seed}", file=sys.stderr)
-            runs.append(study.run(name, seed, best=best))
-            best = max(best, runs[-1]["dev"][study.task.main])
-        rows.append(study.told(name, runs))
+    study.quiet = quiet or jobs > 1
+    wanted = [Tagger(name, seed) for name, seed in product(study.layers, range(tuning.seed, tuning.seed + seeds))]
+    runs = zip(wanted, _trained(study, wanted, jobs=jobs, quiet=quiet), strict=True)
+    by_layers = groupby(runs, key=lambda pair: pair[0].layers)
+    rows = [study.told(name, [found for _, found in some]) for name, some in by_layers]
     found = {
         "task": study.task.name,
         "main": study.task.main,
@@ -81,6 +81,23 @@ def features(
     }
     Disk().write_file(output / TABLE, [sealed(found)])
     return found
+
+
+def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool) -> Iterator[dict[str, Any]]:
+    """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
+    best = _best_before(study.output, study.task.main)
+    missing = [one for one in wanted if study.known(one) is None]
+    with closing(ordered_map(study.train, missing, workers=jobs, patience=WHOLE_RUN)) as elsewhere:
+        for number, one in enumerate(wanted, start=1):
+            told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
+            if not quiet and jobs == 1:
+                print(told, file=sys.stderr)
+            found = study.known(one) or study.keep(one, next(elsewhere), best=best)
+            shed(study.folder(one), BEST)
+            best = max(best, found["dev"][study.task.main])
+            if not quiet and jobs > 1:
+                print(f"{told}: done", file=sys.stderr, flush=True)
+            yield found
 
 
 def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
@@ -104,15 +121,23 @@ def layer_numbers(name: Layers, encoder: Encoder) -> range:
     return range(encoder.layers + 1)[SLICES[name]]
 
 
+@dataclass(frozen=True)
+class Tagger:
+    """One row of the study's runs."""
+
+    layers: Layers
+    seed: int
+
+
 @dataclass
 class _Study:
-    """What all runs share."""
+    """What all runs share, in a form that travels to other processes."""
 
     tuning: Tuning
     output: Path
     layers: tuple[Layers, ...]
     task: Task
-    encoder: Encoder
+    encoder: Encoder  # without its weights: what it says is in the features
     tokenizer: Tokenizer
     ready: Prepared
     test: list[Example]  # none where nobody knows their tags
@@ -144,26 +169,47 @@ class _Study:
         say = speaking(encoder, numbers, padding_id=tokenizer.padding_id, device=choose_device(device))
         rows = list(_rows(task, ready, test, tokenizer))
         kept = keep_features(output / KEPT, rows, kind, say, quiet=quiet)
-        return cls(tuning, output, chosen, task, encoder.cpu(), tokenizer, ready, test, kept, device, quiet)
+        return cls(tuning, output, chosen, task, encoder.to("meta"), tokenizer, ready, test, kept, device, quiet)
 
-    def run(self, name: Layers, seed: int, *, best: float) -> dict[str, Any]:
-        """The scores of one tagger, which is trained if it is not finished, and kept if none before was better."""
-        tuning = replace(self.tuning, seed=seed, head={**self.tuning.head, "layers": name})
-        folder = self.output / name / f"seed-{seed}"
-        wanted = {"settings": config.to_dict(tuning), "features": asdict(self.features.kind) | {"layers": name}}
-        if (known := _known(folder / SCORES, wanted)) is not None:
-            shed(folder, BEST)
-            return known
-        replay = Replay(self.features, self.encoder, layer_numbers(name, self.encoder))
-        finetune(tuning, folder, device=self.device, quiet=self.quiet, prepared=self.ready, stand_in=replay)
-        found: dict[str, Any] = {"seed": seed, "dev": best_scores(read_run(folder), self.task.main), "test": {}}
-        if self.test:
-            found["test"] = self._score_test(folder / BEST, replay)
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks do not travel: they are built again from their settings."""
+        return vars(self) | {"task": None, "ready": replace(self.ready, task=None)}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        task = build_task(state["tuning"])
+        vars(self).update(state, task=task, ready=replace(state["ready"], task=task))
+
+    def folder(self, one: Tagger) -> Path:
+        """Of its run."""
+        return self.output / one.layers / f"seed-{one.seed}"
+
+    def known(self, one: Tagger) -> dict[str, Any] | None:
+        """Its scores, if it is finished."""
+        return _known(self.folder(one) / SCORES, self._wanted(one))
+
+    def train(self, one: Tagger) -> dict[str, Any]:
+        """Its scores; the model lies in best/ of its run."""
+        folder, replay = self.folder(one), Replay(self.features, self.encoder, layer_numbers(one.layers, self.encoder))
+        how: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "prepared": self.ready}
+        finetune(self._tuning(one), folder, stand_in=replay, **how)
+        dev = best_scores(read_run(folder), self.task.main)
+        return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, replay) if self.test else {}}
+
+    def keep(self, one: Tagger, found: dict[str, Any], *, best: float) -> dict[str, Any]:
+        """Writes its scores down, and its model where none before was better."""
+        folder = self.folder(one)
         if found["dev"][self.task.main] > best:
             copy_model(folder / BEST, self.output / BEST)
-        Disk().write_file(folder / SCORES, [sealed(wanted | {"found": found})])
-        shed(folder, BEST)
+        Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
         return found
+
+    def _tuning(self, one: Tagger) -> Tuning:
+        return replace(self.tuning, seed=one.seed, head={**self.tuning.head, "layers": one.layers})
+
+    def _wanted(self, one: Tagger) -> dict[str, Any]:
+        """All that scores depend on."""
+        kind = asdict(self.features.kind) | {"layers": one.layers}
+        return {"settings": config.to_dict(self._tuning(one)), "features": kind}
 
     def _score_test(self, folder: Path, replay: Replay) -> dict[str, float]:
         model, _, _ = open_model(folder)
