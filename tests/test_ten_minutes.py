@@ -149,29 +149,32 @@ def test_minutes_are_kept_over_calls(contest: Path, name: str) -> None:
 def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (contest / "out" / "quick" / "result.json").stat().st_mtime_ns
     assert call(*ours(contest, "quick")) == 0
-    assert call(*theirs(contest, "baseline", "--rate", 1e-3)) == 78
+    assert call(*theirs(contest, "baseline", "--rate", 2e-3)) == 78
     assert "other settings" in capsys.readouterr().err
     assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
 
 
 def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     from bench.ten_minutes import command_line, whole
+    from bench.ten_minutes.tasks import GROUPS
 
     words = ["whole", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
     given = command_line._parser().parse_args(words)
     made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
     parts = whole.parts(made)
-    assert [part[0] for part in parts] == ["text", *["pretrain"] * 4, "baseline", "tasks", "tasks", "table"]
+    assert [part[0] for part in parts] == ["text", *["pretrain"] * 4, "baseline", *["tasks"] * 4, "table"]
     read = [command_line._parser().parse_args(part) for part in parts]  # every part is a command
     learning = {one.name: one.minutes for one in read if hasattr(one, "minutes")}
     assert list(learning)[:2] == ["quick", "quick-pairs"]  # a stage comes after the one that it begins with
     assert learning.pop("quick") + learning.pop("quick-pairs") == pytest.approx(3)
     assert set(learning.values()) == {3}
     assert {one.every for one in read if hasattr(one, "every")} == {9}  # seconds, also in a last stage
-    assert "quick-pairs+fresh" in parts[6]
-    assert parts[7][1] == "baseline"
-    assert "--own-code" in parts[7]
-    assert read[8].only == [*read[6].names, "baseline"]
+    tuned = read[6:10]
+    assert [one.names for one in tuned] == [[*whole.OURS, "quick-pairs+fresh"]] * 2 + [["baseline"]] * 2
+    assert [one.own_code for one in tuned] == [False, False, True, True]
+    assert [sorted(one.task + other.task) for one, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
+    assert [one.rates for one in tuned] == ["", "1e-4,2e-4"] * 2
+    assert read[10].only == [*tuned[0].names, "baseline"]
     for status, error in ((75, Stopped), (70, BertsmithError)):
         called: list[str] = []
 

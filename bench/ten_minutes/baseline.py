@@ -46,8 +46,8 @@ class Settings:
 
     size: str = "medium"  # a published size, or LAYERSxWIDTH
     minutes: float = 10.0
-    rate: float = 5e-4
-    rows: int = 512
+    rate: float = 1e-3
+    rows: int = 256
     length: int = 128
     warmup: float = 0.06  # share of the minutes
     dropout: float = 0.1

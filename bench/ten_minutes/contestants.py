@@ -35,16 +35,19 @@ OURS = ("quick-pairs", "paper-base", "paper-medium")
 TUNING = {
     "english": (
         *("glue/sst-2:rows=64", "glue/sst-2:epochs=2", "glue/sst-2:rate=1e-4"),
-        *(f"glue/{name}:{change}" for name in ("cola", "mrpc", "sts-b", "rte") for change in ("epochs=5", "rate=1e-4")),
+        *(f"glue/{name}:epochs=5" for name in ("cola", "mrpc", "sts-b", "rte")),
         *("conll/conll2003:epochs=5", "conll/conll2003:rate=2e-4"),
         *("squad/1.1:rows=64", "squad/1.1:epochs=2", "squad/1.1:rate=2e-4"),
         *("codah:rows=16", "codah:epochs=5", "codah:rate=1e-4"),
     ),
     "korean": (
         *("korean/nsmc:rows=64", "korean/nsmc:epochs=2", "korean/nsmc:rate=3e-4"),
-        *("korean/korsts:epochs=5", "korean/korsts:rate=2e-4"),
+        "korean/korsts:epochs=5",
     ),
 }
+# Small tasks, of which everybody's best of these rates counts: of five these were the best for `quick` without pairs.
+SMALL = ("glue/cola", "glue/mrpc", "glue/sts-b", "glue/rte", "korean/korsts")
+RATES = "1e-4,2e-4"
 
 
 def stages(name: str) -> list[str]:

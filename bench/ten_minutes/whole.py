@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ten_minutes.contestants import OURS, TABLE, TUNING, stages
+from bench.ten_minutes.contestants import OURS, RATES, SMALL, TABLE, TUNING, stages
+from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.studies.ablations import FRESH
@@ -47,19 +48,26 @@ def parts(whole: Whole) -> list[Words]:
     trained = dict.fromkeys(stage for name in OURS for stage in stages(name))
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}"] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
-    tuned = [
-        *("-t", whole.tasks, "--data", whole.data, "-o", contest, "--seeds", whole.seeds, "--jobs", whole.jobs),
-        *("--device", whole.device, *(word for change in TUNING[whole.tasks] for word in ("--set", change))),
-    ]
     found: list[list[object]] = [
         [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocabulary_size, *["--cased"] * whole.cased],
         *(["pretrain", name, *run, *minutes] for name, minutes in ours.items()),
         [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
-        ["tasks", *everybody, *tuned],
-        ["tasks", BASELINE, *tuned, "--own-code"],
+        *(["tasks", *everybody, *tuned] for tuned in _tuned(whole)),
+        *(["tasks", BASELINE, *tuned, "--own-code"] for tuned in _tuned(whole)),
         ["table", contest, "-o", whole.output, "--only", *everybody, BASELINE],
     ]
     return [[str(word) for word in words] for words in found]
+
+
+def _tuned(whole: Whole) -> list[list[object]]:
+    """The large tasks at rates that are given, the small ones at the best of some."""
+    of_all: list[object] = [
+        *("--data", whole.data, "-o", whole.output / CONTEST, "--seeds", whole.seeds, "--jobs", whole.jobs),
+        *("--device", whole.device, *(word for change in TUNING[whole.tasks] for word in ("--set", change))),
+    ]
+    tasks = {small: [task for task in GROUPS[whole.tasks] if (task in SMALL) is small] for small in (False, True)}
+    words = {small: [word for task in some for word in ("-t", task)] for small, some in tasks.items()}
+    return [[*words[False], *of_all], [*words[True], *of_all, "--rates", RATES]]
 
 
 def in_a_process(words: Sequence[str]) -> int:
