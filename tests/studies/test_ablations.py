@@ -21,7 +21,7 @@ from bertsmith.finetuning.sweep import numbers
 from bertsmith.finetuning.work import open_with_head
 from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
-from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, table_for
+from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for, table_for
 
 SMALL = [f"conll:head.{setting}" for setting in ("between_width=8", "between_layers=1")]
 QUICK = ["epochs=6", "rows=16", "length=32", "evaluations=0", *SMALL]
@@ -72,6 +72,8 @@ def test_one_table_and_nothing_is_done_twice(
     assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["says"]) == (0.625, "always 0")
     assert nothing["conll/conll2003"]["score"]["mean"] == 0
     assert (base["glue/mrpc"]["measure"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
+    assert (base["conll/conll2003"]["published"], ltr["conll/conll2003"]["published"]) == (95.4, None)
+    assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
     assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
     assert ltr["glue/mrpc"]["head"] == {"readout": "last"}
@@ -207,6 +209,23 @@ def test_words_for_tasks() -> None:
         numbers("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
         trials(["squad/1.1"], ["glue=g"], [])
+
+
+def test_one_study_may_be_of_several_tables_of_the_paper() -> None:
+    mrpc, sst2, conll = "glue/mrpc", "glue/sst-2", published.CONLL
+    both = scores_for(["base", "no_nsp", "mask_0_0_100", "mine"], [mrpc, conll])
+    assert both.scores == {
+        "base": {mrpc: 86.7, conll: 95.4},
+        "no_nsp": {mrpc: 86.5},
+        "mask_0_0_100": {conll: 94.9},
+    }
+    assert both.source == "P-BERT Table 5, P-BERT Table 8"
+    one = scores_for(["base", "size_6_768_3", "size_3_768_12", "ltr"], [sst2])
+    assert one.scores["base"][sst2] == 92.9  # Table 5 has 92.7, and fewer of these rows
+    assert one.scores["ltr"][sst2] == 92.1
+    assert one.source == "P-BERT Table 6, P-BERT Table 5"
+    assert scores_for(["mine"], [mrpc]).scores == {}
+    assert both.measures[mrpc] == "accuracy"
 
 
 def test_the_papers_rows_are_our_recipes() -> None:

@@ -21,7 +21,7 @@ from bertsmith.finetuning.tuning import Tuning, make_tuning
 from bertsmith.finetuning.work import OBJECTIVES, build_task
 from bertsmith.runs.report import write_report
 from bertsmith.scores.intervals import over_seeds
-from bertsmith.studies.published import table_for
+from bertsmith.studies.published import scores_for
 from bertsmith.tasks.task import Task
 from bertsmith.weights.foreign_files import read_json
 from bertsmith.weights.huggingface import CONFIG
@@ -130,9 +130,10 @@ def ablate(
     `jobs` runs at a time, each in a process of its own, which then tell nothing of their progress. `say` is told,
     in words, what is about to be done, or with several jobs what was.
     """
-    output, table = Path(output), table_for([one.name for one in those])
+    output = Path(output)
     Disk().make_folder(output)
     planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
+    table = scores_for([one.name for one in those], {cell.task.name for cell in planned})
     how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
     work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
     rows: dict[str, dict[str, Any]] = {}
