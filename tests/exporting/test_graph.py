@@ -40,6 +40,7 @@ HEADS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     "mean of all layers": ([classify.Config(readout="concat_pool", layers="mix")], ("logits",)),
     "last": ([regress.Config(readout="last", layers="second_to_last")], ("logits",)),
     "tag by BiLSTM": ([tag.Config(labels=CLASSES, layers="mix", between="bilstm", between_width=6)], ("logits",)),
+    "class by BiLSTM": ([classify.Config(readout="last", between="bilstm", between_width=6)], ("logits",)),
     "span by BiLSTM": ([span.Config(between="bilstm", between_width=6)], ("start_logits", "end_logits")),
 }
 

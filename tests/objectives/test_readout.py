@@ -12,7 +12,7 @@ from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.model import Model
-from bertsmith.objectives import classify, tag
+from bertsmith.objectives import choose, classify, regress, tag
 from bertsmith.objectives.readout import READOUTS, SLICES
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
@@ -62,6 +62,31 @@ def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
             assert apart(model.answer(alone(number), "classify")[0], expected) < 1e-5
 
 
+@pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
+@pytest.mark.parametrize("readout", TEXTS)
+def test_behind_a_bilstm(readout: Any, settings: Any) -> None:
+    """What it says of each text alone is read as what the encoder says is."""
+    model = asking(
+        settings.Config(readout=readout, layers="all_sum", between="bilstm", between_width=7, between_layers=1)
+    )
+    (head,) = model.objectives.values()
+    ahead, back = head.readout.between.ahead[0], head.readout.between.back[0]
+    with torch.no_grad():
+        said = model.answer(packed(), head.name)
+        for number in range(len(LENGTHS)):
+            x = LAYERS["all_sum"](layers_of(model, number), head.readout.layers)[None]
+            both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
+            assert apart(said[number], head.head(TEXTS[readout](both))) < 1e-5
+
+
+def test_the_pooler_is_not_behind_a_bilstm() -> None:
+    for module in (classify, regress, choose):
+        with pytest.raises(ConfigError, match="behind between=bilstm, raw_first, last or mean"):
+            module.Config(between="bilstm")
+        with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
+            module.Config(between="gru", readout="last")
+
+
 @pytest.mark.parametrize("layers", LAYERS)
 def test_vectors_of_places(layers: Any) -> None:
     model = asking(tag.Config(layers=layers))
@@ -91,6 +116,7 @@ def test_first_is_the_encoders_pooler() -> None:
         (classify.Config(readout="raw_first"), 10, False),
         (classify.Config(readout="last"), 10, False),
         (classify.Config(readout="mean"), 240, False),
+        (classify.Config(readout="last", between="bilstm", between_width=4), 240, False),
         (classify.Config(readout="mean", layers="mix"), 240, True),
         (tag.Config(layers="second_to_last"), 240, True),
     ],

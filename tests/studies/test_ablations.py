@@ -23,7 +23,7 @@ from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for, table_for
 
-SMALL = [f"conll:head.{setting}" for setting in ("between_width=8", "between_layers=1")]
+SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
 QUICK = ["epochs=6", "rows=16", "length=32", "evaluations=0", *SMALL]
 
 
@@ -76,15 +76,17 @@ def test_one_table_and_nothing_is_done_twice(
     assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
     assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
-    assert ltr["glue/mrpc"]["head"] == {"readout": "last"}
+    asked_of_all = {"between_width": 8, "between_layers": 1}
+    assert ltr["glue/mrpc"]["head"] == asked_of_all | {"readout": "last"}
     assert ltr["glue/mrpc"]["score"]["mean"] > 0.8  # the answer stands at the end: the first token could not know it
-    assert base["glue/mrpc"]["head"] == {}
-    assert bilstm["glue/mrpc"]["left_out"] == "classify takes no BiLSTM"
+    assert base["glue/mrpc"]["head"] == asked_of_all
+    assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"between": "bilstm"}
+    assert bilstm["glue/mrpc"]["score"]["mean"] > 0.8
     assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"between": "bilstm"}
     assert bilstm["conll/conll2003"]["score"]["runs"] == 2
     assert "base" in Path(found["page"]).read_text(encoding="utf-8")
     kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/rate-*/best")]
-    assert len(kept) == 5  # the best run of each cell
+    assert len(kept) == 6  # the best run of each cell
     assert not list((tmp_path / "s").glob("*/*/rate-*/checkpoints"))
     monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
     assert json.loads(call(*asked, "--json").stdout) == found
@@ -159,6 +161,8 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.readout=mean",)), tmp_path)
     assert named.tuning.head == {"readout": "mean"}
     assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
+    behind = Candidate("base+bilstm", bidirectional.folder)
+    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"between": "bilstm", "readout": "raw_first"}
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 

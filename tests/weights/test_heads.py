@@ -45,6 +45,9 @@ OWN = {
     "raw": choose.Config(readout="raw_first", layers="second_to_last"),
     "recurrent": tag.Config(between="bilstm", between_width=9, between_layers=2, layers="all_sum"),
     "recurrent span": span.Config(between="bilstm", between_width=9, between_layers=1),
+    "recurrent class": classify.Config(labels=COLOURS, between="bilstm", between_width=9, readout="mean"),
+    "recurrent number": regress.Config(between="bilstm", between_width=9, between_layers=1, readout="last"),
+    "recurrent choice": choose.Config(between="bilstm", between_width=9, readout="concat_pool", layers="mix"),
     "wide": tag.Config(layers="last_four_concat"),
 }
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
+from bertsmith.objectives.between import Between, build_between, read_between
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
 
@@ -30,13 +31,15 @@ SUMS = ("last_four_sum", "all_sum", "mix")
 READOUTS = ("first", "raw_first", "last", "mean", "concat_pool")
 
 
-def check(readout: Readout, layers: Layers) -> None:
+def check(readout: Readout, layers: Layers, between: Between = "none") -> None:
     """Raises a ConfigError where there is no such reading."""
     for what, asked, known in (("readout", readout, READOUTS), ("layers", layers, tuple(SLICES))):
         if asked not in known:
             raise ConfigError(f"{what}={asked} must be one of {', '.join(known)}")
     if readout == "first" and layers != "top":
         raise ConfigError(f"readout=first is the encoder's pooler, over the top layer: with layers={layers}, raw_first")
+    if readout == "first" and between != "none":
+        raise ConfigError(f"readout=first is the encoder's pooler: behind between={between}, raw_first, last or mean")
 
 
 class LayerMix(nn.Module):
@@ -78,18 +81,31 @@ class TextReadout(nn.Module):
     """One vector for each text.
 
     first: the encoder's pooler over the first token. raw_first, last: the vector of that token as it is. mean: of all
-    its tokens. concat_pool: last, largest and mean side by side (P-ULMFiT §3.3).
+    its tokens. concat_pool: last, largest and mean side by side (P-ULMFiT §3.3). Where a network stands `between`, all
+    but the first of these read what it says.
     """
 
-    def __init__(self, readout: Readout, layers: Layers, *, width: int, count: int) -> None:
+    def __init__(
+        self,
+        readout: Readout,
+        layers: Layers,
+        *,
+        width: int,
+        count: int,
+        between: Between = "none",
+        between_layers: int = 2,
+        between_width: int = 768,
+    ) -> None:
         super().__init__()
-        check(readout, layers)
+        check(readout, layers, between)
         self.readout = readout
         self.layers = LayerMix(layers, width=width, count=count)
-        self.width = self.layers.width * (3 if readout == "concat_pool" else 1)
+        self.between = build_between(between, self.layers.width, layers=between_layers, hidden=between_width)
+        width = self.layers.width if self.between is None else self.between.width
+        self.width = width * (3 if readout == "concat_pool" else 1)
         self.pools = readout == "first"
         self.deep = self.layers.deep
-        self.whole = self.deep or readout in ("mean", "concat_pool")
+        self.whole = self.deep or self.between is not None or readout in ("mean", "concat_pool")
 
     def places(self, batch: Batch) -> Tensor:
         """The flat place of the token that is read of each text [N]."""
@@ -103,6 +119,8 @@ class TextReadout(nn.Module):
         if not self.whole:
             return encoding.at(name)
         x_TW = self.layers(encoding)
+        if self.between is not None:
+            x_TW = read_between(self.between, x_TW, batch)
         if self.readout in ("raw_first", "last"):
             found_NW: Tensor = x_TW[self.places(batch)]
             return found_NW

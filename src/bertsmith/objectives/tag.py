@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, build_between, check_between
+from bertsmith.objectives.between import Between, build_between, check_between, read_between
 from bertsmith.objectives.label_names import check_names, numbered
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.readout import LayerMix, Layers, check
 from bertsmith.objectives.text_head import check_dropout
-from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding, Vocabulary
 
 
@@ -72,9 +71,7 @@ class Tag(Objective):
         """The logits of the classes at each place that is read [R, K]."""
         x_TW = self.layers(encoding)
         if self.between is not None:
-            texts = Texts.of(batch)
-            between_NMW = self.between(x_TW[texts.places], texts.lengths())
-            x_TW = texts.flat(between_NMW, x_TW.shape[0])
+            x_TW = read_between(self.between, x_TW, batch)
         x_RW = x_TW[encoding.reads[self.name]]
         logits_RK: Tensor = self.head(self.dropout(x_RW))
         return logits_RK

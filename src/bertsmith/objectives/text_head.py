@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.style import Style
+from bertsmith.objectives.between import Between
 from bertsmith.objectives.objective import Objective
-from bertsmith.objectives.readout import TextReadout
+from bertsmith.objectives.readout import Layers, Readout, TextReadout
 from bertsmith.types import Batch, Encoding
 
 
@@ -30,6 +33,34 @@ class TextHead(Objective):
         """What the head says of each text [N, outputs]."""
         logits: Tensor = self.head(self.dropout(self.readout(encoding, batch, self.name)))
         return logits
+
+
+class TextSettings(Protocol):
+    """What is read of a text, by settings that all these objectives have."""
+
+    @property
+    def readout(self) -> Readout: ...
+    @property
+    def layers(self) -> Layers: ...
+    @property
+    def between(self) -> Between: ...
+    @property
+    def between_layers(self) -> int: ...
+    @property
+    def between_width(self) -> int: ...
+
+
+def readout_of(settings: TextSettings, *, width: int, count: int) -> TextReadout:
+    """How such settings read an encoder of `count` layers."""
+    return TextReadout(
+        settings.readout,
+        settings.layers,
+        width=width,
+        count=count,
+        between=settings.between,
+        between_layers=settings.between_layers,
+        between_width=settings.between_width,
+    )
 
 
 def check_dropout(dropout: float) -> None:

@@ -139,14 +139,14 @@ def ablate(
     rows: dict[str, dict[str, Any]] = {}
     with closing(run_beside([part for runs in work for part in runs], jobs=jobs)) as done:
         for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
-            name, left_out = cell.task.name, f": left out, {cell.left_out}" if cell.left_out else ""
+            name = cell.task.name
             if jobs == 1:
-                say(f"{one.name} on {name}{left_out}")
+                say(f"{one.name} on {name}")
             for _ in runs:
                 next(done)
             found = cell.run(table.measures, **how, quiet=quiet or jobs > 1)
             if jobs > 1:
-                say(f"{one.name} on {name}{left_out or ': done'}")
+                say(f"{one.name} on {name}: done")
             row = rows.setdefault(
                 one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
             )
@@ -183,7 +183,6 @@ class Cell:
     task: Task
     tuning: Tuning
     folder: Path  # of its runs
-    left_out: str  # why it cannot be tried, if it cannot
 
     @classmethod
     def planned(cls, one: Candidate, trial: Trial, output: Path) -> Self:
@@ -197,14 +196,15 @@ class Cell:
             head.setdefault("readout", "last")
         if one.bilstm:
             head["between"] = "bilstm"
-        left_out = f"{task.objective} takes no BiLSTM" if one.bilstm and "between" not in known else ""
+            if "readout" in known:  # the pooler knows nothing of a BiLSTM
+                head.setdefault("readout", "raw_first")
         folder = output / one.name / trial.task.replace("/", "-")
         tuning = replace(tuning, head=head, fresh=tuning.fresh or one.fresh)
-        return cls(trial.task, task, tuning, folder, left_out)
+        return cls(trial.task, task, tuning, folder)
 
     def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[Part]:
         """The runs that `run` would have to train, for those who do them at the same time."""
-        if self.left_out or _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
+        if _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
             return []
         how: dict[str, Any] = {"rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
         return parts(self.tuning, self.folder, **how)
@@ -219,8 +219,6 @@ class Cell:
         self, measures: Mapping[str, str], *, rates: Sequence[float], seeds: int, device: str, quiet: bool
     ) -> dict[str, Any]:
         """The scores of the best rate over the seeds, by the task's measure in the paper or its own."""
-        if self.left_out:
-            return {"score": None, "kept": None, "left_out": self.left_out}
         chosen, wanted = self._rates(rates), self._wanted(rates, seeds)
         found = _known(self.folder / CELL, wanted)
         if found is None:
