@@ -227,7 +227,7 @@ def test_one_study_may_be_of_several_tables_of_the_paper() -> None:
     one = scores_for(["base", "size_6_768_3", "size_3_768_12", "ltr"], [sst2])
     assert one.scores["base"][sst2] == 92.9  # Table 5 has 92.7, and fewer of these rows
     assert one.scores["ltr"][sst2] == 92.1
-    assert one.source == "P-BERT Table 6, P-BERT Table 5"
+    assert one.source == "P-BERT Table 5, P-BERT Table 6"
     assert scores_for(["mine"], [mrpc]).scores == {}
     assert both.measures[mrpc] == "accuracy"
 

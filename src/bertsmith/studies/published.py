@@ -109,7 +109,7 @@ def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:
         sources += [table.source] if new else []
         for (name, task), score in new.items():
             scores.setdefault(name, {})[task] = score
-    return Published(", ".join(sources), scores, MEASURES)
+    return Published(", ".join(sorted(sources)), scores, MEASURES)
 
 
 def _ranked(names: Collection[str]) -> list[Published]:
