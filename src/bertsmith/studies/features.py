@@ -123,7 +123,7 @@ def layer_numbers(name: Layers, encoder: Encoder) -> range:
 
 @dataclass(frozen=True)
 class Tagger:
-    """One row of the study's runs."""
+    """What one reads, and its seed."""
 
     layers: Layers
     seed: int
