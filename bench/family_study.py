@@ -35,7 +35,7 @@ from bertsmith.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.runs.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
 from bertsmith.scores.intervals import over_seeds
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
-from bertsmith.studies.published import table_for
+from bertsmith.studies.published import MEASURES
 from bertsmith.terminal_studies import spread
 
 # The recipe that each begins with, and what makes it as large as the others.
@@ -202,9 +202,9 @@ def table(output: Path) -> str:
     runs = {name: read_run(output / name) for name in MEMBERS if (output / name / RECIPE).exists()}
     cells = {(path.parts[-3], path.parts[-2]): read_sealed(path) for path in (output / SCORES).glob(f"*/*/{CELL}")}
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
-    known = table_for(names).measures  # what `ablate` tells of a task
     tasks = {folder: cell["found"] for (_, folder), cell in sorted(cells.items())}
-    measures = {folder: known.get(found["task"], found["main"]) for folder, found in tasks.items()}
+    # what `ablate` tells of a task
+    measures = {folder: MEASURES.get(found["task"], found["main"]) for folder, found in tasks.items()}
     heads = ["", "parameters", "encoder", "tokens", "tokens/s", "useful PFLOP", "held-out loss (right)"]
     heads += [f"{found['task']}, {measures[folder]}" for folder, found in tasks.items()]
     rows = []

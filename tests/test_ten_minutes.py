@@ -227,9 +227,7 @@ def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) ->
     who = import_module("bench.ten_minutes.contestants").before
     assert who("quick-pairs", recipe="", after="") == "quick"
     assert who("quick-pairs", recipe="", after="other") == "other"
-    assert (
-        who("quick-pairs", recipe="bert/medium", after="") == ""
-    )  # another recipe begins anew, and so does another name
+    assert who("quick-pairs", recipe="bert/medium", after="") == ""  # another recipe begins anew
     assert who("mine", recipe="bert/quick_pairs", after="") == ""
 
 

@@ -52,8 +52,8 @@ RATES = "1e-4,2e-4"
 
 def stages(name: str) -> list[str]:
     """Who is trained for a contestant of the table, in order: those before it, and itself."""
-    before = TABLE[name].after
-    return [*(stages(before) if before else ()), name]
+    after = TABLE[name].after
+    return [*(stages(after) if after else ()), name]
 
 
 def before(name: str, *, recipe: str, after: str) -> str:

@@ -39,6 +39,7 @@ from bertsmith.train.world import World, join
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"
 CALLS = "calls.json"
+POINTS = 20  # of a curve
 FREQUENCIES = "unigram"  # the loss of who guesses words by how frequent they are
 LEFT = 1.5  # nats below the words' frequencies, where the second plateau is left
 STEADY = 20  # steps over which losses are averaged to tell when a plateau is left
@@ -303,5 +304,5 @@ def curve(events: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def with_defaults(judging: Judging, minutes: float) -> Judging:
-    """Twenty points of a curve where nobody says how often."""
-    return judging if judging.every else replace(judging, every=60 * minutes / 20)
+    """As many points of a curve as usual where nobody says how often."""
+    return judging if judging.every else replace(judging, every=60 * minutes / POINTS)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ten_minutes.contestants import OURS, RATES, SMALL, TABLE, TUNING, stages
+from bench.ten_minutes.pretraining import POINTS
 from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, Stopped
@@ -44,7 +45,7 @@ class Whole:
 def parts(whole: Whole) -> list[Words]:
     """The words of each part, in order."""
     text, contest = whole.output / TEXT, whole.output / CONTEST
-    run = ["--data", text / SHARDS, "-o", contest, "--every", 3 * whole.minutes, "--device", whole.device]
+    run = ["--data", text / SHARDS, "-o", contest, "--every", 60 * whole.minutes / POINTS, "--device", whole.device]
     trained = dict.fromkeys(stage for name in OURS for stage in stages(name))
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}"] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]

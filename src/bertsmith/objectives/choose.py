@@ -13,34 +13,19 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, check_between
 from bertsmith.objectives.objective import exact
-from bertsmith.objectives.readout import Layers, Readout, check
-from bertsmith.objectives.text_head import TextHead, check_dropout, readout_of
+from bertsmith.objectives.text_head import TextHead, TextSettings
 from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
 
 MOST_CHOICES = -NOT_ASKED  # so that no distance is NOT_ASKED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(TextSettings):
     """labels["choose"] [N] int64: how many texts on the right choice of each text's question stands.
 
     0 at the right choice itself, 1 at the one before it, -1 at the one behind it; NOT_ASKED where nothing is asked.
     """
-
-    dropout: float = 0.1  # on the vector of each text
-    readout: Readout = "first"  # how one vector is made of a text; first: the encoder's pooler
-    layers: Layers = "top"  # of the encoder, that are read
-    between: Between = "none"  # what stands between encoder and readout
-    between_layers: int = 2  # of the bilstm
-    between_width: int = 768  # of the bilstm, in each direction
-    weight: float = 1.0  # of its mean loss in the total
-
-    def __post_init__(self) -> None:
-        check_dropout(self.dropout)
-        check_between(self.between, layers=self.between_layers, width=self.between_width)
-        check(self.readout, self.layers, self.between)
 
     def build(
         self,
@@ -68,8 +53,7 @@ class Choose(TextHead):
     """Softmax over the choices of each question; `answer` gives what each text scores [N, 1]."""
 
     def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        readout = readout_of(config, width=width, count=layers)
-        super().__init__(readout, outputs=1, dropout=config.dropout, style=style, weight=config.weight)
+        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
         self.config = config
 
     def asked(self, batch: Batch) -> Tensor:

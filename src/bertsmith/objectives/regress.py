@@ -9,29 +9,14 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, check_between
 from bertsmith.objectives.objective import exact
-from bertsmith.objectives.readout import Layers, Readout, check
-from bertsmith.objectives.text_head import TextHead, check_dropout, readout_of
+from bertsmith.objectives.text_head import TextHead, TextSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(TextSettings):
     """labels["regress"] [N] float: the number of each text, NaN where nothing is asked."""
-
-    dropout: float = 0.1  # on the vector of each text
-    readout: Readout = "first"  # how one vector is made of a text; first: the encoder's pooler
-    layers: Layers = "top"  # of the encoder, that are read
-    between: Between = "none"  # what stands between encoder and readout
-    between_layers: int = 2  # of the bilstm
-    between_width: int = 768  # of the bilstm, in each direction
-    weight: float = 1.0  # of its mean loss in the total
-
-    def __post_init__(self) -> None:
-        check_dropout(self.dropout)
-        check_between(self.between, layers=self.between_layers, width=self.between_width)
-        check(self.readout, self.layers, self.between)
 
     def build(
         self,
@@ -52,8 +37,7 @@ class Regress(TextHead):
     """The squared distance from the number; there is no right and wrong. `answer` gives the numbers [N, 1]."""
 
     def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        readout = readout_of(config, width=width, count=layers)
-        super().__init__(readout, outputs=1, dropout=config.dropout, style=style, weight=config.weight)
+        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
         self.config = config
 
     def labels(self, batch: Batch) -> Tensor:

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between
+from bertsmith.objectives.between import Between, check_between
 from bertsmith.objectives.objective import Objective
-from bertsmith.objectives.readout import Layers, Readout, TextReadout
+from bertsmith.objectives.readout import Layers, Readout, TextReadout, check
 from bertsmith.types import Batch, Encoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """What such objectives have in common."""
+
+    dropout: float = 0.1  # on the vector of each text
+    readout: Readout = "first"  # how one vector is made of a text; first: the encoder's pooler
+    layers: Layers = "top"  # of the encoder, that are read
+    between: Between = "none"  # what stands between encoder and readout
+    between_layers: int = 2  # of the bilstm
+    between_width: int = 768  # of the bilstm, in each direction
+    weight: float = 1.0  # of its mean loss in the total
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+        check_between(self.between, layers=self.between_layers, width=self.between_width)
+        check(self.readout, self.layers, self.between)
+
+    def reading(self, *, width: int, layers: int) -> TextReadout:
+        """How an encoder of that width, with so many layers, is read."""
+        return TextReadout(
+            self.readout,
+            self.layers,
+            width=width,
+            count=layers,
+            between=self.between,
+            between_layers=self.between_layers,
+            between_width=self.between_width,
+        )
 
 
 class TextHead(Objective):
     """The vector of each text through dropout and a linear layer (bert: run_classifier.py)."""
 
-    def __init__(self, readout: TextReadout, *, outputs: int, dropout: float, style: Style, weight: float) -> None:
-        super().__init__(weight=weight)
-        self.readout = readout
+    def __init__(self, config: TextSettings, *, width: int, layers: int, outputs: int, style: Style) -> None:
+        super().__init__(weight=config.weight)
+        self.readout = readout = config.reading(width=width, layers=layers)
         self.pools, self.whole, self.deep = readout.pools, readout.whole, readout.deep
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(readout.width, outputs)
         style.initialise(self)
 
@@ -33,34 +63,6 @@ class TextHead(Objective):
         """What the head says of each text [N, outputs]."""
         logits: Tensor = self.head(self.dropout(self.readout(encoding, batch, self.name)))
         return logits
-
-
-class TextSettings(Protocol):
-    """What is read of a text, by settings that all these objectives have."""
-
-    @property
-    def readout(self) -> Readout: ...
-    @property
-    def layers(self) -> Layers: ...
-    @property
-    def between(self) -> Between: ...
-    @property
-    def between_layers(self) -> int: ...
-    @property
-    def between_width(self) -> int: ...
-
-
-def readout_of(settings: TextSettings, *, width: int, count: int) -> TextReadout:
-    """How such settings read an encoder of `count` layers."""
-    return TextReadout(
-        settings.readout,
-        settings.layers,
-        width=width,
-        count=count,
-        between=settings.between,
-        between_layers=settings.between_layers,
-        between_width=settings.between_width,
-    )
 
 
 def check_dropout(dropout: float) -> None:

@@ -87,22 +87,15 @@ FEATURES = Published(
 FINE_TUNED = {"base": (96.4, 92.4), "large": (96.6, 92.8)}  # P-BERT Table 7: F1 on dev and test
 
 
-ABLATIONS = (OBJECTIVES, SIZES, MASKS)
-
-
-def table_for(names: Collection[str]) -> Published:
-    """The table of ablations that has the most of these rows; the earlier one where two have as many."""
-    return _ranked(names)[0]
-
-
 def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:
     """What the tables of ablations say of these rows and tasks, as one table.
 
-    Of a score that stands in several of them, that of the table with the most of these rows counts.
+    Of a score that stands in several of them, that of the table with the most of these rows counts; the earlier one's
+    where two have as many.
     """
     scores: dict[str, dict[str, float]] = {}
     sources: list[str] = []
-    for table in _ranked(names):
+    for table in sorted((OBJECTIVES, SIZES, MASKS), key=lambda table: -len(set(names) & set(table.scores))):
         asked = {name: table.scores[name] for name in names if name in table.scores}
         said = {(name, task): row[task] for name, row in asked.items() for task in tasks if task in row}
         new = {place: score for place, score in said.items() if place[1] not in scores.get(place[0], {})}
@@ -110,7 +103,3 @@ def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:
         for (name, task), score in new.items():
             scores.setdefault(name, {})[task] = score
     return Published(", ".join(sorted(sources)), scores, MEASURES)
-
-
-def _ranked(names: Collection[str]) -> list[Published]:
-    return sorted(ABLATIONS, key=lambda table: -len(set(names) & set(table.scores)))
