@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import call
+
+from bertsmith import cli
 
 TEXT = "The smith heats the iron. Then the smith strikes it.\n\nA forge needs air. 대장간에는 바람이 필요하다.\n\n"
 
@@ -174,3 +177,14 @@ def test_full_disk(world: Path, tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_full_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(**given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.50 GiB.")
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert "out of GPU memory" in capsys.readouterr().err

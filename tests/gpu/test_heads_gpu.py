@@ -10,7 +10,10 @@ import torch
 from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
+from bertsmith.train.optimizers import adamw
 from bertsmith.train.passes import Passes, Settings
+from bertsmith.train.plan import Plan
+from bertsmith.train.trainer import Trainer
 from bertsmith.train.world import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -26,6 +29,11 @@ CASES: dict[str, Any] = {
     "choose": choose.Config(dropout=0.0),
 }
 BETWEEN = tag.Config(between="bilstm", between_width=16, dropout=0.0)
+RECURRENT: dict[str, Any] = {
+    "tag": BETWEEN,
+    "span": span.Config(between="bilstm", between_width=16),
+    "classify": classify.Config(readout="last", between="bilstm", between_width=16, dropout=0.0),
+}
 QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -72,3 +80,20 @@ def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
         torch.cuda.set_sync_debug_mode("default")
     assert loss.mean().isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in model.objectives.parameters())
+
+
+@pytest.mark.parametrize("case", RECURRENT)
+def test_steps_with_a_bilstm_are_replayed(case: str, recwarn: pytest.WarningsRecorder) -> None:
+    def losses(*, graphs: bool) -> list[float]:
+        trainer = Trainer(
+            asking(RECURRENT[case], **QUIET).train(),
+            lambda step: [packed()],
+            plan=Plan(steps=12, rate=1e-3),
+            optimizer=adamw.Config(),
+            settings=Settings(graphs=graphs, compile=False),
+            world=World(device=torch.device("cuda")),
+        )
+        return [step.loss for step in trainer]
+
+    assert losses(graphs=True) == pytest.approx(losses(graphs=False), rel=5e-3)
+    assert not any("not replayed" in str(warning.message) for warning in recwarn)

@@ -15,7 +15,8 @@ from studies.study_world import model_folder, tag_files, tokenizer_of
 from threads import threads
 
 from bertsmith.errors import ConfigError
-from bertsmith.finetuning import work
+from bertsmith.finetuning import answering, work
+from bertsmith.finetuning.batches import batches_in_order
 from bertsmith.finetuning.sweep import best_scores
 from bertsmith.finetuning.work import build_task, finetune
 from bertsmith.runs.history import read_run
@@ -199,6 +200,20 @@ def test_scores_that_were_not_written_down_are_found_again(
     found = features(tuning, tmp_path / "s", **how)
     assert losses(tmp_path / "s" / "top" / "seed-0") == steps
     assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
+
+
+def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def batches(*given: Any, places: int, **named: Any) -> Any:
+        asked.append(places)
+        return batches_in_order(*given, places=places, **named)
+
+    monkeypatch.setattr(answering, "PLACES", {"cpu": 2**20})
+    monkeypatch.setattr(answering, "batches_in_order", batches)
+    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=1"])
+    features(tuning, tmp_path / "s", layers=["top"], seeds=1, device="cpu", quiet=True)
+    assert set(asked) == {answering.FEW_PLACES}
 
 
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

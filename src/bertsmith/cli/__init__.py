@@ -49,6 +49,10 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
 INTERRUPTED = 130  # what the option parser makes of a KeyboardInterrupt
 ENDED_WITHIN = 2.0  # seconds in which torchrun ends the other ranks when one has ended
 LOST_WITHIN = 20.0  # and when one is gone, which a busy machine takes longer to notice
+OUT_OF_MEMORY = (
+    "out of GPU memory; what was finished is kept: run the same command again with fewer --jobs, "
+    "or with nothing else on that GPU"
+)
 
 
 def main() -> NoReturn:
@@ -71,6 +75,8 @@ def main() -> NoReturn:
     except Exception as error:
         if hasattr(error, "format_message"):  # how the option parser reports wrong usage
             _leave(f"{error.format_message()} Try --help.", 2)
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name alone
+            _leave(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bertsmith.finetuning.batches import batches_in_order
 from bertsmith.model import Model
+from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.tasks.task import Asked, Example, Prediction, Task, cut_examples
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.types import Row
@@ -48,6 +49,8 @@ def answers(
     was_training = model.training
     model.eval()
     places = PLACES.get(device.type, FEW_PLACES)
+    if any(isinstance(module, BiLSTM) for module in model.modules()):  # which fills each text up to the longest
+        places = FEW_PLACES
     found: list[NDArray[np.float32] | None] = [None] * len(asked)
     for numbers, batch in batches_in_order(asked, objective, length=length, padding_id=padding_id, places=places):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
