@@ -94,7 +94,7 @@ class Batch:
     epoch: Tensor  # [] int64
     bounds: Tensor  # [S+1] int32 begin of each sequence in the flat B*L places, runs of padding too; B*L to the end
     firsts: Tensor  # [N] int64 flat place of each text's first token; -1 where there is no text
-    longest: int  # no text is longer; a constant of the run
+    longest: int  # no text is longer; a constant of the run where shapes are
     full: bool = False  # every row is one text without padding; a constant of the run
     # Of one row without padding: (texts, length) of each run of texts of equal length, which need no mask.
     runs: tuple[tuple[int, int], ...] = ()

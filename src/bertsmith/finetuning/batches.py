@@ -92,7 +92,9 @@ class TaskFeeder(Ahead):
         steps: int,
         seed: int,
         world: World,
+        constant: bool = True,
     ) -> None:
+        """`constant`: on a GPU all batches have one shape, so that what reads them is compiled or recorded once."""
         super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
         self.rows, self.micro, self.world = rows, micro_rows or max(rows // world.size, 1), world
@@ -101,7 +103,7 @@ class TaskFeeder(Ahead):
             raise ConfigError(
                 f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {rows} examples evenly"
             )
-        self.shape = self._shape(steps) if world.device.type == "cuda" else None
+        self.shape = self._shape(steps) if constant and world.device.type == "cuda" else None
 
     def _make(self, step: int) -> list[Batch]:
         return [self._batch(first) for first in self._firsts(step)]
@@ -114,15 +116,18 @@ class TaskFeeder(Ahead):
     def _batch(self, first: int) -> Batch:
         taken = self.order.take(first, self.micro)
         count = self.order.count
+        asked = [self.asked[number] for _, number in taken]
         found = make_batch(
-            [self.asked[number] for _, number in taken],
+            asked,
             self.objective,
             length=self.length,
             padding_id=self.padding_id,
             shape=self.shape,
             samples=[epoch * count + number for epoch, number in taken],
         )
-        return _pinned(found.replace(full=False)) if self.shape else found
+        if self.shape:
+            return _pinned(found.replace(full=False))
+        return found.replace(longest=max(len(row) for one in asked for row in one.rows))
 
     def _shape(self, steps: int) -> tuple[int, int, int]:
         """Lines, texts and read places that are enough for every micro-batch of the run: one compiled graph serves."""

@@ -114,6 +114,7 @@ def finetune(
             steps=tuning.steps(len(ready.train)),
             seed=tuning.seed,
             world=world,
+            constant=stand_in is None,
         )
         trainer = Trainer(
             model if stand_in is None else model.over(stand_in),
