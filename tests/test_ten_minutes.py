@@ -470,6 +470,7 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
     text = capsys.readouterr().out
     assert "no pre-training (quick)" in text
     assert "Google's small" in text
+    assert "- quick is ahead of no pre-training (quick) on " in text
     assert "NSMC" in text
     ElementTree.parse(contest / "out" / "curves.svg")
     monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # nothing is done twice
@@ -520,15 +521,42 @@ def nsmc(folder: Path) -> None:
 
 
 def test_who_was_as_good_as_whom_and_when() -> None:
-    from bench.ten_minutes.table import overtakings
+    from bench.ten_minutes.standings import overtakings
 
-    def run(*losses: float) -> dict[str, Any]:
+    def run(*losses: float, **more: Any) -> dict[str, Any]:
         curve = [{"seconds": 10.0 * (place + 1), "nats_per_byte": loss} for place, loss in enumerate(losses)]
-        return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"]}
+        return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"], **more}
 
     found = {(one["who"], one["whom"]): one for one in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
     assert (found["a", "b"]["seconds"], found["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
     assert found["b", "a"]["seconds"] is None
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
+
+
+def test_where_who_is_ahead() -> None:
+    from bench.ten_minutes.standings import standings
+
+    def scores(main: str, **measured: float) -> dict[str, Any]:
+        return {"main": main, "scores": {name: [value - 0.01, value + 0.01] for name, value in measured.items()}}
+
+    runs = {"mine": {"code": "bertsmith"}, "theirs": {"code": "transformers"}, "unscored": {"code": "bertsmith"}}
+    table = {
+        ("mine", "glue/sts-b"): scores("spearman", pearson=0.90, spearman=0.77),
+        ("mine", "codah"): scores("accuracy", accuracy=0.5),
+        ("theirs", "glue/sts-b"): scores("spearman", pearson=0.95, spearman=0.70),
+        ("theirs", "codah"): scores("accuracy", accuracy=0.6),
+        ("mine+fresh", "codah"): scores("accuracy", accuracy=0.4),
+    }
+    found = {one["whom"]: one for one in standings(runs, table, ["glue/sts-b", "codah"])}
+    assert {one["who"] for one in found.values()} == {"mine"}
+    assert found["theirs"]["ahead"] == ["glue/sts-b"]
+    (behind,) = found["theirs"]["behind"]
+    assert (behind["task"], behind["mine"], behind["theirs"]) == ("codah", pytest.approx(50), pytest.approx(60))
+    assert found["mine+fresh"]["ahead"] == ["codah"]
+    small, medium = found["Google's small, 4×512 (test)"], found["Google's medium, 8×512 (test)"]
+    assert [lost["theirs"] for lost in small["behind"]] == [77.0], "as good is not ahead"
+    assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
 
 
 VARIANTS = """

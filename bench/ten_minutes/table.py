@@ -8,18 +8,12 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.drawing import draw
+from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, overtakings, standings
 from bertsmith.durable import Disk
 from bertsmith.scores.intervals import over_seeds
 from bertsmith.studies.ablations import FRESH
 
 PAGE, PICTURE, DATA = "table.md", "curves.svg", "table.json"
-# Scores that stand beside the one that decides, as benchmarks tell them.
-MEASURES = {
-    "glue/mrpc": ("f1", "accuracy"),
-    "glue/sts-b": ("pearson", "spearman"),
-    "squad/1.1": ("exact_match", "f1"),
-    "korean/korsts": ("pearson", "spearman"),
-}
 TITLES = {
     "squad/1.1": "SQuAD 1.1",
     "glue/sst-2": "SST-2",
@@ -32,27 +26,7 @@ TITLES = {
     "korean/nsmc": "NSMC",
     "korean/korsts": "KorSTS",
 }
-# Test scores that Google published of its miniatures (Turc et al. 2019; the README of google-research/bert).
-PUBLISHED = {
-    "Google's small, 4×512 (test)": {
-        "glue/cola": "27.8",
-        "glue/sst-2": "89.7",
-        "glue/mrpc": "83.4/76.2",
-        "glue/sts-b": "78.8/77.0",
-        "glue/rte": "61.8",
-    },
-    "Google's medium, 8×512 (test)": {
-        "glue/cola": "38.0",
-        "glue/sst-2": "89.6",
-        "glue/mrpc": "86.6/81.6",
-        "glue/sts-b": "80.4/78.4",
-        "glue/rte": "62.2",
-    },
-}
 ABSENT = "–"
-LOSS = "nats_per_byte"
-
-Scores = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -61,8 +35,9 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
     scores = {key: found for key, found in results.task_scores(folders).items() if key[0] in only or not only}
     tasks = [task for task in TITLES if any(found == task for _, found in scores)]
     tasks += sorted({task for _, task in scores} - set(tasks))
-    overtaking = overtakings(runs)
-    text = "\n\n".join(part for part in (_results(runs, scores, tasks), _told(overtaking), _footing(runs)) if part)
+    overtaking, standing = overtakings(runs), standings(runs, scores, tasks)
+    parts = (_results(runs, scores, tasks), _standing(standing), _told(overtaking), _footing(runs))
+    text = "\n\n".join(part for part in parts if part)
     Disk().make_folder(output)
     Disk().write_file(output / PAGE, [(text + "\n").encode()])
     lines = {
@@ -70,26 +45,12 @@ def table(folders: Sequence[Path], output: Path, only: Sequence[str] = ()) -> di
     }
     picture = draw(lines, across="seconds of learning", up="held-out nats per byte")
     Disk().write_file(output / PICTURE, [picture.encode()])
-    found = {"contestants": list(runs), "tasks": tasks, "overtaking": overtaking, "text": text}
+    found = {"contestants": list(runs), "tasks": tasks, "standing": standing, "overtaking": overtaking, "text": text}
     results.write(output / DATA, found)
     return found
 
 
-def overtakings(runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Who was first judged as good as another in the end, and after how many seconds; None: never."""
-    found = []
-    for name, run in runs.items():
-        for other, theirs in runs.items():
-            goal = theirs["final"].get(LOSS)
-            if other == name or goal is None or LOSS not in run["final"]:
-                continue
-            reached = next((point["seconds"] for point in run["curve"] if point.get(LOSS, goal + 1) <= goal), None)
-            share = None if reached is None else reached / max(theirs["seconds"], 1e-9)
-            found.append({"who": name, "whom": other, "loss": goal, "seconds": reached, "share": share})
-    return found
-
-
-def _results(runs: Mapping[str, Mapping[str, Any]], scores: Scores, tasks: Sequence[str]) -> str:
+def _results(runs: Runs, scores: Scores, tasks: Sequence[str]) -> str:
     heads = ["", "minutes", "tokens seen", "tokens/s", "of peak", "nats/piece", "nats/byte", "NSP"]
     heads += [TITLES.get(task, task) for task in tasks]
     names = list(dict.fromkeys([*runs, *(name for name, _ in scores)]))
@@ -97,11 +58,12 @@ def _results(runs: Mapping[str, Mapping[str, Any]], scores: Scores, tasks: Seque
     rows = [[_called(name, runs), *_facts(runs.get(name)), *_cells(name, scores, tasks)] for name in names]
     for name, known in PUBLISHED.items():
         if known.keys() & set(tasks):
-            rows.append([name, *[ABSENT] * 7, *(known.get(task, ABSENT) for task in tasks)])
+            told = [" / ".join(f"{score:.1f}" for score in known.get(task, ())) or ABSENT for task in tasks]
+            rows.append([name, *[ABSENT] * 7, *told])
     return "\n".join([_line(heads), _line(["---", *["---:"] * (len(heads) - 1)]), *map(_line, rows)])
 
 
-def _called(name: str, runs: Mapping[str, Mapping[str, Any]]) -> str:
+def _called(name: str, runs: Runs) -> str:
     if name.endswith(FRESH):
         return f"no pre-training ({name.removesuffix(FRESH)})"
     return f"{name} ({runs[name]['recipe']})" if name in runs else name
@@ -128,13 +90,28 @@ def _cells(name: str, scores: Scores, tasks: Sequence[str]) -> list[str]:
 def _cell(task: str, found: Mapping[str, Any]) -> str:
     """Mean ± deviation in hundredths, of each measure; how many seeds where they are few."""
     parts = []
-    for measure in MEASURES.get(task, (found["main"],)):
+    for measure in measures(task, found):
         score = over_seeds(found["scores"][measure])
         spread = f" ± {100 * score.deviation:.1f}" if score.deviation is not None else ""
         parts.append(f"{100 * score.mean:.1f}{spread}")
     count = len(found["seeds"])
     few = f" ({count} seed{'s' if count > 1 else ''})" if count < 3 else ""
     return " / ".join(parts) + few
+
+
+def _standing(standing: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for one in standing:
+        ahead = ", ".join(TITLES.get(task, task) for task in one["ahead"]) or "nothing"
+        behind = []
+        for lost in one["behind"]:
+            spread = f" ± {100 * lost['deviation']:.1f}" if lost["deviation"] is not None else ""
+            behind.append(
+                f"{TITLES.get(lost['task'], lost['task'])} ({lost['mine']:.1f}{spread}, {lost['theirs']:.1f})"
+            )
+        but = f", not on {', '.join(behind)}" if behind else ""
+        lines.append(f"- {one['who']} is ahead of {_called(one['whom'], {})} on {ahead}{but}")
+    return "\n".join(lines)
 
 
 def _told(overtaking: Sequence[Mapping[str, Any]]) -> str:
@@ -149,7 +126,7 @@ def _told(overtaking: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _footing(runs: Mapping[str, Mapping[str, Any]]) -> str:
+def _footing(runs: Runs) -> str:
     """On what everybody stood: device, seeds, fingerprints, compiling."""
     lines = []
     for name, run in runs.items():
