@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,18 @@ def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path:
     assert losses(tmp_path / "branch") == losses(whole)[12:]
     with pytest.raises(DataError, match="manifest"):
         pretrain(made, shards, tmp_path / "other", device="cpu", quiet=True, resume=str(tmp_path / "nowhere"))
+
+
+def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tmp_path: Path) -> None:
+    made = recipe("plan.steps=2", "plan.warmup=0", "after=bert/quick")
+    pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
+    (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
+    assert note == f"{made.name} is a second stage, but begins anew: --start it from what bert/quick has made"
+    pretrain(replace(made, after=""), shards, tmp_path / "first", device="cpu", quiet=True)
+    assert losses(tmp_path / "anew") == losses(tmp_path / "first")
+    started = replace(made, start=str(whole / "last"))
+    pretrain(started, shards, tmp_path / "started", device="cpu", quiet=True)
+    assert "begins anew" not in str(read_events(tmp_path / "started" / "events.jsonl")[0]["notes"])
 
 
 def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Recipe:
     save_every: int = 1000  # steps between checkpoints
     keep: int = 2  # checkpoints that stay
     start: str = ""  # model folder whose weights the run begins with: a second stage, or text of another domain
+    after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
 
     def __post_init__(self) -> None:
         if self.packing.length > self.encoder.positions:

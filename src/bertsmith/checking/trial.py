@@ -17,7 +17,7 @@ from bertsmith.objectives.pair_head import PairHead
 from bertsmith.objectives.replaced_token import ReplacedToken
 from bertsmith.objectives.words import Words
 from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import begin_with
+from bertsmith.pretraining.parts import beginning
 from bertsmith.pretraining.work import make_trainer
 from bertsmith.progress import clock
 from bertsmith.recipe import Recipe
@@ -39,7 +39,7 @@ def model(case: Case) -> Finding:
     feeder = Feeder(case.trial, case.packing, case.world, source=case.folder)
     case.trainer = make_trainer(case.trial, case.data, feeder, case.world, Stopper())
     rooms = parameters_by_room(_model(case))
-    notes = begin_with(_model(case), case.recipe.start, case.data.tokenizer) if case.recipe.start else []
+    notes = beginning(case.recipe, _model(case), case.data.tokenizer)
     text = "; ".join([f"{count:,} parameters ({_listed(rooms)})", *notes])
     return Finding(text, {"parameters": count, "parameters_by_room": rooms, "notes": notes})
 

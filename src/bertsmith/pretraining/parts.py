@@ -98,6 +98,15 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
     )
 
 
+def beginning(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
+    """Puts the weights that a recipe starts from into its model, if it says any; what a user should hear about it."""
+    if recipe.start:
+        return begin_with(model, recipe.start, tokenizer)
+    if recipe.after:
+        return [f"{recipe.name} is a second stage, but begins anew: --start it from what {recipe.after} has made"]
+    return []
+
+
 def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights of a model folder into a model; returns what a user should hear about it.
 

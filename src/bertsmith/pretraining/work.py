@@ -20,7 +20,7 @@ from bertsmith.nn.attention_choice import settle
 from bertsmith.objectives.objective import Objective
 from bertsmith.pretraining.choices import settled
 from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import Data, begin_with, build_model
+from bertsmith.pretraining.parts import Data, beginning, build_model
 from bertsmith.recipe import Recipe
 from bertsmith.train.state import State
 from bertsmith.train.step import Scores
@@ -106,11 +106,11 @@ class Work:
         )
 
     def begin(self) -> tuple[State, list[str]] | None:
-        """The weights of another folder, if the recipe starts from one."""
-        if not self.recipe.start:
+        """What a new run begins with, and what a user should hear about it."""
+        if not (self.recipe.start or self.recipe.after):
             return None
         model = build_model(self.recipe, self.data.tokenizer)
-        notes = begin_with(model, self.recipe.start, self.data.tokenizer)
+        notes = beginning(self.recipe, model, self.data.tokenizer)
         return State(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
 
     @property

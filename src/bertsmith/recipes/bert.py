@@ -75,6 +75,7 @@ def quick_pairs() -> Recipe:
         objectives={**recipe.objectives, "next_sentence": next_sentence.Config()},
         packing=pairs.Config(length=recipe.packing.length),
         plan=replace(recipe.plan, steps=4_000, minutes=1.0, rate=3e-4),
+        after=recipe.name,
     )
 
 
