@@ -44,6 +44,19 @@ def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
             assert torch.allclose(model.answer(alone(number), "tag"), head.head(both), atol=1e-5)
 
 
+def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
+    head = asking(tag.Config(**BETWEEN, between_dropout=0.9)).objectives["tag"].between
+    read: list[torch.Tensor] = []
+    for lstm in head.ahead:
+        lstm.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+    x, lengths = torch.ones(2, 50, head.ahead[0].input_size), torch.tensor([50, 9])
+    for learns in (True, False):
+        head.train(learns)(x, lengths)
+    dropped = [float((one == 0).float().mean()) for one in read]
+    assert dropped[:2] == pytest.approx([0.9, 0.9], abs=0.05)
+    assert dropped[2:] == [0.0, 0.0]
+
+
 def test_a_bilstm_learns_while_the_encoder_sleeps() -> None:
     model = asking(tag.Config(**BETWEEN, dropout=0.0))
     model.encoder.requires_grad_(False)
@@ -63,3 +76,5 @@ def test_what_is_refused() -> None:
         tag.Config(between="gru")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="between_layers=0 and between_width=768 must be at least 1"):
         tag.Config(between_layers=0)
+    with pytest.raises(ConfigError, match=r"between_dropout=1.0 must be at least 0 and less than 1"):
+        tag.Config(between_dropout=1.0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.objectives.between import Between, build_between, read_between
+from bertsmith.objectives.between import Between, BetweenSettings, read_between
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
 
@@ -92,15 +92,13 @@ class TextReadout(nn.Module):
         *,
         width: int,
         count: int,
-        between: Between = "none",
-        between_layers: int = 2,
-        between_width: int = 768,
+        between: BetweenSettings = BetweenSettings(),
     ) -> None:
         super().__init__()
-        check(readout, layers, between)
+        check(readout, layers, between.between)
         self.readout = readout
         self.layers = LayerMix(layers, width=width, count=count)
-        self.between = build_between(between, self.layers.width, layers=between_layers, hidden=between_width)
+        self.between = between.build_between(self.layers.width)
         width = self.layers.width if self.between is None else self.between.width
         self.width = width * (3 if readout == "concat_pool" else 1)
         self.pools = readout == "first"

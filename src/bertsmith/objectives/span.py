@@ -14,27 +14,24 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, build_between, check_between
+from bertsmith.objectives.between import BetweenSettings
 from bertsmith.objectives.objective import Objective, exact
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(BetweenSettings):
     """labels["span"] [N, 2] int64: first and last place of the answer, counted from 0 within its text.
 
     (0, 0), the text's first token, where there is no answer; NOT_ASKED twice where nothing is asked.
     """
 
-    between: Between = "none"  # what stands between encoder and head
-    between_layers: int = 2  # of the bilstm
-    between_width: int = 768  # of the bilstm, in each direction
     no_answer: float | None = None  # log odds of no answer above which there is none; None: there always is one
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
-        check_between(self.between, layers=self.between_layers, width=self.between_width)
+        super().__post_init__()
         if self.no_answer is not None and not math.isfinite(self.no_answer):
             raise ConfigError(f"no_answer={self.no_answer} must be a number")
 
@@ -61,7 +58,7 @@ class Span(Objective):
     def __init__(self, config: Config, *, width: int, style: Style) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.between = build_between(config.between, width, layers=config.between_layers, hidden=config.between_width)
+        self.between = config.build_between(width)
         if self.between is not None:
             width = self.between.width
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, build_between, check_between, read_between
+from bertsmith.objectives.between import BetweenSettings, check_dropout, read_between
 from bertsmith.objectives.label_names import check_names, numbered
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.readout import LayerMix, Layers, check
-from bertsmith.objectives.text_head import check_dropout
 from bertsmith.types import Batch, Encoding, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(BetweenSettings):
     """places["tag"] [R] int64: the flat place of each word's first token; labels["tag"] [R] int64: its class.
 
     NOT_ASKED where nothing is asked.
@@ -25,16 +24,13 @@ class Config:
     labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
     dropout: float = 0.1  # on the vector of each word
     layers: Layers = "top"  # of the encoder, that are read
-    between: Between = "none"  # what stands between encoder and classes
-    between_layers: int = 2  # of the bilstm
-    between_width: int = 768  # of the bilstm, in each direction
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_names(self.labels)
         check_dropout(self.dropout)
         check("raw_first", self.layers)
-        check_between(self.between, layers=self.between_layers, width=self.between_width)
 
     def build(
         self,
@@ -60,7 +56,7 @@ class Tag(Objective):
         self.layers = LayerMix(config.layers, width=width, count=layers)
         self.deep = self.layers.deep or config.between == "bilstm"  # which reads whole texts
         width = self.layers.width
-        self.between = build_between(config.between, width, layers=config.between_layers, hidden=config.between_width)
+        self.between = config.build_between(width)
         if self.between is not None:
             width = self.between.width
         self.dropout = nn.Dropout(config.dropout)

@@ -6,42 +6,30 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bertsmith.errors import ConfigError
 from bertsmith.nn.style import Style
-from bertsmith.objectives.between import Between, check_between
+from bertsmith.objectives.between import BetweenSettings, check_dropout
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.readout import Layers, Readout, TextReadout, check
 from bertsmith.types import Batch, Encoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSettings:
+class TextSettings(BetweenSettings):
     """What such objectives have in common."""
 
     dropout: float = 0.1  # on the vector of each text
     readout: Readout = "first"  # how one vector is made of a text; first: the encoder's pooler
     layers: Layers = "top"  # of the encoder, that are read
-    between: Between = "none"  # what stands between encoder and readout
-    between_layers: int = 2  # of the bilstm
-    between_width: int = 768  # of the bilstm, in each direction
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_dropout(self.dropout)
-        check_between(self.between, layers=self.between_layers, width=self.between_width)
         check(self.readout, self.layers, self.between)
 
     def reading(self, *, width: int, layers: int) -> TextReadout:
         """How an encoder of that width, with so many layers, is read."""
-        return TextReadout(
-            self.readout,
-            self.layers,
-            width=width,
-            count=layers,
-            between=self.between,
-            between_layers=self.between_layers,
-            between_width=self.between_width,
-        )
+        return TextReadout(self.readout, self.layers, width=width, count=layers, between=self)
 
 
 class TextHead(Objective):
@@ -63,9 +51,3 @@ class TextHead(Objective):
         """What the head says of each text [N, outputs]."""
         logits: Tensor = self.head(self.dropout(self.readout(encoding, batch, self.name)))
         return logits
-
-
-def check_dropout(dropout: float) -> None:
-    """Raises a ConfigError where it is no share."""
-    if not 0 <= dropout < 1:
-        raise ConfigError(f"dropout={dropout} must be at least 0 and less than 1")
