@@ -49,7 +49,7 @@ def answers(
     was_training = model.training
     model.eval()
     places = PLACES.get(device.type, FEW_PLACES)
-    if any(isinstance(module, BiLSTM) for module in model.modules()):  # which fills each text up to the longest
+    if any(isinstance(module, BiLSTM) for module in model.modules()):  # 768 wide, some 70 kB a place
         places = FEW_PLACES
     found: list[NDArray[np.float32] | None] = [None] * len(asked)
     for numbers, batch in batches_in_order(asked, objective, length=length, padding_id=padding_id, places=places):
