@@ -37,8 +37,7 @@ from bertsmith.workers import WHOLE_RUN, ordered_map
 
 ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
-DROPOUT = ("head.dropout=0.5", "head.between_dropout=0.5")  # without it taggers learn their examples by heart
-SETTINGS = ("rate=1e-3", "epochs=10", "head.between=bilstm", *DROPOUT, "passes.compile=false")
+SETTINGS = ("rate=1e-3", "epochs=10", "head.between=bilstm", "passes.compile=false")
 KEPT, SCORES, TABLE = "features", "scores.json", "features.json"
 
 
