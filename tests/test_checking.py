@@ -162,6 +162,12 @@ def test_minutes_instead_of_steps(shards: Path) -> None:
     assert found["speed"].facts["epochs"] == pytest.approx(rows / found["rows"].facts["rows_per_epoch"])
 
 
+def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
+    found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
+    assert found.state == "note"
+    assert found.text.endswith("is a second stage, but begins anew: --start it from what bert/quick has made")
+
+
 def test_a_plan_of_one_step(shards: Path) -> None:
     assert looked(recipe("plan.steps=1", "plan.warmup=0"), shards)["speed"].state == "note"
 

@@ -168,12 +168,12 @@ def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypat
 
 def test_several_at_a_time_are_those_one_after_the_other(model: Path, tmp_path: Path) -> None:
     """In processes of their own."""
-    asked = words(model, tmp_path, "--seeds", "1", "--json", "--layers", "embeddings,top", "epochs=2")
+    asked = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=2")
     alone = json.loads(call(*asked).stdout)
     beside = [tmp_path / "beside" if word == tmp_path / "s" else word for word in asked]
     done = call(*[word for word in beside if word != "--json"], "--jobs", "2")
     assert done.returncode == 0, done.stderr
-    assert "2 of 2: top, seed 0: done" in done.stderr
+    assert "4 of 4: top, seed 1: done" in done.stderr
     found = json.loads(call(*beside).stdout)
     assert found["rows"] == alone["rows"]
     for path in (tmp_path / "s").glob("*/seed-*"):

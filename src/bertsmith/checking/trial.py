@@ -41,7 +41,9 @@ def model(case: Case) -> Finding:
     rooms = parameters_by_room(_model(case))
     notes = beginning(case.recipe, _model(case), case.data.tokenizer)
     text = "; ".join([f"{count:,} parameters ({_listed(rooms)})", *notes])
-    return Finding(text, {"parameters": count, "parameters_by_room": rooms, "notes": notes})
+    alone = case.recipe.after and not case.recipe.start
+    facts = {"parameters": count, "parameters_by_room": rooms, "notes": notes}
+    return Finding(text, facts, "note" if alone else "ok")
 
 
 def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:

@@ -92,7 +92,7 @@ class TextReadout(nn.Module):
         *,
         width: int,
         count: int,
-        between: BetweenSettings = BetweenSettings(),
+        between: BetweenSettings,
     ) -> None:
         super().__init__()
         check(readout, layers, between.between)
