@@ -224,6 +224,8 @@ def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) ->
     assert found["minutes"] == pytest.approx(2 * first["minutes"])
     assert "next_sentence" not in first["final"]
     assert 0 <= found["final"]["next_sentence"] <= 1
+    assert call(*ours(base, "pairs", "--recipe", "bert/quick_pairs")) == 0  # any other name begins anew
+    assert "after" not in result_of(base, "pairs")
     who = import_module("bench.ten_minutes.contestants").before
     assert who("quick-pairs", recipe="", after="") == "quick"
     assert who("quick-pairs", recipe="", after="other") == "other"
