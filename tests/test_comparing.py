@@ -85,6 +85,10 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
     assert timed.stderr.count("\n") == 1
     assert "bert/tiny is planned by minutes, which several jobs would share" in timed.stderr
     assert not (tmp_path / "new").exists()
+    last = call("compare", *NAMES, "bert/ltr,encoder.causal=false", *SMALL, "-d", shards, "-o", tmp_path / "new")
+    assert (last.returncode, last.stderr.count("\n")) == (78, 1)
+    assert "bert/ltr,encoder.causal=false: causal_lm could see its own answers in this encoder" in last.stderr
+    assert not (tmp_path / "new").exists()  # nor were the three before it begun
     chosen = chosen_recipes(["bert/tiny", "bert-tiny,seed=1"], lambda name: recipes.find("bert/tiny"))
     alike = {name.replace(",seed=1", ""): recipe for name, recipe in chosen.items()}
     with pytest.raises(ConfigError, match="two of these come to one folder: bert/tiny, bert-tiny"):

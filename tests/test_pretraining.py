@@ -338,6 +338,17 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
         pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
 
 
+def test_text_that_lies_elsewhere_and_is_prepared_again_goes_on(whole: Path, shards: Path, tmp_path: Path) -> None:
+    base = shards.parent
+    (tmp_path / "moved").mkdir()
+    shutil.copy(base / "text.txt", tmp_path / "moved" / "words.txt")
+    again = {"tokenizer": base / "t", "held_out": 0.1, "workers": 1, "quiet": True}
+    run.prepare([tmp_path / "moved" / "words.txt"], tmp_path / "again", **again)
+    stop_after(4, lambda: pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True))
+    pretrain(recipe(), tmp_path / "again", tmp_path / "run", device="cpu", quiet=True)
+    assert losses(tmp_path / "run") == losses(whole)
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Path) -> None:
     begun = pretrain(recipe("passes.precision=bf16", "plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)

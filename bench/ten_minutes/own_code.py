@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 
-from bertsmith.errors import DataError
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.finetuning.tuning import Tuning
 from bertsmith.finetuning.work import Prepared
+from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Asked
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -97,6 +99,8 @@ class Tuner:
             with self._autocast():
                 output = model(**self._inputs(some))
             answers += _apart(output, some, task.objective)
+        if not all(np.isfinite(answer).all() for answer in answers):
+            raise BertsmithError(f"{self.folder} on {self.ready.task.name}: what it answers is no number")
         return task.score(examples, task.read(examples, asked, answers))
 
     @cached_property
@@ -106,7 +110,7 @@ class Tuner:
     def _loss(self, model: Any, asked: Sequence[Asked]) -> Tensor:
         inputs = self._inputs(asked)
         labels = _LABELS[self.ready.task.objective](asked, inputs["input_ids"].shape[-1])
-        with self._autocast():
+        with sdpa_kernel(NOT_CUDNN), self._autocast():
             loss: Tensor = model(**inputs, **{name: value.to(self.device) for name, value in labels.items()}).loss
         return loss
 

@@ -49,7 +49,7 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
     train, held_out = Shards.open(shards), Shards.open(shards, "held-out")
     facts = {
         "shards": str(shards),
-        "data": train.index["seal"],
+        "data": train.digest,
         "tokenizer": train.fingerprint,
         "vocabulary_size": train.vocabulary_size,
         "tokens": train.tokens,

@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.pretraining import pretrain
-from bertsmith.pretraining.parts import Data
+from bertsmith.pretraining.parts import Data, check_model
 from bertsmith.recipe import Recipe, with_overrides
 from bertsmith.runs.history import is_finished
 from bertsmith.runs.report import write_report
@@ -33,8 +33,9 @@ def compare(
 ) -> list[Path]:
     """Pre-trains each recipe in a folder of its name and returns the folders; what is finished is not done again.
 
-    `jobs` of them at a time, each in a process of its own, which then tell nothing of their progress: one compiles
-    while another one learns. `say` is told, in words, what is about to be done, or with several jobs what was.
+    All recipes are looked at before the first is begun. `jobs` of them at a time, each in a process of its own, which
+    then tell nothing of their progress: one compiles while another one learns. `say` is told, in words, what is about
+    to be done, or with several jobs what was.
     """
     output, opened = Path(output), Data.open(data)
     folders = {name: output / folder_name(name) for name in recipes}
@@ -42,6 +43,7 @@ def compare(
         raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
     if jobs > 1:
         _check_plans(recipes)
+    _check_models(recipes)
     left: dict[str, Work] = {}
     for name, recipe in recipes.items():
         if is_finished(folders[name], opened.complete(recipe)):
@@ -84,6 +86,15 @@ def _check_plans(recipes: Mapping[str, Recipe]) -> None:
     timed = next((name for name, recipe in recipes.items() if recipe.plan.minutes), None)
     if timed is not None:
         raise ConfigError(f"{timed} is planned by minutes, which several jobs would share: set plan.steps, or --jobs 1")
+
+
+def _check_models(recipes: Mapping[str, Recipe]) -> None:
+    """What does not go together is said now, not when the runs before it are done."""
+    for name, recipe in recipes.items():
+        try:
+            check_model(recipe)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
 
 
 def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[str, Recipe]:

@@ -85,6 +85,21 @@ def test_the_index_carries_counts_facts_and_settings(tmp_path: Path, pieces: lis
     assert not (tmp_path / "set" / "building.json").exists()
 
 
+def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+    here = build(tmp_path / "here", pieces)
+    there = build(tmp_path / "there", pieces, settings={"files": [{"name": "elsewhere/a.txt", "bytes": 12}]})
+    assert here["seal"] != there["seal"]  # which knows where the text lay
+    digest = Shards.open(tmp_path / "here").digest
+    assert Shards.open(tmp_path / "there", "held-out").digest == digest
+    held_out = next(unit for unit in pieces if "held-out" in unit)
+    changed = [unit | {"held-out": some_pieces(12)} if unit is held_out else unit for unit in pieces]
+    build(tmp_path / "more", [*pieces, {"train": some_pieces(11)}])
+    build(tmp_path / "none", [{"train": unit["train"]} for unit in pieces])
+    build(tmp_path / "read", pieces, fingerprint="0c" * 32)
+    build(tmp_path / "other", changed)
+    assert len({digest, *(Shards.open(tmp_path / name).digest for name in ("more", "none", "read", "other"))}) == 5
+
+
 def test_two_bytes_a_token(tmp_path: Path) -> None:
     tokens = np.arange(150_000, dtype=np.uint16) % 1000
     one = Pieces(tokens, np.full(10_000, 15, np.uint16), np.full(500, 20, np.uint32))

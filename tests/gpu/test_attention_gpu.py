@@ -10,6 +10,7 @@ from model_world import VOCABULARY, apart, config, random_batch, shaken
 
 from bertsmith import counters
 from bertsmith.model import Model
+from bertsmith.nn.attention import Sight, _by_mask
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
 from bertsmith.types import Batch
 
@@ -164,3 +165,19 @@ def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
         assert encoder._sight(batch, explicit=False).kernel == "masked"
         assert not torch.equal(encoder(batch).top, encoder(batch).top)
         assert encoder.eval()._sight(batch, explicit=False).kernel == "variable"
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_gradients_by_masks_are_numbers_where_rows_end_amid_a_tile(compiles: bool) -> None:
+    """Scores far below zero in rows of 64: cuDNN's backward kernel, which torch prefers, gives NaN for all of q."""
+    length, width = 64, 64
+    q, k, v = (torch.randn(1, 1, length, width, device="cuda", dtype=torch.bfloat16) * 0.1 for _ in range(3))
+    q[..., 0], k[..., 0] = 1.0, -120 * width**0.5
+    parts = [part.requires_grad_() for part in (q, k, v)]
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device="cuda")
+    bounds = torch.tensor([0, length], dtype=torch.int32, device="cuda")
+    sight = Sight("masked", 1, False, bounds, length, mask)
+    attend = torch.compile(_by_mask, fullgraph=True) if compiles else _by_mask
+    seen = attend(*parts, sight, 0.0)
+    seen.backward(torch.randn_like(seen))
+    assert all(part.grad is not None and part.grad.isfinite().all() for part in parts)

@@ -6,6 +6,8 @@ and are offered here too. Nothing here writes; docs/shards.md has the format.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -92,6 +94,12 @@ class Shards:
             if (size := path.stat().st_size) != entry.bytes:
                 raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
         return shards
+
+    @property
+    def digest(self) -> str:
+        """Of the tokenizer and of what is in the files of all splits, wherever these and their text lie."""
+        files = sorted((entry["split"], entry["part"], entry["sha256"]) for entry in self.index["files"])
+        return hashlib.sha256(json.dumps([self.fingerprint, files]).encode()).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (str(self.folder.absolute()), self.split, self.index["seal"])

@@ -6,6 +6,7 @@ B rows, L places in a row, T = B*L flat places, R places that are read, S sequen
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bertsmith.nn.rotary import Turns
 
@@ -20,6 +22,7 @@ Kernel = Literal["packed", "variable", "dense", "runs", "masked", "explicit"]
 HALF = (torch.bfloat16, torch.float16)
 PACKED_WIDTHS = (16, 32, 64, 128)  # of heads, that our own kernel has tiles for
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA
+NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 AVOIDED: set[Kernel] = set()  # by runs of this process: see `attention_choice`
 
 
@@ -149,8 +152,7 @@ class Attention(nn.Module):
             if sight.kernel == "explicit":
                 seen_BHLK, probabilities_BHLL = _explicit(q_BHLK, k_BHLK, v_BHLK, sight, dropout)
             else:
-                causal = sight.causal and sight.mask is None
-                seen_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, sight.mask, dropout, causal)
+                seen_BHLK = _by_mask(q_BHLK, k_BHLK, v_BHLK, sight, dropout)
             seen_THK = seen_BHLK.transpose(1, 2).flatten(0, 1)
         seen_TD = seen_THK.flatten(1)
         if places is not None:
@@ -201,6 +203,14 @@ def _by_runs(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight, dropout:
         seen_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
         seen.append(seen_BHLK.transpose(1, 2).flatten(0, 1))
     return seen[0] if len(seen) == 1 else torch.cat(seen)
+
+
+def _by_mask(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> Tensor:
+    if sight.mask is None:
+        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
+    # cuDNN, torch's first choice since 2.11 on an H100, gives NaN for gradients where a mask's rows end amid a tile
+    with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
+        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, sight.mask, dropout)
 
 
 def _explicit(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> tuple[Tensor, Tensor]:

@@ -47,8 +47,8 @@ class Data:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What makes these data these and no others."""
-        return {"data": self.shards.index["seal"], "tokenizer": self.tokenizer.fingerprint}
+        """What makes these data these and no others, wherever they lie."""
+        return {"data": self.shards.digest, "tokenizer": self.tokenizer.fingerprint}
 
     def complete(self, recipe: Recipe) -> Recipe:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
@@ -96,6 +96,12 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
     return Model.build(
         recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary_of(tokenizer), seed=recipe.seed
     )
+
+
+def check_model(recipe: Recipe) -> None:
+    """A ConfigError where encoder and objectives do not go together; no weights are made."""
+    with torch.device("meta"):
+        Model.build(recipe.encoder, recipe.objectives.values())
 
 
 def beginning(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
