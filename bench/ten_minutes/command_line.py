@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_baseline(verbs)
     _add_tasks(verbs)
     _add_verdict(verbs)
+    _add_ablations(verbs)
     one = verbs.add_parser("table", help="merge all results into a table and a picture")
     one.set_defaults(verb=_table)
     one.add_argument("folders", nargs="+", type=Path, help="output folders of the other verbs; of one name the last")
@@ -165,6 +166,23 @@ def _add_verdict(verbs: Any) -> None:
     one.add_argument("--device", default="auto")
 
 
+def _add_ablations(verbs: Any) -> None:
+    one = verbs.add_parser("ablations", help="the ablations of BERT's paper, pre-trained and fine-tuned")
+    one.set_defaults(verb=_ablations)
+    one.add_argument("study", help="objectives, sizes, masks or steps")
+    one.add_argument("--data", type=Path, required=True, metavar="SHARDS")
+    one.add_argument("--tasks", type=Path, required=True, metavar="DIR", help="holds the tasks' folders")
+    one.add_argument("-o", "--output", type=Path, required=True)
+    one.add_argument("--steps", type=int, default=4000, help="of pre-training")
+    one.add_argument("-t", "--task", action="append", default=[], metavar="TASK", help="instead of the paper's")
+    one.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of pre-training, for all")
+    one.add_argument("--tune", action="append", default=[], metavar="[TASK:]SETTING=VALUE", help="of fine-tuning")
+    one.add_argument("--seeds", type=int, default=3)
+    one.add_argument("--together", type=int, default=1, help="pre-trainings at a time")
+    one.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
+    _add_machine(one)
+
+
 def _add_machine(one: argparse.ArgumentParser) -> None:
     one.add_argument("--stop-after", type=float, default=0.0, metavar="SECONDS", help="of this call; the next goes on")
     one.add_argument("--device", default="auto")
@@ -260,6 +278,16 @@ def _tasks(options: argparse.Namespace) -> None:
     )
     with stop_after(options.stop_after):
         fine_tune(options.names, chosen_tasks(options.task or ["english"]), options.data, options.output, manner)
+
+
+def _ablations(options: argparse.Namespace) -> None:
+    from bench.ten_minutes.ablations import Plan, run_study
+    from bench.ten_minutes.clock import stop_after
+
+    names = ("data", "tasks", "output", "steps", "seeds", "together", "jobs", "device")
+    lists = {"chosen": tuple(options.task), "changes": tuple(options.set), "tuning": tuple(options.tune)}
+    with stop_after(options.stop_after):
+        run_study(options.study, Plan(**{name: getattr(options, name) for name in names}, **lists))
 
 
 def _verdict(options: argparse.Namespace) -> None:

@@ -142,12 +142,12 @@ def with_folders(names: Sequence[str], output: Path) -> list[str]:
 
 
 def _trial(task: str, data: Sequence[str], manner: Manner, output: Path) -> Trial:
-    words = [word if "=" in word else _place(Path(word), task) for word in data]
+    words = [word if "=" in word else place_of(Path(word), task) for word in data]
     (trial,) = trials([task], words, manner.changes)
     return _nsmc(trial, output) if task == NSMC else trial
 
 
-def _place(folder: Path, task: str) -> str:
+def place_of(folder: Path, task: str) -> str:
     """The folder of a task below one that holds those of all."""
     for name in MEMBER_PLACES.get(task, PLACES.get(task.partition("/")[0], ())):
         if (folder / name).is_dir():

@@ -21,6 +21,7 @@ from bertsmith.studies.ablations import FRESH
 from bertsmith.train.stopper import Stopper
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
+CONTEST_PROGRAM = "bench.ten_minutes"
 PATIENCE = 0.2  # seconds between two looks at a part
 
 Words = list[str]
@@ -71,10 +72,10 @@ def _tuned(whole: Whole) -> list[list[object]]:
     return [[*words[False], *of_all], [*words[True], *of_all, "--rates", RATES]]
 
 
-def in_a_process(words: Sequence[str]) -> int:
+def in_a_process(words: Sequence[str], program: str = CONTEST_PROGRAM) -> int:
     """The exit status of one part, which is told to stop when this process is."""
     with Stopper() as stopper:
-        process = subprocess.Popen([sys.executable, "-m", "bench.ten_minutes", *words])
+        process = subprocess.Popen([sys.executable, "-m", program, *words])
         try:
             while process.poll() is None and not stopper.asked:
                 time.sleep(PATIENCE)
@@ -89,8 +90,13 @@ def in_a_process(words: Sequence[str]) -> int:
 
 def run_whole(whole: Whole, call: Callable[[Sequence[str]], int] = in_a_process) -> None:
     """All parts, until one fails."""
-    for words in parts(whole):
-        print(f"$ python -m bench.ten_minutes {' '.join(words)}", flush=True)
+    run_parts(parts(whole), f"python -m {CONTEST_PROGRAM}", call)
+
+
+def run_parts(parts: Sequence[Words], program: str, call: Callable[[Sequence[str]], int]) -> None:
+    """Each by a call, which gives an exit status, until one fails; the words are printed behind the program's name."""
+    for words in parts:
+        print(f"$ {program} {' '.join(words)}", flush=True)
         status = call(words)
         if status == Stopped.exit_code:
             raise Stopped("stopped; what is finished is kept: the same command goes on from there")

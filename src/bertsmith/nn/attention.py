@@ -208,7 +208,7 @@ def _by_runs(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight, dropout:
 def _by_mask(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> Tensor:
     if sight.mask is None:
         return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
-    # cuDNN, torch's first choice since 2.11 on an H100, gives NaN for gradients where a mask's rows end amid a tile
+    # cuDNN, torch's first choice on an H200, gives NaN for gradients where a mask's rows end amid a tile (2.11)
     with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
         return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, sight.mask, dropout)
 

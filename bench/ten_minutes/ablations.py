@@ -1,0 +1,132 @@
+"""`ablations`: the ablations of BERT's paper at the scale of minutes, by `bertsmith compare` and `bertsmith ablate`.
+
+Both commands are printed, and go on where they were stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.ten_minutes.contestants import SMALL, TUNING
+from bench.ten_minutes.tasks import place_of
+from bench.ten_minutes.whole import Words, in_a_process, run_parts
+from bertsmith.comparing import folder_name
+from bertsmith.errors import ConfigError
+
+# For all: what leaves the plateau within seconds (docs/recipes.md), and a slower start than `bert/quick` has, with which
+# those who keep no hidden word as it is stayed at the frequencies of words (LOG.md).
+SETTINGS = (
+    *("encoder.kind=roformer", "encoder.dropout=0", "encoder.attention_dropout=0"),
+    *("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "plan.schedule.kind=linear"),
+    *("plan.rate=5e-4", "plan.warmup=0.2"),
+)
+RARELY = 1_000_000  # steps between checkpoints: a run is saved when it stops or ends
+POOLER, CAUSAL = "encoder.pooler=true", "encoder.causal=true"  # of the kind of encoder, so to be said after it
+SHAPES = {  # layers, width, heads
+    "size_3_768_12": (3, 768, 12),
+    "size_6_768_3": (6, 768, 3),
+    "size_6_768_12": (6, 768, 12),
+    "base": (12, 768, 12),
+    "size_12_1024_16": (12, 1024, 16),
+}
+MASKS = ("mask_100_0_0", "mask_80_0_20", "mask_80_20_0", "mask_0_20_80", "mask_0_0_100")
+RATE = 1e-4  # of small tasks
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table of the paper: recipes by their names there, each with settings of its own, and tasks."""
+
+    source: str
+    recipes: Mapping[str, Sequence[str]]
+    tasks: tuple[str, ...]
+    shape: tuple[int, int, int] = (8, 512, 8)
+    more: tuple[str, ...] = ()  # models that need no pre-training of their own
+
+
+STUDIES = {
+    "objectives": Study(
+        "Table 5",
+        {"base": [POOLER], "no_nsp": [], "ltr": [CAUSAL]},
+        ("glue/mrpc", "glue/sst-2", "squad/1.1"),
+        more=("ltr+bilstm",),
+    ),
+    "sizes": Study("Table 6", {name: [POOLER] for name in SHAPES}, ("glue/mrpc", "glue/sst-2")),
+    "masks": Study("Table 8", {name: [POOLER] for name in ("base", *MASKS)}, ("conll/conll2003",)),
+    "steps": Study("Figure 5", {"base": [POOLER], "ltr": [CAUSAL]}, ("glue/mrpc", "glue/sst-2")),
+}
+FRACTIONS = (8, 4, 2, 1)  # of the steps, in `steps`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a study is done."""
+
+    data: Path  # shards
+    tasks: Path  # the folder that holds theirs
+    output: Path
+    steps: int
+    chosen: tuple[str, ...] = ()  # tasks in place of the study's
+    changes: tuple[str, ...] = ()  # of pre-training, for all
+    tuning: tuple[str, ...] = ()  # [TASK:]SETTING=VALUE
+    seeds: int = 3
+    together: int = 1  # pre-trainings at a time
+    jobs: int = 1  # fine-tunings at a time
+    device: str = "auto"
+
+
+def commands(name: str, plan: Plan) -> list[Words]:
+    """The words of both commands of a study."""
+    if name not in STUDIES:
+        raise ConfigError(f"{name} is no study: {', '.join(STUDIES)}")
+    study, folder = STUDIES[name], plan.output / name
+    runs = _runs(name, study, plan.steps)
+    shared = [*SETTINGS, *_shape(study.shape), f"plan.steps={plan.steps}"]
+    shared += [f"evaluate_every={max(plan.steps // 8, 1)}", f"save_every={RARELY}", *plan.changes]
+    pretrained = folder / "pretrained"
+    compare = ["compare", *runs.values(), *shared, "-d", plan.data, "-o", pretrained, "--jobs", plan.together]
+    models = [f"{model}={pretrained / folder_name(word) / 'last'}" for model, word in runs.items()]
+    tasks = plan.chosen or study.tasks
+    ablate = ["ablate", *models, *study.more, *_tuned(tasks, plan), "-o", folder / "tuned"]
+    ablate += ["--seeds", plan.seeds, "--jobs", plan.jobs]
+    return [[str(word) for word in (*words, "--device", plan.device)] for words in (compare, ablate)]
+
+
+def _runs(name: str, study: Study, steps: int) -> dict[str, str]:
+    """By name of a model, the word that `compare` knows it by."""
+    if name == "steps":
+        each = [(model, steps // part) for model in study.recipes for part in FRACTIONS]
+        return {
+            f"{model}_{count}": ",".join((f"bert/{model}", *study.recipes[model], f"plan.steps={count}"))
+            for model, count in each
+        }
+    shapes = SHAPES if name == "sizes" else {}
+    return {
+        model: ",".join((f"bert/{model}", *own, *_shape(shapes.get(model)))) for model, own in study.recipes.items()
+    }
+
+
+def _shape(shape: tuple[int, int, int] | None) -> list[str]:
+    names = ("layers", "width", "heads")
+    return [f"encoder.{name}={size}" for name, size in zip(names, shape, strict=True)] if shape else []
+
+
+def _tuned(tasks: Sequence[str], plan: Plan) -> list[object]:
+    """What `ablate` is told of tasks: folders, and how all contestants are fine-tuned."""
+    sets = [*TUNING["english"], *(f"{task}:rate={RATE:g}" for task in SMALL)]
+    sets = [change for change in sets if change.partition(":")[0] in tasks]
+    words: list[object] = []
+    for task in tasks:
+        words += ["-t", task, "--data", f"{task}={place_of(plan.tasks, task)}"]
+    return [*words, *(word for change in (*sets, *plan.tuning) for word in ("--set", change))]
+
+
+def run_study(name: str, plan: Plan, call: Callable[[Sequence[str]], int] | None = None) -> None:
+    """Both commands of a study, unless the first one fails."""
+    run_parts(commands(name, plan), "bertsmith", call or _bertsmith)
+
+
+def _bertsmith(words: Sequence[str]) -> int:
+    return in_a_process(words, program="bertsmith")

@@ -1,0 +1,122 @@
+"""The paper's ablations in `bench/ten_minutes`: words that `compare` and `ablate` take, and one study of them, tiny."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import call
+from smoke.smoke_world import make_shards, write_text
+from studies.study_world import mrpc
+
+from bench.ten_minutes import ablations, command_line
+from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_study
+from bertsmith import recipes
+from bertsmith.comparing import chosen_recipes, folder_name
+from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.pretraining.parts import check_model
+from bertsmith.recipe import Recipe
+from bertsmith.studies.ablations import trials
+from bertsmith.studies.published import scores_for
+
+
+def plan(output: Path, **changes: object) -> Plan:
+    given: dict[str, object] = {"data": Path("shards"), "tasks": output, "output": output, "steps": 800}
+    return Plan(**given | changes)  # type: ignore[arg-type]
+
+
+def values(words: list[str], option: str) -> list[str]:
+    return [words[place + 1] for place, word in enumerate(words) if word == option]
+
+
+def trained(words: list[str]) -> dict[str, Recipe]:
+    return chosen_recipes(words[1 : words.index("-d")], recipes.find)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
+    compare, ablate = commands(name, plan(tmp_path, together=6, jobs=14))
+    assert (compare[0], ablate[0]) == ("compare", "ablate")
+    chosen = trained(compare)
+    for recipe in chosen.values():
+        check_model(recipe)
+        assert type(recipe.encoder).__module__.endswith("roformer")
+        assert recipe.encoder.causal is ("causal_lm" in recipe.objectives)
+        assert recipe.encoder.pooler is ("next_sentence" in recipe.objectives)
+    models = dict(word.split("=", 1) for word in ablate[1 : ablate.index("-t")] if "=" in word)
+    (output,) = values(compare, "-o")
+    assert list(models.values()) == [f"{output}/{folder_name(word)}/last" for word in chosen]
+    for found in trials(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
+        assert {"epochs", "rate"} <= {change.partition("=")[0] for change in found.changes}
+    assert (values(compare, "--jobs"), values(ablate, "--jobs"), values(ablate, "--seeds")) == (["6"], ["14"], ["3"])
+    if name != "steps":
+        known = scores_for([*models, *STUDIES[name].more], values(ablate, "-t"))
+        assert set(known.scores) == {*models, *STUDIES[name].more}
+        assert known.source == f"P-BERT {STUDIES[name].source}"
+
+
+def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
+    sizes = trained(commands("sizes", plan(tmp_path))[0])
+    found = [(one.encoder.layers, one.encoder.width, one.encoder.heads) for one in sizes.values()]
+    assert found == list(SHAPES.values())
+    assert {one.plan.steps for one in sizes.values()} == {800}
+    compare, ablate = commands("steps", plan(tmp_path))
+    counts = [one.plan.steps for one in trained(compare).values()]
+    assert counts == [100, 200, 400, 800] * 2
+    names = [word.partition("=")[0] for word in ablate[1 : ablate.index("-t")]]
+    assert names == [f"{model}_{count}" for model, count in zip(["base"] * 4 + ["ltr"] * 4, counts, strict=True)]
+
+
+def test_a_study_is_trained_fine_tuned_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shards(tmp_path, write_text(tmp_path, between=" ", documents=60), "--vocab-size", 90)
+    mrpc(tmp_path / "tasks" / "glue")
+    monkeypatch.setattr(ablations, "_bertsmith", lambda words: call(*words).returncode)
+    tiny = [
+        "encoder.layers=1",
+        "encoder.width=16",
+        "encoder.heads=2",
+        "packing.length=32",
+        "rows.full=8",
+        "micro_rows=0",
+    ]
+    words = [
+        "ablations",
+        "objectives",
+        "--data",
+        tmp_path / "shards",
+        "--tasks",
+        tmp_path / "tasks",
+        "-o",
+        tmp_path / "out",
+    ]
+    words += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
+    words += [
+        "--tune",
+        "head.between_width=8",
+        *(word for one in (*tiny, "evaluate_rows=8") for word in ("--set", one)),
+    ]
+    assert command_line.main([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert [line.split()[:3] for line in said.splitlines() if line.startswith("$")] == [
+        ["$", "bertsmith", "compare"],
+        ["$", "bertsmith", "ablate"],
+    ]
+    table = json.loads((tmp_path / "out" / "objectives" / "tuned" / "ablations.json").read_text(encoding="utf-8"))
+    assert "ltr+bilstm" in json.dumps(table)
+
+
+def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
+    for status, error in ((75, Stopped), (70, BertsmithError)):
+        called: list[str] = []
+
+        def told(words: list[str], called: list[str] = called, status: int = status) -> int:
+            called.append(words[0])
+            return status
+
+        with pytest.raises(error, match="the same command goes on from there"):
+            run_study("masks", plan(tmp_path), told)
+        assert called == ["compare"]
+    assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
