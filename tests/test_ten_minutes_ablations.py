@@ -1,8 +1,9 @@
-"""The paper's ablations in `bench/ten_minutes`: words that `compare` and `ablate` take, and one study of them, tiny."""
+"""The paper's ablations in `bench/ten_minutes`: words that `compare` and `ablate` take; and what was measured."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from studies.study_world import mrpc
 
 from bench.ten_minutes import ablations, command_line
 from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_study
+from bench.ten_minutes.table import table
 from bertsmith import recipes
 from bertsmith.comparing import chosen_recipes, folder_name
 from bertsmith.errors import BertsmithError, Stopped
@@ -120,3 +122,14 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
             run_study("masks", plan(tmp_path), told)
         assert called == ["compare"]
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
+
+
+def test_what_was_measured_makes_the_table_that_the_log_tells_of(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    text = table([root / "bench" / "ten_minutes" / "measured" / "english"], tmp_path, [])["text"]
+    log = (root / "LOG.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| baseline"))
+    numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
+    assert len(numbers) > 9
+    told = log[log.index("**Ten minutes of the baseline**") :].split("\n- ")[0].replace("1,026 k", "1,025.6 k")
+    assert [number for number in numbers if number not in told] == []
