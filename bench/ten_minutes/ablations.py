@@ -15,8 +15,8 @@ from bench.ten_minutes.whole import Words, in_a_process, run_parts
 from bertsmith.comparing import folder_name
 from bertsmith.errors import ConfigError
 
-# For all: what leaves the plateau within seconds (docs/recipes.md), and a slower start than `bert/quick` has, with which
-# those who keep no hidden word as it is stayed at the frequencies of words (LOG.md).
+# For all: what leaves the plateau within seconds (docs/plateau.md), and a slower start than `bert/quick` has, with
+# which those who keep no hidden word as it is stayed at the frequencies of words (LOG.md).
 SETTINGS = (
     *("encoder.kind=roformer", "encoder.dropout=0", "encoder.attention_dropout=0"),
     *("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "plan.schedule.kind=linear"),
