@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,10 @@ def compare(ours: Model, theirs: Any, case: str) -> None:
         return
     mask = (asked.document != 0).long()
     with torch.no_grad():
-        said = theirs(input_ids=asked.ids, attention_mask=mask, output_hidden_states=True)
+        said = deepcopy(theirs).double()(input_ids=asked.ids, attention_mask=mask, output_hidden_states=True)
     compare_states(ours, said, asked)
     if case == "encoder":
-        assert apart(ours.encoder(asked).pooled, said.pooler_output) < 1e-6
+        assert apart(deepcopy(ours).double().encoder(asked).pooled, said.pooler_output) < 1e-9
     else:
         labels = torch.where(mask.bool(), asked.ids, -100)
         hidden = ours.objectives[case].hide(asked) if case == "causal_lm" else in_full(asked)
