@@ -100,6 +100,15 @@ def test_version_and_completion() -> None:
     assert done.stdout.split() == ["prepare"]
 
 
+@pytest.mark.parametrize("words", [(), ("runs",), ("tokenizer",)], ids=["nothing", "runs", "tokenizer"])
+def test_no_verb_is_answered_by_the_help(words: tuple[str, ...]) -> None:
+    done, asked = call(*words), call(*words, "--help")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == asked.stdout
+    assert "\nCommands:\n" in done.stderr
+
+
 BAD = {
     "missing file": ((["prepare", "{b}/nowhere.txt", "-t", "{b}/tokenizer", "-o", "{t}/o"]), 65, "nowhere.txt"),
     "empty corpus": ((["prepare", "{t}/empty.txt", "-t", "{b}/tokenizer", "-o", "{t}/o"]), 65, "no text"),
@@ -183,7 +192,7 @@ def test_a_full_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def full(**given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.50 GiB.")
 
-    monkeypatch.setattr(cli, "app", full)
+    monkeypatch.setattr(cli, "command", lambda: full)
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 2

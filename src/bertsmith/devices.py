@@ -9,6 +9,7 @@ import torch
 from bertsmith.errors import BertsmithError
 
 LONG = 0.01  # seconds of a product that need not be longer to be timed
+LOOKING = 0.25  # seconds for the fastest product
 EIGHT_BITS = (8, 9)  # capability of the first CUDA devices with products in eight bits
 
 
@@ -38,7 +39,7 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
         size *= 2
         left = _random(size, device, dtype)
     _product_seconds(left)  # the first one also starts libraries
-    until, best = time.monotonic() + 0.25, _product_seconds(left)
+    until, best = time.monotonic() + LOOKING, _product_seconds(left)
     while time.monotonic() < until:
         best = min(best, _product_seconds(left))
     return 2 * size**3 / best

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -46,6 +47,12 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
         raise typer.Exit
 
 
+@cache
+def command() -> Any:
+    """All verbs with their flags. To read them takes a fifth of a second, once in a process."""
+    return typer.main.get_command(app)
+
+
 INTERRUPTED = 130  # what the option parser makes of a KeyboardInterrupt
 ENDED_WITHIN = 2.0  # seconds in which torchrun ends the other ranks when one has ended
 LOST_WITHIN = 20.0  # and when one is gone, which a busy machine takes longer to notice
@@ -59,7 +66,7 @@ def main() -> NoReturn:
     """Runs a verb; whatever a user can cause ends as one line on standard error and its exit status."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        status = app(standalone_mode=False) or 0
+        status = command()(standalone_mode=False) or 0
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(status)
@@ -73,7 +80,10 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if hasattr(error, "format_message"):  # how the option parser reports wrong usage
+        if type(error).__name__ == "NoArgsIsHelpError":  # the option parser's, where no verb is named: the help
+            print(error, file=sys.stderr)
+            sys.exit(2)
+        if hasattr(error, "format_message"):  # how it reports wrong usage
             _leave(f"{error.format_message()} Try --help.", 2)
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name alone
             _leave(OUT_OF_MEMORY, BertsmithError.exit_code)
