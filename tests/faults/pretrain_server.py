@@ -160,8 +160,8 @@ def _import_everything() -> None:
         package = import_module(f"bertsmith.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{room}."):
             import_module(module.name)
-    for name in ("bertsmith.terminal", "faults.pretrain_patches", "rich.table", "torch.distributed"):
-        import_module(name)
+    for name in ("bertsmith.terminal", "faults.pretrain_patches", "rich.table", "torch.distributed", "torch._dynamo"):
+        import_module(name)  # the last one is for ranks: torch's wrapper of models asks it
     from command_line import call
 
     assert call("pretrain", "no/such", "--data", "nowhere", "--output", "nowhere").returncode == 78  # the parser's own
