@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from bertsmith.cli import app
+from bertsmith import cli
 
 
 def commands() -> dict[str, Any]:
@@ -21,7 +19,7 @@ def commands() -> dict[str, Any]:
         else:
             found[" ".join(words)] = command
 
-    visit(typer.main.get_command(app), ())
+    visit(cli.command(), ())
     return found
 
 
