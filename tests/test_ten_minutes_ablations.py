@@ -12,7 +12,7 @@ from smoke.smoke_world import make_shards, write_text
 from studies.study_world import mrpc
 
 from bench.ten_minutes import ablations, command_line
-from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_study
+from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_studies
 from bench.ten_minutes.table import table
 from bertsmith import recipes
 from bertsmith.comparing import chosen_recipes, folder_name
@@ -38,7 +38,7 @@ def trained(words: list[str]) -> dict[str, Recipe]:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
-    compare, ablate = commands(name, plan(tmp_path, together=6, jobs=14))
+    compare, ablate = commands([name], plan(tmp_path, together=6, jobs=14))
     assert (compare[0], ablate[0]) == ("compare", "ablate")
     chosen = trained(compare)
     for recipe in chosen.values():
@@ -59,15 +59,30 @@ def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
 
 
 def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
-    sizes = trained(commands("sizes", plan(tmp_path))[0])
+    sizes = trained(commands(["sizes"], plan(tmp_path))[0])
     found = [(one.encoder.layers, one.encoder.width, one.encoder.heads) for one in sizes.values()]
     assert found == list(SHAPES.values())
     assert {one.plan.steps for one in sizes.values()} == {800}
-    compare, ablate = commands("steps", plan(tmp_path))
+    compare, ablate = commands(["steps"], plan(tmp_path))
     counts = [one.plan.steps for one in trained(compare).values()]
     assert counts == [100, 200, 400, 800] * 2
     names = [word.partition("=")[0] for word in ablate[1 : ablate.index("-t")]]
     assert names == [f"{model}_{count}" for model, count in zip(["base"] * 4 + ["ltr"] * 4, counts, strict=True)]
+
+
+def test_what_several_studies_need_is_trained_once(tmp_path: Path) -> None:
+    compare, *ablates = commands(["objectives", "steps", "masks"], plan(tmp_path))
+    assert len(trained(compare)) == 3 + 6 + 5  # all steps of base and of left to right, and base of the masks: known
+    models = [dict(word.split("=", 1) for word in words[1 : words.index("-t")] if "=" in word) for words in ablates]
+    assert {folder for found in models for folder in found.values()} == {
+        f"{tmp_path / 'pretrained'}/{folder_name(word)}/last" for word in trained(compare)
+    }
+    objectives, steps, masks = models
+    assert objectives["base"] == steps["base_800"] == masks["base"]
+    assert objectives["ltr"] == steps["ltr_800"] != steps["ltr_400"]
+    assert [values(words, "-o") for words in ablates] == [
+        [str(tmp_path / name)] for name in ("objectives", "steps", "masks")
+    ]
 
 
 def test_a_study_is_trained_fine_tuned_and_told(
@@ -106,7 +121,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
         ["$", "bertsmith", "compare"],
         ["$", "bertsmith", "ablate"],
     ]
-    table = json.loads((tmp_path / "out" / "objectives" / "tuned" / "ablations.json").read_text(encoding="utf-8"))
+    table = json.loads((tmp_path / "out" / "objectives" / "ablations.json").read_text(encoding="utf-8"))
     assert "ltr+bilstm" in json.dumps(table)
 
 
@@ -119,7 +134,7 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
             return status
 
         with pytest.raises(error, match="the same command goes on from there"):
-            run_study("masks", plan(tmp_path), told)
+            run_studies(["masks"], plan(tmp_path), told)
         assert called == ["compare"]
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
 

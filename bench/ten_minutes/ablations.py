@@ -1,6 +1,6 @@
 """`ablations`: the ablations of BERT's paper at the scale of minutes, by `bertsmith compare` and `bertsmith ablate`.
 
-Both commands are printed, and go on where they were stopped.
+The commands are printed, and go on where they were stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SETTINGS = (
 )
 RARELY = 1_000_000  # steps between checkpoints: a run is saved when it stops or ends
 POOLER, CAUSAL = "encoder.pooler=true", "encoder.causal=true"  # of the kind of encoder, so to be said after it
-SHAPES = {  # layers, width, heads
+PRETRAINED = "pretrained"  # the folder of all runs
+SHAPE = (8, 512, 8)  # layers, width, heads
+SHAPES = {  # likewise, in `sizes`
     "size_3_768_12": (3, 768, 12),
     "size_6_768_3": (6, 768, 3),
     "size_6_768_12": (6, 768, 12),
@@ -42,7 +44,6 @@ class Study:
     source: str
     recipes: Mapping[str, Sequence[str]]
     tasks: tuple[str, ...]
-    shape: tuple[int, int, int] = (8, 512, 8)
     more: tuple[str, ...] = ()  # models that need no pre-training of their own
 
 
@@ -77,30 +78,37 @@ class Plan:
     device: str = "auto"
 
 
-def commands(name: str, plan: Plan) -> list[Words]:
-    """The words of both commands of a study."""
-    if name not in STUDIES:
-        raise ConfigError(f"{name} is no study: {', '.join(STUDIES)}")
-    study, folder = STUDIES[name], plan.output / name
-    runs = _runs(name, study, plan.steps)
-    shared = [*SETTINGS, *_shape(study.shape), f"plan.steps={plan.steps}"]
-    shared += [f"evaluate_every={max(plan.steps // 8, 1)}", f"save_every={RARELY}", *plan.changes]
-    pretrained = folder / "pretrained"
-    compare = ["compare", *runs.values(), *shared, "-d", plan.data, "-o", pretrained, "--jobs", plan.together]
-    models = [f"{model}={pretrained / folder_name(word) / 'last'}" for model, word in runs.items()]
-    tasks = plan.chosen or study.tasks
-    ablate = ["ablate", *models, *study.more, *_tuned(tasks, plan), "-o", folder / "tuned"]
-    ablate += ["--seeds", plan.seeds, "--jobs", plan.jobs]
-    return [[str(word) for word in (*words, "--device", plan.device)] for words in (compare, ablate)]
+def commands(names: Sequence[str], plan: Plan) -> list[Words]:
+    """The words of a `compare` of all runs that these studies need, and of an `ablate` for each study.
+
+    What several of them need is pre-trained once.
+    """
+    unknown = next((name for name in names if name not in STUDIES), None)
+    if unknown is not None:
+        raise ConfigError(f"{unknown} is no study: {', '.join(STUDIES)}")
+    runs = {name: _runs(name, plan.steps) for name in dict.fromkeys(names)}
+    pretrained = plan.output / PRETRAINED
+    compare = ["compare", *dict.fromkeys(word for found in runs.values() for word in found.values())]
+    compare += [*SETTINGS, *_shape(SHAPE), f"plan.steps={plan.steps}", f"evaluate_every={max(plan.steps // 8, 1)}"]
+    compare += [f"save_every={RARELY}", *plan.changes]
+    found: list[list[object]] = [[*compare, "-d", plan.data, "-o", pretrained, "--jobs", plan.together]]
+    for name, words in runs.items():
+        study = STUDIES[name]
+        models = [f"{model}={pretrained / folder_name(word) / 'last'}" for model, word in words.items()]
+        told = [*_tuned(plan.chosen or study.tasks, plan), "--seeds", plan.seeds, "--jobs", plan.jobs]
+        found.append(["ablate", *models, *study.more, *told, "-o", plan.output / name])
+    return [[str(word) for word in (*words, "--device", plan.device)] for words in found]
 
 
-def _runs(name: str, study: Study, steps: int) -> dict[str, str]:
-    """By name of a model, the word that `compare` knows it by."""
+def _runs(name: str, steps: int) -> dict[str, str]:
+    """By name of a model, the word that `compare` knows it by; one word for one run in all studies."""
+    study = STUDIES[name]
     if name == "steps":
-        each = [(model, steps // part) for model in study.recipes for part in FRACTIONS]
+        counts = {steps // part: part for part in FRACTIONS}
         return {
-            f"{model}_{count}": ",".join((f"bert/{model}", *study.recipes[model], f"plan.steps={count}"))
-            for model, count in each
+            f"{model}_{count}": ",".join((f"bert/{model}", *own, *[f"plan.steps={count}"] * (part > 1)))
+            for model, own in study.recipes.items()
+            for count, part in counts.items()
         }
     shapes = SHAPES if name == "sizes" else {}
     return {
@@ -123,9 +131,9 @@ def _tuned(tasks: Sequence[str], plan: Plan) -> list[object]:
     return [*words, *(word for change in (*sets, *plan.tuning) for word in ("--set", change))]
 
 
-def run_study(name: str, plan: Plan, call: Callable[[Sequence[str]], int] | None = None) -> None:
-    """Both commands of a study, unless the first one fails."""
-    run_parts(commands(name, plan), "bertsmith", call or _bertsmith)
+def run_studies(names: Sequence[str], plan: Plan, call: Callable[[Sequence[str]], int] | None = None) -> None:
+    """All commands of these studies, until one fails."""
+    run_parts(commands(names, plan), "bertsmith", call or _bertsmith)
 
 
 def _bertsmith(words: Sequence[str]) -> int:

@@ -169,7 +169,7 @@ def _add_verdict(verbs: Any) -> None:
 def _add_ablations(verbs: Any) -> None:
     one = verbs.add_parser("ablations", help="the ablations of BERT's paper, pre-trained and fine-tuned")
     one.set_defaults(verb=_ablations)
-    one.add_argument("study", help="objectives, sizes, masks or steps")
+    one.add_argument("studies", nargs="+", metavar="STUDY", help="objectives, sizes, masks or steps")
     one.add_argument("--data", type=Path, required=True, metavar="SHARDS")
     one.add_argument("--tasks", type=Path, required=True, metavar="DIR", help="holds the tasks' folders")
     one.add_argument("-o", "--output", type=Path, required=True)
@@ -281,13 +281,13 @@ def _tasks(options: argparse.Namespace) -> None:
 
 
 def _ablations(options: argparse.Namespace) -> None:
-    from bench.ten_minutes.ablations import Plan, run_study
+    from bench.ten_minutes.ablations import Plan, run_studies
     from bench.ten_minutes.clock import stop_after
 
     names = ("data", "tasks", "output", "steps", "seeds", "together", "jobs", "device")
     lists = {"chosen": tuple(options.task), "changes": tuple(options.set), "tuning": tuple(options.tune)}
     with stop_after(options.stop_after):
-        run_study(options.study, Plan(**{name: getattr(options, name) for name in names}, **lists))
+        run_studies(options.studies, Plan(**{name: getattr(options, name) for name in names}, **lists))
 
 
 def _verdict(options: argparse.Namespace) -> None:
