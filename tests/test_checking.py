@@ -162,6 +162,18 @@ def test_minutes_instead_of_steps(shards: Path) -> None:
     assert found["speed"].facts["epochs"] == pytest.approx(rows / found["rows"].facts["rows_per_epoch"])
 
 
+@pytest.mark.parametrize("planned", ["plan.steps=4000", "plan.minutes=1000"])
+def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -> None:
+    line = "rows" if "steps" in planned else "speed"
+    dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
+    often = looked(recipe(planned, *dry), shards, until=line)[line]
+    assert often.facts["epochs"] > 20
+    assert often.state == "note"
+    assert often.text.endswith("may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1")
+    assert looked(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
+    assert looked(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # not so often
+
+
 def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
     found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
     assert found.state == "note"

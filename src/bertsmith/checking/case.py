@@ -39,6 +39,9 @@ def problem(error: BertsmithError, facts: dict[str, Any] | None = None) -> Findi
     return Finding(str(error), facts or {}, "problem", error)
 
 
+OFTEN = 20  # readings of a text by which dropout was ahead (docs/recipes.md)
+
+
 @dataclass
 class Case:
     """One run that is being checked. What is declared without a value is set by the check that finds it out."""
@@ -63,6 +66,13 @@ class Case:
     def whole_rows(self) -> int | None:
         """Rows of the whole run; None where the clock drives it."""
         return None if self.recipe.plan.minutes else self.recipe.rows.before(self.recipe.plan.steps)
+
+
+    def worn(self, epochs: float) -> str:
+        """What a user should know of a text that is read so often; nothing where there is nothing."""
+        if epochs < OFTEN or getattr(self.recipe.encoder, "dropout", None) != 0:
+            return ""
+        return "; a text that is read so often may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1"
 
 
 def megabytes(size: float) -> str:

@@ -73,13 +73,14 @@ def rows(case: Case) -> Finding:
     if case.whole_rows is not None:
         facts["epochs"] = case.whole_rows / packing.rows_per_epoch
         text += f", {facts['epochs']:,.1f} epochs"
+    worn = case.worn(facts.get("epochs", 0))
     text += f"; {padding:.1%} padding in {sum(len(batch.ids) for batch in batches)} of them"
     for name, (_, odd) in BROUGHT.items():
         if name not in case.recipe.objectives:
             continue
         facts |= _pairs(case, batches, name)
         text += f"; {facts['asked']:.0%} of texts are pairs, {facts[odd]:.0%} of these {odd}"
-    return Finding(text, facts)
+    return Finding(text + worn, facts, "note" if worn else "ok")
 
 
 def _sample(packing: Packing) -> list[PackedBatch]:
