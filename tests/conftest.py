@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 from pages_world import started, visiting
+
+
+gc.set_threshold(20_000, 20, 50)  # torch and its compiler are many objects to go through again and again
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -203,8 +203,12 @@ def _ends(offs: list[float]) -> tuple[float, float]:
     return offs[0], max(offs[1:])
 
 
-def patch_the_language_once() -> None:
-    """At each call of a function by a kernel the interpreter goes through the whole language: a third of its time."""
+def hurry_the_interpreter() -> None:
+    """At each call of a function by a kernel the interpreter goes through the whole language: a third of its time.
+
+    And of each sum and product it computes whether it overflows, of which it says nothing unless it is debugging.
+    """
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     original, known = interpreter.InterpretedFunction.__call__, set[Any]()
 
     def call(function: Any, *given: Any, **named: Any) -> Any:
@@ -217,7 +221,7 @@ def patch_the_language_once() -> None:
 
 
 def main() -> None:
-    patch_the_language_once()
+    hurry_the_interpreter()
     packed_attention.FORWARD.update(M=32, N=16)
     packed_attention.BACKWARD.update(M=16, N=32)
     found = {name: off(**case) for name, case in CASES.items()}
