@@ -1,4 +1,4 @@
-"""One torch for all tests, and files in memory; a browser for those of HTML pages, and a way to visit the pages that a file makes."""
+"""One torch for all tests, files in memory; a browser for HTML pages, and a way to visit those that a file makes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pages_world import started, visiting
 
-
-MEMORY, ROOM = "/dev/shm", 4 << 30  # a disk that syncs for one worker keeps the other one waiting
-if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
-    os.environ["TMPDIR"] = MEMORY
+MEMORY, ROOM = "/dev/shm", 4 << 30
 gc.set_threshold(20_000, 20, 50)  # torch and its compiler are many objects to go through again and again
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Files go into memory where there is room: a disk that syncs for one worker keeps the other one waiting.
+
+    They are gone afterwards; set TMPDIR to look at what a failed test has left.
+    """
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="bertsmith-tests-", dir=MEMORY)
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
