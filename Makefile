@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# what Python has compiled is kept, whatever the shell says: tests start hundreds of processes
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check faults bench docs clean help
 help:
