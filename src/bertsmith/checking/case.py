@@ -67,12 +67,13 @@ class Case:
         """Rows of the whole run; None where the clock drives it."""
         return None if self.recipe.plan.minutes else self.recipe.rows.before(self.recipe.plan.steps)
 
-
     def worn(self, epochs: float) -> str:
         """What a user should know of a text that is read so often; nothing where there is nothing."""
         if epochs < OFTEN or getattr(self.recipe.encoder, "dropout", None) != 0:
             return ""
-        return "; a text that is read so often may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1"
+        return (
+            "; a text that is read so often may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1"
+        )
 
 
 def megabytes(size: float) -> str:
