@@ -21,7 +21,7 @@ gc.set_threshold(20_000, 20, 50)  # torch and its compiler are many objects to g
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Files go into memory where there is room: a disk that syncs for one worker keeps the other one waiting.
+    """Files go into memory where there is room: every write is synced, half of the time of tests that train by a disk.
 
     They are gone afterwards; set TMPDIR to look at what a failed test has left.
     """
