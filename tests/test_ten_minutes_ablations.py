@@ -139,12 +139,21 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
 
 
-def test_what_was_measured_makes_the_table_that_the_log_tells_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "name", "entry", "least"),
+    [
+        ("english", "baseline", "**Ten minutes of the baseline**", 10),
+        ("korean", "quick", "**Korean, nine minutes of words**", 4),
+    ],
+)
+def test_what_was_measured_makes_the_table_that_the_log_tells_of(
+    text: str, name: str, entry: str, least: int, tmp_path: Path
+) -> None:
     root = Path(__file__).parents[1]
-    text = table([root / "bench" / "ten_minutes" / "measured" / "english"], tmp_path, [])["text"]
+    told = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
     log = (root / "LOG.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith("| baseline"))
+    row = next(line for line in told.splitlines() if line.startswith(f"| {name}"))
     numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
-    assert len(numbers) > 9
-    told = log[log.index("**Ten minutes of the baseline**") :].split("\n- ")[0]
-    assert [number for number in numbers if number not in told] == []
+    assert len(numbers) >= least
+    about = log[log.index(entry) :].split("\n- ")[0]
+    assert [number for number in numbers if number not in about] == []
