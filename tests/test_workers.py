@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def hang_at_three(unit: int) -> int:
     if unit == 3:
         time.sleep(60)
     return unit
+
+
+def tidy_up_at_the_end(unit: Path) -> int:
+    """The worker leaves a file when it ends of itself; told to end, it does not come to that."""
+    Finalize(None, unit.touch, exitpriority=0)
+    return os.getpid()
 
 
 def until_told(unit: Path) -> None:
@@ -78,6 +85,15 @@ def test_only_a_few_units_are_under_way() -> None:
 def test_an_error_in_a_worker_arrives_as_it_was(workers: int) -> None:
     with pytest.raises(DataError, match="unit 3 is broken"):
         list(ordered_map(fail_at_three, range(6), workers=workers))
+
+
+def test_who_has_all_results_lets_the_workers_end_of_themselves(tmp_path: Path) -> None:
+    """What a library keeps in them is then put away: torch's compiler has left semaphores behind."""
+    units = [tmp_path / "one", tmp_path / "two"]
+    with closing(ordered_map(tidy_up_at_the_end, units, workers=2)) as done:
+        workers = {next(done) for _ in units}
+    assert all(map(gone, workers))
+    assert [unit for unit in units if not unit.exists()] == []
 
 
 def test_a_killed_worker_is_named() -> None:

@@ -91,6 +91,10 @@ def _over_processes(
     except FutureTimeout as error:
         _end_pool(pool, grace=0.0)
         raise _lost(taken, f"no worker answered within {patience:g} s") from error
+    except GeneratorExit:  # closed: who has taken all results has not asked whether there are more
+        if waiting:
+            _end_pool(pool)
+        raise
     except BaseException:
         _end_pool(pool)
         raise
