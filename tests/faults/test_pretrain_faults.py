@@ -36,10 +36,8 @@ from faults.shard_world import Outcome
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """In memory where possible: a real disk spends most of these tests on removing folders."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path_factory.mktemp("pretrain")
-    with tempfile.TemporaryDirectory(dir=place, prefix="bertsmith-pretrain-") as name, Scene(Path(name)) as made:
+def scene() -> Iterator[Scene]:
+    with tempfile.TemporaryDirectory(prefix="bertsmith-pretrain-") as name, Scene(Path(name)) as made:
         yield made
 
 

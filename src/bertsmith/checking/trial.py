@@ -144,14 +144,13 @@ def speed(case: Case) -> Finding:
     text = (
         f"{facts['tokens_per_second']:,.0f} tokens/s over {len(taken)} step{'s' * (len(taken) > 1)} of {_rows(case)}; "
     )
-    worn = ""
     if case.whole_rows is None:
         facts["epochs"] = rows * 60 * case.recipe.plan.minutes / case.packing.rows_per_epoch
         text += f"{case.recipe.plan.minutes:g} minutes are {facts['epochs']:,.1f} epochs"
-        worn = case.worn(facts["epochs"])
     else:
         facts["run_seconds"] = case.whole_rows / rows
         text += f"the run takes about {_long(facts['run_seconds'])}, without scoring and saving"
+    worn = case.worn(facts.get("epochs", 0))
     return Finding(text + worn, facts, "note" if worn else "ok")
 
 
