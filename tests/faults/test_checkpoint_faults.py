@@ -5,8 +5,6 @@ The short forms run with every test; the long ones are marked slow and run with 
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -40,13 +38,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where possible: a real disk spends most of these tests on removing folders."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-    else:
-        with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bertsmith-checkpoints-") as name:
-            yield Path(name)
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 def check(outcome: Outcome, at_least: int) -> None:

@@ -5,7 +5,6 @@ The short forms run with every test; the long ones are marked slow and run with 
 
 import multiprocessing
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,13 +18,8 @@ from bertsmith.corpus import shard_file, shard_reader
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where possible: a real disk spends most of these tests on removing folders."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-    else:
-        with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="bertsmith-faults-") as name:
-            yield Path(name)
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
