@@ -8,7 +8,7 @@ import pytest
 import torch
 from command_line import call
 
-from bertsmith import ceilings, terminal
+from bertsmith import ceilings, devices, terminal
 from bertsmith.ceilings import SHAPES, measure
 from bertsmith.devices import measure_peak
 
@@ -53,6 +53,21 @@ def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
         assert measure_peak(torch.device("cpu"), dtype) > 1e6
         assert time.monotonic() - began < 10
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[torch.dtype] = []
+
+    def measure(device: torch.device, dtype: torch.dtype) -> float:
+        measured.append(dtype)
+        return 5.0 * len(measured)
+
+    monkeypatch.setattr(devices, "measure_peak", measure)
+    devices.known_peak.cache_clear()
+    device, dtypes = torch.device("cpu"), (torch.float32, torch.bfloat16, torch.float32)
+    assert [devices.known_peak(device, dtype) for dtype in dtypes] == [5.0, 10.0, 5.0]
+    assert measured == [torch.float32, torch.bfloat16]
+    devices.known_peak.cache_clear()
 
 
 def test_numbers_as_a_person_reads_them() -> None:

@@ -289,7 +289,7 @@ def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_
     expected: tuple[bool, bool | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work, "measure_peak", lambda *given: peak)
+    monkeypatch.setattr(work, "known_peak", lambda *given: peak)
     model = Model.build(bert.Config.size("tiny", vocabulary_size=30), [classify.Config(labels=("a", "b"))])
     how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
     here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)

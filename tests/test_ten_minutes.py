@@ -320,6 +320,14 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
         assert verdict is not None
         wanted = [verdict.nats_per_piece, verdict.nats_per_byte, 100 * verdict.accuracy]
         assert said[3 * number : 3 * number + 3] == pytest.approx(wanted, abs=0.06)
+    assert call(*words[:2], *words[3:], "--split", "train") == 0
+    *_, quick, last = capsys.readouterr().out.splitlines()
+    read = Judge.of(shards, length=32, rows=24, seed=0, split="train")
+    assert f"{read.pieces} ({read.fingerprint})" in last
+    assert read.fingerprint != pieces.fingerprint
+    verdict = read.hear_model(model, torch.device("cpu"))
+    assert verdict is not None
+    assert float(quick.split(" | ")[1]) == pytest.approx(verdict.nats_per_piece, abs=0.001)
     assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
     assert "quick reads by another tokenizer" in capsys.readouterr().err
     assert call("judge", f"quick={contest / 'out' / 'quick' / 'last'}", "quick+fresh", *words[3:]) == 78
@@ -455,7 +463,7 @@ def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, 
 
 
 def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "measure_peak", lambda device, dtype: 1e9)
+    monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
     mrpc(contest / "tasks" / "glue", 32)
     nsmc(contest / "tasks" / "nsmc")
     words = ["--data", contest / "tasks", "-o", contest / "out", "--seeds", 2, "--set", "epochs=1", "--set", "rows=16"]
@@ -648,10 +656,13 @@ def test_a_plateau_may_be_left_in_the_second_stage(
         "steps": 9,
         "tokens_per_second": 15.0,
         "share_of_peak": 0.5,
+        "peak_flops": 8.0,
     }
     stage |= {"name": "short", "curve": [], "final": point}
-    found = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second})
+    found = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second, "peak_flops": 10.0})
     assert found["off_plateau"] == expected
+    assert found["peak_flops"] == 10.0
+    assert found["share_of_peak"] == pytest.approx((0.4 + 0.5) / 2)  # the first was measured beside something else
 
 
 def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

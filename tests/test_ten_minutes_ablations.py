@@ -143,6 +143,8 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
     ("text", "name", "entry", "least"),
     [
         ("english", "baseline", "**Ten minutes of the baseline**", 10),
+        ("english_twenty", "quick", "**Twenty minutes**", 5),
+        ("english_twenty", "quick-pairs", "**Twenty minutes**", 20),
         ("korean", "quick", "**Korean, nine minutes of words**", 4),
     ],
 )
@@ -152,8 +154,18 @@ def test_what_was_measured_makes_the_table_that_the_log_tells_of(
     root = Path(__file__).parents[1]
     told = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
     log = (root / "LOG.md").read_text(encoding="utf-8")
-    row = next(line for line in told.splitlines() if line.startswith(f"| {name}"))
+    row = next(line for line in told.splitlines() if line.startswith(f"| {name} "))
     numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
     assert len(numbers) >= least
     about = log[log.index(entry) :].split("\n- ")[0]
     assert [number for number in numbers if number not in about] == []
+
+
+def test_the_picture_of_the_docs_is_what_was_measured(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    folders = [root / "bench" / "ten_minutes" / "measured" / name for name in ("english", "english_twenty")]
+    found = table(folders, tmp_path, ["quick-pairs", "baseline"])
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert drawn == (root / "docs" / "pictures" / "minutes.svg").read_text(encoding="utf-8")
+    (passed,) = (one for one in found["overtaking"] if one["who"] == "quick-pairs")
+    assert passed["share"] < 1 / 3

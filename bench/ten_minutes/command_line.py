@@ -157,6 +157,7 @@ def _add_tasks(verbs: Any) -> None:
 
 def _add_verdict(verbs: Any) -> None:
     one = verbs.add_parser("judge", help="finished models on held-out text once more, also with whole words hidden")
+    one.add_argument("--split", choices=("held-out", "train"), default="held-out", help="train: what they have read")
     one.set_defaults(verb=_verdict)
     one.add_argument("names", nargs="+", help="contestants, NAME=FOLDER for any model")
     one.add_argument("--data", type=Path, required=True, metavar="SHARDS", help="hold the documents")
@@ -296,7 +297,7 @@ def _verdict(options: argparse.Namespace) -> None:
     from bertsmith.studies.ablations import candidates
 
     models = candidates(with_folders(options.names, options.output))
-    asked = {"rows": options.judge_rows, "length": options.judge_length}
+    asked = {"rows": options.judge_rows, "length": options.judge_length, "split": options.split}
     print(judge_models(models, options.data, device=options.device, **asked))
 
 

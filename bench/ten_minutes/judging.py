@@ -37,6 +37,7 @@ RATE, MASKED, KEPT = 0.15, 0.8, 0.1
 SHORTEST = 8  # word pieces of a row: fewer tell too little
 AT_ONCE = 64  # rows
 OBJECTIVE = "masked_lm"
+HELD_OUT = "held-out"
 CONTINUATION, SPACES = "##", ("▁", "Ġ")  # how vocabularies mark what is no text of a piece
 
 Answer = Callable[[Batch], Tensor]  # a batch with places to the logits there [R, V]
@@ -61,11 +62,11 @@ class Judge:
     fingerprint: str  # of rows and questions: equal ones can be compared piece by piece
 
     @classmethod
-    def of(cls, data: Data, *, length: int, rows: int, seed: int, words: bool = False) -> Judge:
-        """Rows from all over the held-out documents; `words`: whole ones are hidden."""
+    def of(cls, data: Data, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT) -> Judge:
+        """Rows from all over the held-out documents; `words`: whole ones are hidden. Or from those of training."""
         tokenizer, draw = data.tokenizer, np.random.default_rng(seed)
         ask = partial(_ask_words, continues=_continues(tokenizer)) if words else _ask
-        asked = [ask(row, tokenizer, draw) for row in _rows(data, length=length, count=rows)]
+        asked = [ask(row, tokenizer, draw) for row in _rows(data, split, length=length, count=rows)]
         asked = [one for one in asked if len(one[1])]
         if not asked:
             raise DataError(f"{data.folder} holds too little text out to be judged by: prepare it with a larger share")
@@ -119,9 +120,9 @@ def piece_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _rows(data: Data, *, length: int, count: int) -> list[Row]:
+def _rows(data: Data, split: str, *, length: int, count: int) -> list[Row]:
     """Stretches of documents, as many as are asked for, at even distances."""
-    shards, single = Shards.open(data.folder, "held-out"), data.tokenizer.frame_parts.single
+    shards, single = Shards.open(data.folder, split), data.tokenizer.frame_parts.single
     room = length - (len(single) - 1)
     bounds = document_bounds(shards)
     starts = [np.arange(begin, end, room) for begin, end in pairwise(bounds)]
@@ -179,10 +180,16 @@ def _ask_words(
     return replace(row, ids=ids), places, row.ids[places].astype(np.int64)
 
 
-def judge_models(models: Sequence[Candidate], data: Path, *, device: str, length: int, rows: int) -> str:
-    """A table of verdicts on models that read by the tokenizer of these shards, on their held-out text."""
+def judge_models(
+    models: Sequence[Candidate], data: Path, *, device: str, length: int, rows: int, split: str = HELD_OUT
+) -> str:
+    """A table of verdicts on models that read by the tokenizer of these shards, on their held-out text.
+
+    Or on what they have read: how much better they know it is what they know by heart.
+    """
     opened, there = Data.open(data), torch.device(choose_device(device))
-    judges = [Judge.of(opened, length=length, rows=rows, seed=0, words=words) for words in (False, True)]
+    asked_for = {"length": length, "rows": rows, "seed": 0, "split": split}
+    judges = [Judge.of(opened, **asked_for, words=words) for words in (False, True)]
     told = ["| | pieces hidden: nats/piece | nats/byte | right | words hidden: nats/piece | nats/byte | right |"]
     told.append("|---" * 7 + "|")
     for one in models:

@@ -136,7 +136,7 @@ def _footing(runs: Runs) -> str:
             f"- {name}: {run['device']}, {run['code']}, {run['parameters'] / 1e6:.1f} M parameters, "
             f"seed {run['seed']}, {run['steps']:,} steps, "
             f"the text {run['tokens'] / run['text_tokens']:.1f} times, "
-            f"compiling {compiled} s in {run['calls']} calls (not counted), "
+            f"compiling {compiled} s in {run['calls']} call{'s' if run['calls'] > 1 else ''} (not counted), "
             f"{prints}, judge {run['judge']['fingerprint']}"
         )
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith import config
-from bertsmith.devices import choose_device, measure_peak
+from bertsmith.devices import choose_device, known_peak
 from bertsmith.effort import SHORT, WORTH_COMPILING, flops_per_token, seconds_of
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
@@ -144,7 +144,7 @@ def _settled(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: boo
     if passes.graphs != config.AUTO and passes.compile is not None:
         return passes
     assert feeder.shape is not None
-    places, peak = feeder.shape[0] * feeder.length, measure_peak(world.device, torch.bfloat16)
+    places, peak = feeder.shape[0] * feeder.length, known_peak(world.device, torch.bfloat16)
     seconds = seconds_of(model, places=places, length=feeder.length, peak=peak)
     graphs = passes.graphs
     if graphs == config.AUTO:
@@ -233,7 +233,7 @@ class _Work:
             "mean_length": mean,
             "found": dict(ready.task.found),
             "flops_per_token": flops_per_token(self.model, length=int(mean), asked={}),
-            "peak_flops": measure_peak(world.device, dtype) * world.size,
+            "peak_flops": known_peak(world.device, dtype) * world.size,
         }
 
 
