@@ -47,8 +47,8 @@ def bench_on_the_path() -> Iterator[None]:
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
-    for module in (family_gpu, pretraining, finetuning):
-        monkeypatch.setattr(module, "measure_peak", lambda device, dtype: 1e9)
+    for module, name in ((family_gpu, "measure_peak"), (pretraining, "measure_peak"), (finetuning, "known_peak")):
+        monkeypatch.setattr(module, name, lambda device, dtype: 1e9)
 
 
 @pytest.fixture(scope="module")
