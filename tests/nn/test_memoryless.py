@@ -20,7 +20,7 @@ import bertsmith.checking.checklist, bertsmith.evaluating, bertsmith.finetuning.
 import bertsmith.serve.predictor, bertsmith.studies.ablations, bertsmith.weights.model_folder
 from bertsmith import recipes
 from bertsmith.checking.sizes import parameters
-print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny")))
+print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny", "modern/small")))
 print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "triton"} & set(sys.modules)))
 """
 
@@ -44,6 +44,16 @@ def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
         assert draw(there) is there
     assert torch.equal(there, torch.full((3, 2), 7.0))
     assert not torch.equal(draw(there), torch.full((3, 2), 7.0))
+
+
+def test_numbers_that_are_there_change() -> None:
+    there = torch.full((3, 2), 8.0)
+    with without_memory():
+        nowhere = torch.empty(3, 2)
+        assert nowhere.div_(2) is nowhere
+        assert there.div_(2) is there
+        assert nn.init.zeros_(nowhere) is nowhere
+    assert torch.equal(there, torch.full((3, 2), 4.0))
 
 
 def test_nothing_loads_torchs_compiler_at_the_start() -> None:

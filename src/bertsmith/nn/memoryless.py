@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 DRAWS = {"normal_", "uniform_", "erfinv_", "kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"}
+CHANGES = {"zero_", "fill_", "div_", "mul_"}
 
 
 @contextmanager
@@ -20,7 +21,10 @@ def without_memory() -> Iterator[None]:
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """First numbers are not drawn: where there is no memory, torch would load its compiler for it, for seconds."""
+    """First numbers are not drawn: where there is no memory, torch would load its compiler for it, for seconds.
+
+    Nor are numbers changed that are not there: dividing them loads an algebra system.
+    """
 
     def __torch_function__(
         self,
@@ -30,6 +34,7 @@ class _NothingDrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = kwargs or {}
-        if func.__name__ in DRAWS:
+        name = func.__name__
+        if name in DRAWS or (name in CHANGES and args[0].is_meta):
             return args[0] if args else named["tensor"]
         return func(*args, **named)

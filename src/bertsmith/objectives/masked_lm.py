@@ -100,7 +100,8 @@ class MaskedLM(Words):
         purposes = ("count", "choice", "run", "fate", "word")
         self.keys = {purpose: counters.stream(seed, f"masked_lm/{purpose}") for purpose in purposes}
         # differs from the paper's code: a random word is never a special token (as in fairseq)
-        ordinary = np.setdiff1d(np.arange(vocabulary.size), np.array(vocabulary.special_ids, np.int64))
+        special = np.unique(np.array(vocabulary.special_ids, np.int64))
+        ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)
         continues = np.zeros(vocabulary_size, np.bool_)
         if vocabulary.continues is not None:
             continues[: vocabulary.size] = vocabulary.continues
