@@ -39,7 +39,7 @@ def problem(error: BertsmithError, facts: dict[str, Any] | None = None) -> Findi
     return Finding(str(error), facts or {}, "problem", error)
 
 
-OFTEN = 20  # readings of a text by which dropout was ahead (docs/recipes.md)
+OFTEN = 20  # readings of a text by which dropout was ahead (docs/minutes.md)
 
 
 @dataclass
