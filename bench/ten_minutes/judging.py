@@ -65,7 +65,11 @@ class Judge:
     def of(cls, data: Data, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT) -> Judge:
         """Rows from all over the held-out documents; `words`: whole ones are hidden. Or from those of training."""
         tokenizer, draw = data.tokenizer, np.random.default_rng(seed)
-        ask = partial(_ask_words, continues=_continues(tokenizer)) if words else _ask
+        ask = (
+            partial(_ask_words, continues=_continues(tokenizer))
+            if words
+            else partial(_ask, ordinary=_ordinary(tokenizer))
+        )
         asked = [ask(row, tokenizer, draw) for row in _rows(data, split, length=length, count=rows)]
         asked = [one for one in asked if len(one[1])]
         if not asked:
@@ -146,12 +150,18 @@ def _framed(tokens: NDArray[Any], single: tuple[Any, ...]) -> Row:
     )
 
 
-def _ask(row: Row, tokenizer: Tokenizer, draw: np.random.Generator) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
+def _ordinary(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """The tokens that another word is drawn from."""
+    return np.setdiff1d(np.arange(tokenizer.vocabulary_size), list(tokenizer.special_ids))
+
+
+def _ask(
+    row: Row, tokenizer: Tokenizer, draw: np.random.Generator, *, ordinary: NDArray[np.int64]
+) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
     """The row with some pieces hidden, where they are and what they were."""
     candidates = (row.texts == 0) & (row.ids != tokenizer.unknown_id)
     places = np.flatnonzero(candidates & (draw.random(len(row)) < RATE))
     answers, fates = row.ids[places].astype(np.int64), draw.random(len(places))
-    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), list(tokenizer.special_ids))
     other = ordinary[draw.integers(len(ordinary), size=len(places))]
     ids = row.ids.copy()
     ids[places] = np.where(fates < MASKED, tokenizer.mask_id, np.where(fates < MASKED + KEPT, answers, other))

@@ -259,19 +259,21 @@ def off_plateau(events: list[dict[str, Any]], unclocked: Container[int], about: 
 def joined(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a stage with all that came before it; of the device's measured peaks the highest counts."""
     sums = {key: earlier[key] + result[key] for key in SPENT}
-    seconds = earlier["seconds"], result["seconds"]
     before = {"seconds": earlier["seconds"], "step": earlier["steps"], "tokens": earlier["tokens"]}
     points = (*result["curve"], result["final"])
     shifted = [{**point, **{key: point[key] + before[key] for key in before}} for point in points]
-    peak = max(earlier["peak_flops"], result["peak_flops"])
-    shares = [one["share_of_peak"] * one["peak_flops"] / peak for one in (earlier, result)]
-    speeds = {"tokens_per_second": (earlier["tokens_per_second"], result["tokens_per_second"]), "share_of_peak": shares}
-    rates = {key: (first * seconds[0] + last * seconds[1]) / sum(seconds) for key, (first, last) in speeds.items()}
+    stages, peak = (earlier, result), max(earlier["peak_flops"], result["peak_flops"])
+    computed = sum(one["share_of_peak"] * one["peak_flops"] * one["seconds"] for one in stages)
+    rates = {
+        "tokens_per_second": sum(one["tokens_per_second"] * one["seconds"] for one in stages) / sums["seconds"],
+        "share_of_peak": computed / (peak * sums["seconds"]),
+        "peak_flops": peak,
+    }
     curves = {"curve": [*earlier["curve"], *shifted[:-1]], "final": shifted[-1]}
     left, later = earlier["off_plateau"], result["off_plateau"]
     if left is None and later is not None:
         left = later + earlier["seconds"]
-    return {**result, **sums, **rates, **curves, "off_plateau": left, "peak_flops": peak, "after": earlier["name"]}
+    return {**result, **sums, **rates, **curves, "off_plateau": left, "after": earlier["name"]}
 
 
 def speed(tokens: int, seconds: float, steps: int, unclocked: int, about: Mapping[str, Any]) -> dict[str, float]:
