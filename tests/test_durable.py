@@ -205,3 +205,22 @@ def test_a_committed_folder_has_one_state_only(tmp_path: Path) -> None:
     for state in power_loss_states(disk.operations, tmp_path):
         if "x" in state.files:  # under its final name a folder is whole
             assert state.files == {"x": None, "x/a": b"1"}
+
+
+class RivalledDisk(Disk):
+    """Another process makes each folder just before this one does."""
+
+    def _mkdir(self, path: Path) -> None:
+        path.mkdir()
+        super()._mkdir(path)
+
+
+def test_folders_that_another_process_made_meanwhile_are_taken(tmp_path: Path) -> None:
+    RivalledDisk().make_folder(tmp_path / "study" / "task" / "seed-0")
+    assert names(tmp_path) == ["study", "study/task", "study/task/seed-0"]
+
+
+def test_a_file_is_not_taken_for_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "study").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"making folder .*study"):
+        Disk().make_folder(tmp_path / "study")

@@ -125,7 +125,11 @@ class Disk:
             return
         self.make_folder(path.parent)
         with _explained("making folder", path):
-            self._mkdir(path)
+            try:
+                self._mkdir(path)
+            except FileExistsError:
+                if not path.is_dir():  # a file; a folder is another process's, which was sooner
+                    raise
             self._sync_folder(path.parent)
 
     def sync_folder(self, path: str | Path) -> None:
