@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -73,6 +74,7 @@ def follow(reader: RunReader) -> History:
 
 def comparison(runs: Sequence[History]) -> None:
     """Where recipes differ, what came of them, and the losses in one picture."""
+    runs = _numbered(runs)
     settings, names = differences(runs), [run.name for run in runs]
     texts = {key: [_setting(value) for value in values] for key, values in settings.items()}
     if not settings:
@@ -83,14 +85,26 @@ def comparison(runs: Sequence[History]) -> None:
     else:
         _beside_the_first(names, settings)
     rows = scores(runs)
-    numbers = {
-        name.replace("_", " ").replace("/", " of "): [_cell(name, row[name]) for row in rows]
-        for name in list(rows[0])[1:]
-    }
+    numbers = {_label(name): [_cell(name, row[name]) for row in rows] for name in list(rows[0])[1:]}
     _side_by_side("", [row["run"] for row in rows], numbers)
     losses = [name for name in chart_names(runs) if name.startswith("loss")]
     if losses:
         console.print(_chart(losses[0], runs, height=16))
+
+
+def _numbered(runs: Sequence[History]) -> Sequence[History]:
+    """The same runs; where a name leaves no room for what is told beside it, all are told first and called 1, 2, …"""
+    labels = max(len(_label(name)) for name in scores(runs)[0])
+    if labels + GAP + max(Text(run.name).cell_len for run in runs) <= console.width:
+        return runs
+    for place, run in enumerate(runs, 1):
+        console.print(Text.assemble((f"{place}  ", "bold"), run.name), soft_wrap=True)
+    console.print()
+    return [replace(run, name=str(place)) for place, run in enumerate(runs, 1)]
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").replace("/", " of ")
 
 
 def curves(runs: Sequence[History]) -> None:

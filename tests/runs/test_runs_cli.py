@@ -141,6 +141,24 @@ def test_many_runs_are_compared_in_as_many_tables_as_it_takes(
     assert [name for table in tables for name in table[0].split()] == names
 
 
+def test_runs_whose_names_leave_no_room_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-plan.rate=1e-3" for number in (3, 6)]
+    for number, name in enumerate(names):
+        finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})
+    drawn = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=80))
+    terminal_runs.comparison([read_run(tmp_path / name) for name in names])
+    told = drawn.getvalue()
+    assert "…" not in told
+    assert all(told.count(name) == 1 for name in names)
+    listed, settings, numbers, *_ = (block.split("\n") for block in told.split("\n\n"))
+    assert listed == [f"{place}  {name}" for place, name in enumerate(names, 1)]
+    assert [line.split() for line in settings] == [["setting", "1", "2"], ["seed", "0", "1"]]
+    assert numbers[0].split() == ["1", "2"]
+    assert "perplexity of guess lm" in told
+    assert "1 held out" in told, "and the picture calls them so"
+
+
 def test_what_a_run_lacks_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = io.StringIO()
     monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=70))
