@@ -145,7 +145,9 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
         ("english", "baseline", "**Ten minutes of the baseline**", 10),
         ("english_twenty", "quick", "**Twenty minutes**", 5),
         ("english_twenty", "quick-pairs", "**Twenty minutes**", 20),
-        ("korean", "quick", "**Korean, nine minutes of words**", 4),
+        ("korean", "quick", "**Ten minutes of Korean**", 5),
+        ("korean", "quick-pairs", "**Ten minutes of Korean**", 12),
+        ("korean", "no pre-training", "**Ten minutes of Korean**", 6),
     ],
 )
 def test_what_was_measured_makes_the_table_that_the_log_tells_of(
@@ -159,6 +161,30 @@ def test_what_was_measured_makes_the_table_that_the_log_tells_of(
     assert len(numbers) >= least
     about = log[log.index(entry) :].split("\n- ")[0]
     assert [number for number in numbers if number not in about] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "pages", "count"),
+    [
+        ("sizes", "**The paper's sizes (Table 6)**", ["docs/recipes.md"], 10),
+        ("features", "**The paper's features (Table 7)**", ["docs/features.md"], 12),
+    ],
+)
+def test_studies_that_were_measured_are_those_of_the_log_and_the_docs(
+    name: str, entry: str, pages: list[str], count: int
+) -> None:
+    root = Path(__file__).parents[1]
+    found = json.loads((root / "bench" / "ten_minutes" / "measured" / "studies" / f"{name}.json").read_bytes())
+    cells = [row[split] for row in found["rows"] for split in ("dev", "test") if split in row]
+    cells += [cell["score"] for row in found["rows"] for cell in row.get("cells", {}).values()]
+    scores = [
+        f"{100 * one['mean']:.1f} ± {100 * one['deviation']:.1f}" for one in cells if one["deviation"] is not None
+    ]
+    assert len(scores) == count
+    log = (root / "LOG.md").read_text(encoding="utf-8")
+    about = log[log.index(entry) :].split("\n- ")[0]
+    for text in (about, *((root / page).read_text(encoding="utf-8") for page in pages)):
+        assert [score for score in scores if score not in text] == []
 
 
 def test_the_picture_of_the_docs_is_what_was_measured(tmp_path: Path) -> None:

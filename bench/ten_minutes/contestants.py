@@ -41,7 +41,7 @@ TUNING = {
         *("codah:rows=16", "codah:epochs=5", "codah:rate=1e-4"),
     ),
     "korean": (
-        *("korean/nsmc:rows=64", "korean/nsmc:epochs=2", "korean/nsmc:rate=3e-4"),
+        *("korean/nsmc:rows=64", "korean/nsmc:epochs=2", "korean/nsmc:rate=1e-4"),
         "korean/korsts:epochs=5",
     ),
 }
