@@ -96,3 +96,6 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one recipe"):
         chosen_recipes(SMALL, recipes.find)
     assert folder_name("bert/mini,plan.rate=1e-3") == "bert-mini-plan.rate=1e-3"
+    assert folder_name("bert/mini,name=fast,plan.rate=1e-3") == "fast"
+    assert folder_name("bert/mini,name=../fast one") == "fast-one"
+    assert folder_name("bert/mini,name=..") == "bert-mini-name="

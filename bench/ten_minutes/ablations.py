@@ -106,14 +106,19 @@ def _runs(name: str, steps: int) -> dict[str, str]:
     if name == "steps":
         counts = {steps // part: part for part in FRACTIONS}
         return {
-            f"{model}_{count}": ",".join((f"bert/{model}", *own, *[f"plan.steps={count}"] * (part > 1)))
+            f"{model}_{count}": _word(model, own, count if part > 1 else 0)
             for model, own in study.recipes.items()
             for count, part in counts.items()
         }
     shapes = SHAPES if name == "sizes" else {}
-    return {
-        model: ",".join((f"bert/{model}", *own, *_shape(shapes.get(model)))) for model, own in study.recipes.items()
-    }
+    return {model: _word(model, own, shape=shapes.get(model)) for model, own in study.recipes.items()}
+
+
+def _word(model: str, own: Sequence[str], steps: int = 0, shape: tuple[int, int, int] | None = None) -> str:
+    """A recipe with settings of its own and a name, which is its folder's: that of a shape has its numbers in it."""
+    called = "_".join(map(str, ("size", *shape) if shape else (model, *[steps] * bool(steps))))
+    settings = (*own, *_shape(shape), *[f"plan.steps={steps}"] * bool(steps))
+    return ",".join((f"bert/{model}", *settings, f"name={called}"))
 
 
 def _shape(shape: tuple[int, int, int] | None) -> list[str]:

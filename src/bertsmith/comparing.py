@@ -105,11 +105,17 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
         raise ConfigError("compare needs at least one recipe, such as bert/mini")
     found: dict[str, Recipe] = {}
     for word in named:
-        name, *changes = re.split(r",(?=[\w.]+=)", word)
+        name, *changes = _parted(word)
         found[word] = with_overrides(find(name), [*shared, *changes])
     return found
 
 
-def folder_name(name: str) -> str:
-    """`bert/mini,plan.rate=1e-3` -> `bert-mini-plan.rate=1e-3`."""
-    return re.sub(r"[^\w.=+-]+", "-", name).strip("-.")
+def folder_name(word: str) -> str:
+    """`bert/mini,plan.rate=1e-3` -> `bert-mini-plan.rate=1e-3`, or what its own `name=…` says."""
+    names = [change.partition("=")[2] for change in _parted(word)[1:] if change.startswith("name=")]
+    found = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
+    return next(filter(None, found), "")
+
+
+def _parted(word: str) -> list[str]:
+    return re.split(r",(?=[\w.]+=)", word)

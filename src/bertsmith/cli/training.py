@@ -78,7 +78,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RECIPE[,SETTING=VALUE]... [SETTING=VALUE]...",
-            help="Recipes, each with settings of its own behind commas; then settings for all of them.",
+            help="Recipes, each with settings of its own behind commas (name=… is its folder); then settings for all.",
         ),
     ],
     data: Data,
