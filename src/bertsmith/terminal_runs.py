@@ -21,7 +21,7 @@ from bertsmith.progress import clock
 from bertsmith.runs.comparison import differences, scores
 from bertsmith.runs.history import RUNNING, History, RunReader
 from bertsmith.runs.page_data import chart_names, smoothing
-from bertsmith.runs.wording import baselines, figures, is_share, perplexity, title
+from bertsmith.runs.wording import baselines, figures, is_share, perplexity, score_name, title
 from bertsmith.terminal import console
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
@@ -74,7 +74,9 @@ def follow(reader: RunReader) -> History:
 
 def comparison(runs: Sequence[History]) -> None:
     """Where recipes differ, what came of them, and the losses in one picture."""
-    runs = _numbered(runs)
+    rows = scores(runs)
+    numbers = {score_name(name): [_cell(name, row[name]) for row in rows] for name in list(rows[0])[1:]}
+    runs = _numbered(runs, room=console.width - GAP - max(map(len, numbers)))
     settings, names = differences(runs), [run.name for run in runs]
     texts = {key: [_setting(value) for value in values] for key, values in settings.items()}
     if not settings:
@@ -84,27 +86,20 @@ def comparison(runs: Sequence[History]) -> None:
         _side_by_side("setting", names, texts)
     else:
         _beside_the_first(names, settings)
-    rows = scores(runs)
-    numbers = {_label(name): [_cell(name, row[name]) for row in rows] for name in list(rows[0])[1:]}
-    _side_by_side("", [row["run"] for row in rows], numbers)
+    _side_by_side("", names, numbers)
     losses = [name for name in chart_names(runs) if name.startswith("loss")]
     if losses:
         console.print(_chart(losses[0], runs, height=16))
 
 
-def _numbered(runs: Sequence[History]) -> Sequence[History]:
-    """The same runs; where a name leaves no room for what is told beside it, all are told first and called 1, 2, …"""
-    labels = max(len(_label(name)) for name in scores(runs)[0])
-    if labels + GAP + max(Text(run.name).cell_len for run in runs) <= console.width:
+def _numbered(runs: Sequence[History], *, room: int) -> Sequence[History]:
+    """The same runs; where a name has no room in a table, all are told first and called 1, 2, …"""
+    if all(Text(run.name).cell_len <= room for run in runs):
         return runs
     for place, run in enumerate(runs, 1):
         console.print(Text.assemble((f"{place}  ", "bold"), run.name), soft_wrap=True)
     console.print()
     return [replace(run, name=str(place)) for place, run in enumerate(runs, 1)]
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ").replace("/", " of ")
 
 
 def curves(runs: Sequence[History]) -> None:

@@ -23,7 +23,7 @@ from bertsmith.progress import clock
 from bertsmith.runs.comparison import differences, dotted, scores, shared, told_apart
 from bertsmith.runs.history import History, read_run
 from bertsmith.runs.page_data import page_data
-from bertsmith.runs.wording import figures, is_share, title
+from bertsmith.runs.wording import figures, is_share, score_name, title
 
 MOST_ROWS = 100  # of a table of numbers
 BRIEF = ("steps", "tokens", "training time", "parameters", "device")
@@ -85,7 +85,7 @@ def _data(run: History) -> str:
 
 def _scores(runs: Sequence[History]) -> str:
     rows = scores(runs)
-    heads = [{"seconds": "training time"}.get(name, name.replace("_", " ").replace("/", " of ")) for name in rows[0]]
+    heads = [{"seconds": "training time"}.get(name, score_name(name)) for name in rows[0]]
     return "<h2>Scores</h2>" + table(heads, ([_cell(value, name) for name, value in row.items()] for row in rows))
 
 

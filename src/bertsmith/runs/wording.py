@@ -56,6 +56,11 @@ def parts_of(run: History) -> list[str]:
     return [name.removeprefix(LOSS) for name in names if name.startswith(LOSS)]
 
 
+def score_name(name: str) -> str:
+    """What a number of `scores` is called: `accuracy/next_sentence` -> `accuracy of next sentence`."""
+    return name.replace("_", " ").replace("/", " of ")
+
+
 def perplexity(name: str, loss: float) -> float | None:
     """exp of the loss where that says something: where an objective guesses words."""
     if not (name.startswith(LOSS) and name.endswith(GUESSES_WORDS)) or not math.isfinite(loss):
