@@ -429,23 +429,24 @@ def test_runs_learn_in_turn(tmp_path: Path) -> None:
     first.take(lambda: False)
     tries = iter([False, False, True])
     gone.take(lambda: next(tries))  # gives up
-    threading.Timer(0.2, first.close).start()
     began = time.monotonic()
+    threading.Timer(0.2, first.close).start()
     second.take(lambda: False)
-    assert 0.1 < time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < 5
     Turn().take(lambda: pytest.fail("waits for nobody"))
 
 
 def test_a_watch_stands_still_when_told() -> None:
     from bench.ten_minutes.clock import Stopwatch, stop_after
 
-    watch = Stopwatch(torch.device("cpu"))
+    watch, began = Stopwatch(torch.device("cpu")), time.monotonic()
     before = watch()
     with watch.paused():
         still = watch()
         time.sleep(0.2)
         assert watch() == still
-    assert watch() - before < 0.1
+    assert before <= still <= watch()
+    assert watch() - before <= time.monotonic() - began - 0.2
     with pytest.raises(Stopped, match="goes on"), stop_after(0.05):
         time.sleep(5)
 

@@ -71,12 +71,13 @@ def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.Mon
             made.checkpoint(12)
 
     trainer = threading.Thread(target=train)
+    began = time.monotonic()
     trainer.start()
     locked.wait()
-    began = time.monotonic()
     done = call("runs", "show", made.folder, "--follow")
+    seconds = time.monotonic() - began
     trainer.join()
-    assert time.monotonic() - began >= 0.25
+    assert seconds >= 0.3  # until nobody works in it
     assert done.returncode == 0, done.stderr
     assert "stopped" in done.stdout
     assert "12 of 40" in done.stdout
