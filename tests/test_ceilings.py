@@ -43,6 +43,23 @@ def test_without_a_gpu_one_line_says_so() -> None:
     assert "finds only cpu here" in done.stderr
 
 
+@pytest.mark.parametrize("slow", [0, 2, 3])
+def test_a_product_that_is_kept_waiting_does_not_make_the_peak_a_small_ones(
+    slow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first product of a process starts libraries; any other may meet a moment in which others compute."""
+    sizes: list[int] = []
+
+    def seconds(left: torch.Tensor) -> float:
+        sizes.append(len(left))
+        time.sleep(0.001)
+        return 1.0 if len(sizes) - 1 == slow else 0.001
+
+    monkeypatch.setattr(devices, "_product_seconds", seconds)
+    assert devices.measure_peak(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 0.001
+    assert set(sizes) == {128, 256, 512, 1024}
+
+
 def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
     """bfloat16 takes a hundred times as long where a CPU has no instructions for it."""
     torch.manual_seed(3)
