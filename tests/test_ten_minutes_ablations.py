@@ -149,6 +149,8 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
         ("korean", "quick", "**Ten minutes of Korean**", 5),
         ("korean", "quick-pairs", "**Ten minutes of Korean**", 12),
         ("korean", "no pre-training", "**Ten minutes of Korean**", 6),
+        ("korean", "baseline", "**Ten minutes of Korean by others**", 10),
+        ("korean", "paper-medium", "**Ten minutes of Korean by others**", 10),
     ],
 )
 def test_what_was_measured_makes_the_table_that_the_log_tells_of(
@@ -190,11 +192,28 @@ def test_studies_that_were_measured_are_those_of_the_log_and_the_docs(
         assert [score for score in scores if score not in text] == []
 
 
-def test_the_picture_of_the_docs_is_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "picture"), [(["english", "english_twenty"], "minutes.svg"), (["korean"], "minutes_ko.svg")]
+)
+def test_the_picture_of_the_docs_is_what_was_measured(texts: list[str], picture: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
-    folders = [root / "bench" / "ten_minutes" / "measured" / name for name in ("english", "english_twenty")]
+    folders = [root / "bench" / "ten_minutes" / "measured" / name for name in texts]
     found = table(folders, tmp_path, ["quick-pairs", "paper-medium", "baseline"])
     drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
-    assert drawn == (root / "docs" / "pictures" / "minutes.svg").read_text(encoding="utf-8")
+    assert drawn == (root / "docs" / "pictures" / picture).read_text(encoding="utf-8")
     (passed,) = (one for one in found["overtaking"] if (one["who"], one["whom"]) == ("quick-pairs", "baseline"))
     assert passed["share"] < 1 / 3
+
+
+def test_the_docs_have_the_korean_scores_that_were_measured(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    told = table([root / "bench" / "ten_minutes" / "measured" / "korean"], tmp_path, [])["text"]
+    lines = [line for line in told.splitlines() if line.startswith("| ") and "±" in line]
+    assert len(lines) == 4
+    cells = [cell for line in lines for cell in line.split("|")[-3:-1]]
+    scores = [cell.split(" / ")[-1].strip() for cell in cells]  # of KorSTS the second, Spearman
+    for page in ("docs/minutes.md", "docs/ko.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        assert [score for score in scores if score not in text] == []
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert [score for score in scores if score.partition(" ")[0] not in readme] == []
