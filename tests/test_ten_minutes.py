@@ -159,6 +159,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     from bench.ten_minutes.tasks import GROUPS
 
     words = ["whole", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
+    words += ["--set", "encoder.dropout=0.1", "--set", "encoder.attention_dropout=0.1"]
     given = command_line._parser().parse_args(words)
     made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
     parts = whole.parts(made)
@@ -168,6 +169,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     assert list(learning)[:2] == ["quick", "quick-pairs"]  # a stage comes after the one that it begins with
     assert learning.pop("quick") + learning.pop("quick-pairs") == pytest.approx(3)
     assert set(learning.values()) == {3}
+    assert [one.set for one in read[1:5]] == [["encoder.dropout=0.1", "encoder.attention_dropout=0.1"]] * 4
     assert {one.every for one in read if hasattr(one, "every")} == {9}  # seconds, also in a last stage
     tuned = read[6:10]
     assert [one.names for one in tuned] == [[*whole.OURS, "quick-pairs+fresh"]] * 2 + [["baseline"]] * 2
@@ -577,6 +579,23 @@ def test_where_who_is_ahead() -> None:
     small, medium = found["Google's small, 4×512 (test)"], found["Google's medium, 8×512 (test)"]
     assert [lost["theirs"] for lost in small["behind"]] == [77.0], "as good is not ahead"
     assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
+
+
+def test_two_of_ours_are_told_once() -> None:
+    from bench.ten_minutes.standings import standings
+
+    def scores(value: float) -> dict[str, Any]:
+        return {"main": "accuracy", "scores": {"accuracy": [value, value]}}
+
+    runs = {name: {"code": "bertsmith"} for name in ("first", "second", "third")}
+    known = {"first": (0.5, 0.5, 0.8), "second": (0.6, 0.7, 0.7), "third": (0.5, 0.5, 0.8)}
+    tasks = ["a", "b", "c"]
+    table = {(name, task): scores(one) for name, of in known.items() for task, one in zip(tasks, of, strict=True)}
+    found = {(one["who"], one["whom"]): one for one in standings(runs, table, tasks)}
+    assert ("first", "second") not in found, "who is ahead on more is told of"
+    assert (found["second", "first"]["ahead"], found["second", "third"]["ahead"]) == (["a", "b"], ["a", "b"])
+    assert [lost["task"] for lost in found["second", "first"]["behind"]] == ["c"]
+    assert found["first", "third"]["ahead"] == found["third", "first"]["ahead"] == [], "neither is ahead"
 
 
 VARIANTS = """

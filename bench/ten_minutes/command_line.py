@@ -52,6 +52,7 @@ def _add_whole(verbs: Any) -> None:
     one.add_argument("--vocabulary-size", type=int, default=32_768)
     one.add_argument("--cased", action="store_true")
     one.add_argument("--minutes", type=float, default=10.0, help="of learning, for everybody")
+    one.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="in the recipes of ours")
     one.add_argument("--seeds", type=int, default=3)
     one.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
     one.add_argument("--device", default="auto")

@@ -63,17 +63,19 @@ def _judge(run: Mapping[str, Any]) -> Any:
 def standings(runs: Runs, scores: Scores, tasks: Sequence[str]) -> list[dict[str, Any]]:
     """On which tasks each run of ours is ahead of others, and on which it is not: by the mean of what decides.
 
-    Others are those without pre-training, transformers', and what is published.
+    Others are those without pre-training, transformers', what is published, and ours that are ahead on no more tasks.
     """
     ours = [name for name, run in runs.items() if run["code"] == "bertsmith"]
-    others = dict.fromkeys(name for name, _ in scores if name not in ours)
     known: dict[str, Mapping[str, tuple[float, ...]]] = {
-        name: {task: _means(task, scores[name, task]) for task in tasks if (name, task) in scores} for name in others
+        name: {task: _means(task, scores[name, task]) for task in tasks if (name, task) in scores}
+        for name in dict.fromkeys(name for name, _ in scores)
     }
     known.update(PUBLISHED)
-    found = []
+    found: list[dict[str, Any]] = []
     for who in ours:
         for whom, theirs in known.items():
+            if whom == who:
+                continue
             common = [task for task in tasks if task in theirs and (who, task) in scores]
             ahead, behind = [], []
             for task in common:
@@ -87,7 +89,8 @@ def standings(runs: Runs, scores: Scores, tasks: Sequence[str]) -> list[dict[str
                     )
             if common:
                 found.append({"who": who, "whom": whom, "ahead": ahead, "behind": behind})
-    return found
+    wins = {(one["who"], one["whom"]): len(one["ahead"]) for one in found}
+    return [one for one in found if wins[one["who"], one["whom"]] >= wins.get((one["whom"], one["who"]), 0)]
 
 
 def measures(task: str, found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Whole:
     vocabulary_size: int = 32_768
     cased: bool = False
     minutes: float = 10.0
+    set: Sequence[str] = ()  # in the recipes of ours
     seeds: int = 3
     jobs: int = 1  # fine-tunings at a time
     device: str = "auto"
@@ -48,11 +49,12 @@ def parts(whole: Whole) -> list[Words]:
     text, contest = whole.output / TEXT, whole.output / CONTEST
     run = ["--data", text / SHARDS, "-o", contest, "--every", 60 * whole.minutes / POINTS, "--device", whole.device]
     trained = dict.fromkeys(stage for name in OURS for stage in stages(name))
-    ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}"] for name in trained}
+    changes = [word for change in whole.set for word in ("--set", change)]
+    ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}", *changes] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     found: list[list[object]] = [
         [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocabulary_size, *["--cased"] * whole.cased],
-        *(["pretrain", name, *run, *minutes] for name, minutes in ours.items()),
+        *(["pretrain", name, *run, *words] for name, words in ours.items()),
         [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
         *(["tasks", *everybody, *tuned] for tuned in _tuned(whole)),
         *(["tasks", BASELINE, *tuned, "--own-code"] for tuned in _tuned(whole)),
