@@ -581,7 +581,7 @@ def test_where_who_is_ahead() -> None:
     assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
 
 
-def test_two_of_ours_are_told_once() -> None:
+def test_of_two_of_ours_the_one_that_is_ahead_on_more_is_told_of() -> None:
     from bench.ten_minutes.standings import standings
 
     def scores(value: float) -> dict[str, Any]:

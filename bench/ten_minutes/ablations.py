@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.ten_minutes.contestants import SMALL, TUNING
 from bench.ten_minutes.tasks import place_of
-from bench.ten_minutes.whole import Words, in_a_process, run_parts
+from bench.ten_minutes.whole import Words, in_a_process, repeated, run_parts
 from bertsmith.comparing import folder_name
 from bertsmith.errors import ConfigError
 
@@ -133,7 +133,7 @@ def _tuned(tasks: Sequence[str], plan: Plan) -> list[object]:
     words: list[object] = []
     for task in tasks:
         words += ["-t", task, "--data", f"{task}={place_of(plan.tasks, task)}"]
-    return [*words, *(word for change in (*sets, *plan.tuning) for word in ("--set", change))]
+    return [*words, *repeated("--set", (*sets, *plan.tuning))]
 
 
 def run_studies(names: Sequence[str], plan: Plan, call: Callable[[Sequence[str]], int] | None = None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
+from bench.ten_minutes.whole import repeated
 from bertsmith.config import did_you_mean
 from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError, ConfigError, Stopped
@@ -104,7 +105,7 @@ def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def _words(one: Variant, output: Path, words: Sequence[str]) -> list[str]:
-    changes = [word for change in one.changes for word in ("--set", change)]
+    changes = repeated("--set", one.changes)
     head = [sys.executable, "-m", "bench.ten_minutes", "pretrain", one.name, "--recipe", one.recipe, *changes]
     return [*head, "-o", str(output), "--turn", str(output / TURN), "--quiet", *words]
 

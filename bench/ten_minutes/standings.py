@@ -90,7 +90,7 @@ def standings(runs: Runs, scores: Scores, tasks: Sequence[str]) -> list[dict[str
             if common:
                 found.append({"who": who, "whom": whom, "ahead": ahead, "behind": behind})
     wins = {(one["who"], one["whom"]): len(one["ahead"]) for one in found}
-    return [one for one in found if wins[one["who"], one["whom"]] >= wins.get((one["whom"], one["who"]), 0)]
+    return [one for one in found if len(one["ahead"]) >= wins.get((one["whom"], one["who"]), 0)]
 
 
 def measures(task: str, found: Mapping[str, Any]) -> tuple[str, ...]:

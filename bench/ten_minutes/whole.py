@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def parts(whole: Whole) -> list[Words]:
     text, contest = whole.output / TEXT, whole.output / CONTEST
     run = ["--data", text / SHARDS, "-o", contest, "--every", 60 * whole.minutes / POINTS, "--device", whole.device]
     trained = dict.fromkeys(stage for name in OURS for stage in stages(name))
-    changes = [word for change in whole.set for word in ("--set", change)]
+    changes = repeated("--set", whole.set)
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}", *changes] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     found: list[list[object]] = [
@@ -67,11 +67,16 @@ def _tuned(whole: Whole) -> list[list[object]]:
     """The large tasks at rates that are given, the small ones at the best of some."""
     of_all: list[object] = [
         *("--data", whole.data, "-o", whole.output / CONTEST, "--seeds", whole.seeds, "--jobs", whole.jobs),
-        *("--device", whole.device, *(word for change in TUNING[whole.tasks] for word in ("--set", change))),
+        *("--device", whole.device, *repeated("--set", TUNING[whole.tasks])),
     ]
     tasks = {small: [task for task in GROUPS[whole.tasks] if (task in SMALL) is small] for small in (False, True)}
-    words = {small: [word for task in some for word in ("-t", task)] for small, some in tasks.items()}
+    words = {small: repeated("-t", some) for small, some in tasks.items()}
     return [[*words[False], *of_all], [*words[True], *of_all, "--rates", RATES]]
+
+
+def repeated(option: str, values: Iterable[str]) -> Words:
+    """The option before each of the values."""
+    return [word for value in values for word in (option, value)]
 
 
 def in_a_process(words: Sequence[str], program: str = CONTEST_PROGRAM) -> int:
