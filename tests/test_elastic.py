@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from bertsmith import run
-from bertsmith.errors import ConfigError, DataError
+from bertsmith import cli, run
+from bertsmith.errors import ConfigError, DataError, Lost
 from bertsmith.text.wordpiece import Config
 from bertsmith.train.checkpoints import Checkpoints
 from bertsmith.train.log import last_of_each_step, read_events
@@ -112,6 +112,61 @@ def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agen
     assert starts(late) == [0, 4]
     assert losses(late) == losses(agent.folder / "straight")
     assert agent.said("late", 0, 0) == []
+
+
+@pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
+@pytest.mark.parametrize(("rank", "kind"), [("0", Lost), ("1", Lost), ("1", DataError)])
+def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
+) -> None:
+    """Another has gone or has said it: torchrun's signal, whenever it comes, is neither an interrupt nor news."""
+
+    def told(moment: str) -> None:
+        if moment == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    class Failure(kind):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            told("at the end of its way")
+            return "this rank cannot go on"
+
+    def fail(**given: object) -> None:
+        try:
+            raise Failure("this rank cannot go on")
+        finally:
+            told("on its way out")
+
+    def wait(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        told("while it waits")
+        sleep(seconds)
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(time, "sleep", wait)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == kind.exit_code  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_is_not_ended_says_why_it_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**given: object) -> None:
+        raise Lost("another rank has gone")
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(cli, "LOST_WITHIN", 0.1)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"
 
 
 def test_only_the_first_rank_tells_the_result(agent: Agent) -> None:

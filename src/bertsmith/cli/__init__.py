@@ -90,8 +90,15 @@ def main() -> NoReturn:
         raise
 
 
+_heard: list[int] = []  # signals that came to a rank when its error was on its way out already
+
+
 def _stop(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+    """Interrupts; but where an error is on its way out of a rank, this does not take its place."""
+    if "RANK" in os.environ and sys.exc_info()[0] is not None:
+        _heard.append(number)
+    else:
+        raise KeyboardInterrupt
 
 
 def _leave(message: str, status: int) -> NoReturn:
@@ -109,11 +116,13 @@ def _speaks(status: int) -> bool:
     """
     if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
         return _first_rank()
+    limit = time.monotonic() + (LOST_WITHIN if status == Lost.exit_code else ENDED_WITHIN)
     try:
-        time.sleep(LOST_WITHIN if status == Lost.exit_code else ENDED_WITHIN)
+        while not _heard and time.monotonic() < limit:
+            time.sleep(0.05)
     except KeyboardInterrupt:
         return False
-    return True
+    return not _heard
 
 
 def _first_rank() -> bool:
