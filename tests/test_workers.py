@@ -156,9 +156,12 @@ def test_who_is_interrupted_ends_his_workers_and_they_save(number: signal.Signal
 
 def test_a_hung_worker_ends_within_its_time() -> None:
     began = time.monotonic()
-    with pytest.raises(Stopped, match="no worker answered within 2 s at work unit 3"):
-        list(ordered_map(hang_at_three, range(6), workers=2, patience=2.0))
-    assert time.monotonic() - began < 20
+    assert list(ordered_map(hang_at_three, range(3), workers=2)) == [0, 1, 2]
+    patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine is long in starting workers
+    began = time.monotonic()
+    with pytest.raises(Stopped, match=f"no worker answered within {patience} s at work unit 3"):
+        list(ordered_map(hang_at_three, range(6), workers=2, patience=patience))
+    assert time.monotonic() - began < 10 * patience
 
 
 def test_wrong_settings() -> None:
