@@ -161,7 +161,7 @@ def test_a_hung_worker_ends_within_its_time() -> None:
     began = time.monotonic()
     with pytest.raises(Stopped, match=f"no worker answered within {patience} s at work unit 3"):
         list(ordered_map(hang_at_three, range(6), workers=2, patience=patience))
-    assert time.monotonic() - began < 10 * patience
+    assert time.monotonic() - began < patience + 18  # far from the minute that it hangs for
 
 
 def test_wrong_settings() -> None:
