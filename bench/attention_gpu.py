@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertsmith.ceilings import device_seconds, median_seconds
 from bertsmith.nn import packed_attention
+from bertsmith.training.roofline import device_seconds, median_seconds
 
 PLACES, WIDTH, NAMES = 65_536, 64, ("M", "N", "num_warps", "num_stages")
 FORWARD = [*product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))]

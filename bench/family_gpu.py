@@ -13,8 +13,8 @@ clipped to 1. `eager` is the peer that is not compiled.
 
 Shards of any tokenizer that has a mask will do; of `roberta` positions begin behind its padding's number, on both
 sides. ALBERT's n-grams are of tokens wherever the tokenizer does not tell which tokens go on with a word. Tokens are
-real ones, padding does not count; useful TFLOP/s as in `bertsmith.effort`. Medians of interleaved rounds; × is ours
-over the peer. Ours learns in the precision that a run finds fastest. `--turn` and `--of` as in `pretrain_gpu.py`.
+real ones, padding does not count; useful TFLOP/s as in `bertsmith.training.flops`. Medians of interleaved rounds;
+× is ours over the peer. Ours learns in the precision that a run finds fastest. `--turn` and `--of` as in `pretrain_gpu.py`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from pretrain_gpu import Candidate, made, ours, timed, turn
 from torch import Tensor, nn
 
 from bertsmith import recipes
-from bertsmith.devices import measure_peak
-from bertsmith.effort import flops_per_token
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.huggingface import family_of
+from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
-from bertsmith.pretraining.choices import settled
-from bertsmith.pretraining.parts import Data
-from bertsmith.recipe import Recipe, with_overrides
-from bertsmith.train.world import World
+from bertsmith.system.devices import measure_peak
+from bertsmith.training.flops import flops_per_token
+from bertsmith.training.pretraining.choices import settled
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.world import World
 from bertsmith.types import NOT_ASKED
-from bertsmith.weights.families import family_of
 
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")
 HIDDEN = 0.15

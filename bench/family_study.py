@@ -29,14 +29,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertsmith.durable import read_sealed
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.recipe import Recipe, read_recipe, with_overrides
-from bertsmith.runs.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
-from bertsmith.scores.intervals import over_seeds
+from bertsmith.metrics.intervals import over_seeds
+from bertsmith.reports.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
+from bertsmith.reports.terminal_studies import spread
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES
-from bertsmith.terminal_studies import spread
+from bertsmith.system.durable import read_sealed
+from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 
 # The recipe that each begins with, and what makes it as large as the others.
 MEMBERS = {
@@ -133,8 +133,8 @@ def pretrain_members(options: argparse.Namespace) -> None:
     """Trains each that is not finished."""
     import torch
 
-    from bertsmith.pretraining import pretrain
-    from bertsmith.pretraining.parts import Data
+    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretraining.parts import Data
 
     data = Data.open(options.data)
     for name in options.names:
@@ -152,7 +152,7 @@ def pretrain_members(options: argparse.Namespace) -> None:
 @contextmanager
 def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
     """What makes trainers that wait for the lock on the file after their first compiled step, before minutes begin."""
-    from bertsmith.train.trainer import Trainer
+    from bertsmith.training.trainer import Trainer
 
     if file is None:
         yield Trainer
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import numbers
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):

@@ -20,17 +20,17 @@ import numpy as np
 import torch
 
 from bertsmith.encoders import bert
-from bertsmith.finetuning.batches import TaskFeeder
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import span
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Asked
-from bertsmith.text.tokenizer import load
-from bertsmith.train.optimizers import adamw
-from bertsmith.train.passes import Settings
-from bertsmith.train.plan import Plan
-from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.training.finetuning.batches import TaskFeeder
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World
 
 STEPS, WARM = 30, 8
 

@@ -42,18 +42,18 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith import config, recipes
-from bertsmith.devices import choose_device
-from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
-from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import Data
-from bertsmith.recipe import Recipe, with_overrides
-from bertsmith.train.step import Diverged, Step
-from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World
-from bertsmith.weights.folder_tokenizer import vocabulary_of
+from bertsmith.system.devices import choose_device
+from bertsmith.system.durable import Disk
+from bertsmith.training.pretraining.feeder import Feeder
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.step import Diverged, Step
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World
 
 # What each way sets, whatever the recipe says.
 WAYS = {

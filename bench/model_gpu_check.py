@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.types import Batch, Row, Vocabulary
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith import config
-from bertsmith.corpus.packing.packing import FOLDER, Packing, Settings
-from bertsmith.corpus.shards import Pieces, ShardBuilder, Shards
+from bertsmith.data.packing.packing import FOLDER, Packing, Settings
+from bertsmith.data.shards import Pieces, ShardBuilder, Shards
 from bertsmith.types import Frame
 
 FRAME = Frame((101, "a", 102), (101, "a", 102, "b", 102), (0, 0, 0, 1, 1))

@@ -28,14 +28,14 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertModel, BertTokenizerFast
 
-from bertsmith.batching import collate, in_one_line
+from bertsmith.data.collate import collate, in_one_line
 from bertsmith.encoders import bert
-from bertsmith.model import Model
-from bertsmith.serve.engine import Engine
-from bertsmith.serve.predictor import Predictor
-from bertsmith.text.wordpiece import WordPiece
+from bertsmith.inference.engine import Engine
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.tokenizers.wordpiece import WordPiece
 from bertsmith.types import Row
-from bertsmith.weights.model_folder import save_model
 
 Vectors = NDArray[np.float32]
 AT_ONCE, THREADS = 32, 32

@@ -15,13 +15,13 @@ import threading
 import time
 from pathlib import Path
 
-from bertsmith import run
-from bertsmith.corpus.document import Corpus, Reading
-from bertsmith.corpus.prose import python_prose
-from bertsmith.corpus.shards import Shards
-from bertsmith.text.tokenizer import load
-from bertsmith.text.wordpiece import Config
-from bertsmith.workers import default_workers
+from bertsmith.data import prepare as run
+from bertsmith.data.document import Corpus, Reading
+from bertsmith.data.prose import python_prose
+from bertsmith.data.shards import Shards
+from bertsmith.system.workers import default_workers
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.tokenizers.wordpiece import Config
 
 ROUNDS = 3
 

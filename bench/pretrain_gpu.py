@@ -8,8 +8,8 @@ Ours: `real` is packed text from shards by the run's own data path, `full` rando
 `graphs` is `real` replayed as CUDA graphs; all with masked LM and next sentence, the paper's optimiser, clipping, in
 the precision that a run finds fastest. transformers: BertForPreTraining, sdpa, bf16
 autocast, fused AdamW, clipping, random tokens in full rows, as it computes them: logits for every place. ModernBERT is
-its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.effort`, the same for everybody of
-one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
+its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.training.flops`, the same for
+everybody of one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
 where the device's time goes in a step of ours. With `--turn` several calls may compile at the same time: each waits for
 the lock on that file before it is timed, and with `--of` also until so many of them have compiled: then nothing else is
 under way.
@@ -34,19 +34,19 @@ import torch
 from needless_masks import leave_out as leave_out_masks
 
 from bertsmith import recipes
-from bertsmith.batching import collate
-from bertsmith.devices import measure_peak
-from bertsmith.effort import flops_per_token
+from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
-from bertsmith.pretraining.choices import settled
-from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import Data
-from bertsmith.pretraining.work import make_trainer
-from bertsmith.recipe import Recipe, with_overrides
-from bertsmith.train.stopper import Stopper
-from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World
+from bertsmith.system.devices import measure_peak
+from bertsmith.training.flops import flops_per_token
+from bertsmith.training.pretraining.choices import settled
+from bertsmith.training.pretraining.feeder import Feeder
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.work import make_trainer
+from bertsmith.training.recipe import Recipe, with_overrides
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World
 from bertsmith.types import Batch, Row
 
 WARM = 6
@@ -189,7 +189,7 @@ def timed(one: Candidate, steps: int) -> float:
 
 
 def useful_flops(recipe: Recipe, data: Data) -> float:
-    from bertsmith.model import Model
+    from bertsmith.model_io.model import Model
 
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from bertsmith import recipes
-from bertsmith.pretraining import pretrain
-from bertsmith.recipe import with_overrides
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.pretraining import pretrain
+from bertsmith.training.recipe import with_overrides
 
 
 def main() -> None:

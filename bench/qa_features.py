@@ -22,7 +22,7 @@ from transformers import BertTokenizerFast
 
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Example
-from bertsmith.text.wordpiece import WordPiece
+from bertsmith.tokenizers.wordpiece import WordPiece
 
 LENGTH, OVERLAP, AT_ONCE = 384, 240, 1000
 

@@ -16,12 +16,12 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle
 from pathlib import Path
 
-from bertsmith.corpus.document import Corpus
-from bertsmith.corpus.prose import korean_prose, python_prose
-from bertsmith.corpus.sentences import split
+from bertsmith.data.document import Corpus
+from bertsmith.data.prose import korean_prose, python_prose
+from bertsmith.data.sentences import split
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from corpus import gold
+from data import gold
 
 Splitter = Callable[[str], Iterable[str]]
 LICENCES = {"pysbd": "MIT", "syntok": "MIT", "sentencex": "MIT", "blingfire": "MIT", "kiwipiepy": "Apache-2.0"}

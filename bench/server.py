@@ -61,10 +61,10 @@ def run_client(told: str) -> None:
 def predictor_of(size: str, vocabulary: Path) -> Any:
     """A BERT of a published size with random weights."""
     from bertsmith.encoders import bert
-    from bertsmith.model import Model
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.model_io.model import Model
     from bertsmith.objectives import masked_lm
-    from bertsmith.serve.predictor import Predictor
-    from bertsmith.text.wordpiece import WordPiece
+    from bertsmith.tokenizers.wordpiece import WordPiece
 
     tokenizer = WordPiece.build(vocabulary.read_text(encoding="utf-8").splitlines())
     shape = bert.Config.size(size, vocabulary_size=tokenizer.vocabulary_size)
@@ -72,8 +72,8 @@ def predictor_of(size: str, vocabulary: Path) -> Any:
 
 
 def main(given: argparse.Namespace) -> None:
-    from bertsmith.serve.http.limits import Limits
-    from bertsmith.serve.http.server import SWITCH, running
+    from bertsmith.server.limits import Limits
+    from bertsmith.server.server import SWITCH, running
 
     sys.setswitchinterval(SWITCH)  # as `bertsmith serve` does
     predictor = predictor_of(given.size, given.vocabulary)

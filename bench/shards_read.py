@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.corpus.shards import Part, Pieces, ShardBuilder, Shards, verify
+from bertsmith.data.shards import Part, Pieces, ShardBuilder, Shards, verify
 
 SENTENCE, DOCUMENT, UNIT = 15, 20, 1 << 20  # tokens a sentence, sentences a document, tokens a work unit
 READ = 1 << 25  # tokens read for each line

@@ -22,8 +22,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.text import alphabet, counting
-from bertsmith.text.tokenizer import kind
+from bertsmith.tokenizers import alphabet, counting
+from bertsmith.tokenizers.tokenizer import kind
 
 RUNS = {"tokenizers' own": 0, "ours, 1 worker": 1, "ours, 2 workers": 2}
 

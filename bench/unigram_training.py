@@ -27,8 +27,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from bertsmith.text import feeding
-from bertsmith.text.unigram_training import LONGEST, train_unigram
+from bertsmith.tokenizers import feeding
+from bertsmith.tokenizers.unigram_training import LONGEST, train_unigram
 
 Pieces = list[tuple[str, float]]
 

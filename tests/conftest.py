@@ -36,7 +36,7 @@ def pytest_runtest_setup() -> None:
 
     And no run of a test looks a quarter of a second for what the machine can do at most, which no test compares.
     """
-    torch, devices = sys.modules.get("torch"), sys.modules.get("bertsmith.devices")
+    torch, devices = sys.modules.get("torch"), sys.modules.get("bertsmith.system.devices")
     if torch is not None:
         torch.backends.mkldnn.enabled = torch.backends.mkldnn.is_available()
     if devices is not None:

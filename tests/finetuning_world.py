@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from bertsmith import run
+from bertsmith.data import prepare
 from bertsmith.encoders import bert
-from bertsmith.finetuning.tuning import Tuning, make_tuning
-from bertsmith.model import Model
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import masked_lm
-from bertsmith.text.tokenizer import load
-from bertsmith.text.wordpiece import Config
-from bertsmith.weights.folder_tokenizer import vocabulary_of
-from bertsmith.weights.model_folder import save_model
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.finetuning.tuning import Tuning, make_tuning
 
 COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
 QUICK = ["epochs=6", "rows=16", "rate=3e-3", "save_every=7", "length=32"]
@@ -26,7 +26,9 @@ def tiny_model(base: Path) -> Path:
     """A model folder with random weights and a tokenizer for the words of this world."""
     words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
     (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
-    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=120, workers=1, quiet=True)
+    prepare.train_tokenizer(
+        [base / "text.txt"], base / "t", settings=Config(), vocabulary_size=120, workers=1, quiet=True
+    )
     tokenizer = load(base / "t")
     torch.manual_seed(1)
     encoder = bert.Config(

@@ -12,8 +12,8 @@ from pathlib import Path
 from bench.ten_minutes.contestants import SMALL, TUNING
 from bench.ten_minutes.tasks import place_of
 from bench.ten_minutes.whole import Words, in_a_process, repeated, run_parts
-from bertsmith.comparing import folder_name
 from bertsmith.errors import ConfigError
+from bertsmith.training.compare import folder_name
 
 # For all: what leaves the plateau within seconds (docs/plateau.md), and a slower start than `bert/quick` has, with
 # which those who keep no hidden word as it is stayed at the frequencies of words (LOG.md).

@@ -24,16 +24,16 @@ from bench.ten_minutes.blocks import RATE, Hider, Order, grouped
 from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Verdict
 from bench.ten_minutes.pretraining import Judging, ended, speed
-from bertsmith.devices import choose_device, measure_peak
-from bertsmith.durable import Disk
-from bertsmith.effort import flops_per_token
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH, SIZES
 from bertsmith.errors import ConfigError, Stopped
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
-from bertsmith.pretraining.parts import TABLE_MULTIPLE, Data
-from bertsmith.train.stopper import Stopper
+from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.durable import Disk
+from bertsmith.training.flops import flops_per_token
+from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, Data
+from bertsmith.training.stopper import Stopper
 from bertsmith.types import Batch
 
 STATE, SETTINGS = "state.pt", "settings.json"

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.ten_minutes.judging import document_bounds
-from bertsmith.corpus.shards import Shards
+from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 RATE, MASKED, OTHER = 0.15, 0.8, 0.5  # of what is hidden 80 % is masked, half of the rest becomes another token
 IGNORED = -100

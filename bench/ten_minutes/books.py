@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertsmith.durable import Disk
 from bertsmith.errors import DataError
+from bertsmith.system.durable import Disk
 
 BLANK = re.compile(r"\n\s*\n")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bertsmith import recipes
 from bertsmith.errors import ConfigError
-from bertsmith.recipe import Recipe, with_overrides
+from bertsmith.training.recipe import Recipe, with_overrides
 
 NEVER = 10**9  # steps
 

@@ -22,16 +22,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.batching import collate
-from bertsmith.corpus.shards import Shards
-from bertsmith.devices import choose_device
+from bertsmith.data.collate import collate
+from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model import Model
-from bertsmith.pretraining.parts import Data
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.system.devices import choose_device
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.pretraining.parts import Data
 from bertsmith.types import Batch, Row
-from bertsmith.weights.model_folder import open_model
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1
 SHORTEST = 8  # word pieces of a row: fewer tell too little

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.finetuning.tuning import Tuning
-from bertsmith.finetuning.work import Prepared
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Asked
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.finetuning.tuning import Tuning
+from bertsmith.training.finetuning.work import Prepared
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",

@@ -18,22 +18,22 @@ from bench.ten_minutes import results
 from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
-from bertsmith.devices import choose_device
-from bertsmith.durable import Disk
 from bertsmith.errors import ConfigError
-from bertsmith.loop import Evaluation, drive, memory_advice
-from bertsmith.pretraining.choices import settled
-from bertsmith.pretraining.feeder import Feeder
-from bertsmith.pretraining.parts import Data
-from bertsmith.pretraining.work import Work, make_trainer
-from bertsmith.recipe import Recipe
-from bertsmith.runs.history import CHECKPOINTS
-from bertsmith.train.log import NAME as EVENTS
-from bertsmith.train.log import last_of_each_step, read_events
-from bertsmith.train.step import Step
-from bertsmith.train.stopper import Stopper
-from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World, join
+from bertsmith.reports.history import CHECKPOINTS
+from bertsmith.system.devices import choose_device
+from bertsmith.system.durable import Disk
+from bertsmith.training.log import NAME as EVENTS
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.loop import Evaluation, drive, memory_advice
+from bertsmith.training.pretraining.choices import settled
+from bertsmith.training.pretraining.feeder import Feeder
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.work import Work, make_trainer
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.step import Step
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World, join
 
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"

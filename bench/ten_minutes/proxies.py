@@ -20,9 +20,9 @@ from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
 from bench.ten_minutes.whole import repeated
 from bertsmith.config import did_you_mean
-from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError, ConfigError, Stopped
-from bertsmith.train.stopper import Stopper
+from bertsmith.system.durable import Disk
+from bertsmith.training.stopper import Stopper
 
 TURN, PAGE = "turn", "proxies.md"
 LOSS = "nats_per_byte"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import config
-from bertsmith.durable import Disk
 from bertsmith.errors import ConfigError
+from bertsmith.system.durable import Disk
 
 RESULT, SCORES, MODEL = "result.json", "scores", "last"
 

@@ -9,9 +9,9 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.drawing import draw
 from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, overtakings, standings
-from bertsmith.durable import Disk
-from bertsmith.scores.intervals import over_seeds
+from bertsmith.metrics.intervals import over_seeds
 from bertsmith.studies.ablations import FRESH
+from bertsmith.system.durable import Disk
 
 PAGE, PICTURE, DATA = "table.md", "curves.svg", "table.json"
 TITLES = {

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 from bench.ten_minutes import results
-from bertsmith.devices import choose_device
-from bertsmith.durable import Disk, read_sealed
 from bertsmith.errors import ConfigError
-from bertsmith.finetuning.sweep import Part
-from bertsmith.finetuning.tuning import Tuning, find_task, make_tuning
-from bertsmith.finetuning.work import build_task, prepare
-from bertsmith.scores.intervals import over_seeds
+from bertsmith.metrics.intervals import over_seeds
+from bertsmith.model_io.foreign_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
-from bertsmith.text.tokenizer import load
-from bertsmith.weights.foreign_files import read_json
-from bertsmith.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.devices import choose_device
+from bertsmith.system.durable import Disk, read_sealed
+from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.training.finetuning.sweep import Part
+from bertsmith.training.finetuning.tuning import Tuning, find_task, make_tuning
+from bertsmith.training.finetuning.work import build_task, prepare
 
 GROUPS = {
     "english": (

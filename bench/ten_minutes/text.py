@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.ten_minutes import results
-from bertsmith import config, run
-from bertsmith.corpus.shards import Shards
+from bertsmith import config
+from bertsmith.data import prepare
+from bertsmith.data.shards import Shards
 
 TOKENIZER, SHARDS, FACTS = "tokenizer", "shards", "text.json"
 PART = 60 * 2**20  # bytes of files that travel together
@@ -33,11 +34,11 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
     tokenizer, shards = how.tokenizer or output / TOKENIZER, output / SHARDS
     if how.tokenizer is None and not tokenizer.exists():
         changes = ["lowercase=false"] if how.cased else []
-        settings = config.override(config.find("bertsmith.text", how.kind).Config(), changes)
+        settings = config.override(config.find("bertsmith.tokenizers", how.kind).Config(), changes)
         size = {"vocabulary_size": how.vocabulary_size, "workers": how.workers}
-        run.train_tokenizer(paths, tokenizer, settings=settings, quiet=quiet, **size)
+        prepare.train_tokenizer(paths, tokenizer, settings=settings, quiet=quiet, **size)
     if not (shards / "index.json").exists():
-        run.prepare(
+        prepare.prepare(
             paths,
             shards,
             tokenizer=tokenizer,

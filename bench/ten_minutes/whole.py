@@ -18,7 +18,7 @@ from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.studies.ablations import FRESH
-from bertsmith.train.stopper import Stopper
+from bertsmith.training.stopper import Stopper
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
 CONTEST_PROGRAM = "bench.ten_minutes"

@@ -9,10 +9,10 @@ __all__ = ["__version__", "load"]
 
 
 def load(folder: Any, *, device: str = "auto", precision: Any = "float32") -> Any:
-    """The model in a folder, ours or transformers', ready for text: a `bertsmith.serve.predictor.Predictor`.
+    """The model in a folder, ours or transformers', ready for text: a `bertsmith.inference.predictor.Predictor`.
 
     `precision`: float32, bfloat16 or int8, what the matrices are kept in.
     """
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.predictor import Predictor
 
     return Predictor.open(folder, device=device, precision=precision)

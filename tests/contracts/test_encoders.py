@@ -10,7 +10,7 @@ import torch
 from model_world import SIZE, apart, random_batch, random_rows, shaken
 
 from bertsmith import config
-from bertsmith.batching import in_one_line
+from bertsmith.data.collate import in_one_line
 from bertsmith.encoders import encoder as encoders
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.types import Batch

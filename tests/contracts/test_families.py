@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
 from model_world import shaken
-from weights.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
 
 from bertsmith import config as registry
 from bertsmith.encoders import encoder as encoders
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model import Model
+from bertsmith.model_io import huggingface
+from bertsmith.model_io.huggingface.family import Family
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.model_io.said import Said
 from bertsmith.objectives import objective as objectives
-from bertsmith.weights import families
-from bertsmith.weights.families.family import Family
-from bertsmith.weights.model_folder import open_model, save_model
-from bertsmith.weights.said import Said
 
-NAMES = families.names()
-CASES = [(name, architecture) for name in NAMES for architecture in families.find(name).architectures]
+NAMES = huggingface.names()
+CASES = [(name, architecture) for name in NAMES for architecture in huggingface.find(name).architectures]
 SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "positions": 24}
 
 
@@ -41,7 +41,7 @@ def built(family: Family, architecture: str) -> Model:
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)
 def test_names_of_every_class_are_there_once_and_lead_back(name: str, architecture: str, tmp_path: Path) -> None:
-    family = families.find(name)
+    family = huggingface.find(name)
     model = built(family, architecture)
     heads = tuple(model.objectives)
     theirs = [each for ours in model.state_dict() for each in family.their_names(ours, heads=heads)]
@@ -62,10 +62,10 @@ def test_names_of_every_class_are_there_once_and_lead_back(name: str, architectu
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_is_an_encoder_with_every_head_of_its_classes(name: str) -> None:
-    family = families.find(name)
+    family = huggingface.find(name)
     assert family.name == name
     assert name in registry.names(encoders.FOLDER)
-    assert families.family_of(family.encoder()) is family
+    assert huggingface.family_of(family.encoder()) is family
     assert {head for heads in family.architectures.values() for head in heads} <= set(family.heads)
     assert set(family.heads) <= set(registry.names(objectives.FOLDER))
     assert all(each.startswith(family.classes) for each in family.architectures)
@@ -75,7 +75,7 @@ def test_a_family_is_an_encoder_with_every_head_of_its_classes(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
-    family = families.find(name)
+    family = huggingface.find(name)
     save_model(built(family, list(family.architectures)[1]), tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()
     for key in (*family.witnesses, "num_hidden_layers"):
@@ -95,7 +95,7 @@ def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_what_has_no_family() -> None:
     with pytest.raises(BertsmithError, match=f"only {', '.join(NAMES)} have"):
-        families.family_of(registry.find(objectives.FOLDER, "tag").Config())
+        huggingface.family_of(registry.find(objectives.FOLDER, "tag").Config())
 
 
 def test_these_are_among_them() -> None:

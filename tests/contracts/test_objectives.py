@@ -13,8 +13,8 @@ from model_world import VOCABULARY, questions, random_rows, shaken
 from model_world import config as encoder_config
 
 from bertsmith import config
-from bertsmith.batching import collate
-from bertsmith.model import Model
+from bertsmith.data.collate import collate
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import objective as objectives
 from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from corpus.packing.packing_world import (
+from data.packing.packing_world import (
     FIRST,
     FRAME,
     PADDING,
@@ -23,9 +23,9 @@ from corpus.packing.packing_world import (
 )
 
 from bertsmith import config
-from bertsmith.batching import bounds, from_packed
-from bertsmith.corpus.packing.packing import FOLDER, PackedBatch, Packing
-from bertsmith.corpus.shards import Shards
+from bertsmith.data.collate import bounds, from_packed
+from bertsmith.data.packing.packing import FOLDER, PackedBatch, Packing
+from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.objectives.masked_lm import Config as MaskedLM
 from bertsmith.types import NOT_ASKED, Vocabulary

@@ -16,8 +16,8 @@ from tasks.samples import SAMPLES, TEXTS
 from bertsmith import config
 from bertsmith.tasks import task as tasks
 from bertsmith.tasks.task import Asked, Task
-from bertsmith.text import counting, wordpiece
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 LENGTH, SHORT = 256, 32
 

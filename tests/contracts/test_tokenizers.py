@@ -1,4 +1,4 @@
-"""What every kind of tokenizer promises, for each file of `bertsmith.text` that is a kind."""
+"""What every kind of tokenizer promises, for each file of `bertsmith.tokenizers` that is a kind."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.text import counting
-from bertsmith.text.flat import FlatEncoder
-from bertsmith.text.tokenizer import Tokenizer, kind, kinds, load
+from bertsmith.tokenizers import counting
+from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.tokenizer import Tokenizer, kind, kinds, load
 
 CORPUS = (
     """

@@ -9,16 +9,16 @@ import pytest
 import torch
 from model_world import SIZE, VOCABULARY, apart, random_batch, shaken
 
-from bertsmith.effort import flops_per_token
 from bertsmith.encoders import albert
 from bertsmith.encoders.albert import ALBERT
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
-from bertsmith.train.optimizers.optimizer import weights_of
-from bertsmith.train.passes import Passes, Settings
-from bertsmith.train.plan import Plan, Thaw
-from bertsmith.train.world import World
+from bertsmith.training.flops import flops_per_token
+from bertsmith.training.optimizers.optimizer import weights_of
+from bertsmith.training.passes import Passes, Settings
+from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.world import World
 from bertsmith.types import Batch
 
 SHARINGS = [

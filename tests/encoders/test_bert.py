@@ -12,7 +12,7 @@ from model_world import SIZE, apart, config, pretraining, random_batch, shaken
 from bertsmith import config as settings
 from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
 
 

@@ -9,9 +9,9 @@ from model_world import apart, random_batch, shaken
 
 from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
-from bertsmith.train.plan import Plan
+from bertsmith.training.plan import Plan
 
 SMALL = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": 97, "positions": 40}
 

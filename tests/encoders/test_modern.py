@@ -10,13 +10,13 @@ import pytest
 import torch
 from model_world import SIZE, VOCABULARY, apart, config, random_batch, random_rows, shaken
 
-from bertsmith.batching import in_one_line
+from bertsmith.data.collate import in_one_line
 from bertsmith.encoders import modern
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, next_sentence
-from bertsmith.recipe import with_overrides
 from bertsmith.recipes import find
+from bertsmith.training.recipe import with_overrides
 from bertsmith.types import Batch
 
 SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": SIZE, "positions": 60}

@@ -9,8 +9,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertsmith.durable import Chunk, Disk, Written
-from bertsmith.durable_faults import FailingDisk, RecordingDisk
+from faults.faulty_disks import FailingDisk, RecordingDisk
+
+from bertsmith.system.durable import Chunk, Disk, Written
 
 
 class QuickDisk(Disk):

@@ -25,16 +25,16 @@ from faults.checkpoint_world import (
     undisturbed,
     wrong_state,
 )
+from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
+from faults.power_loss import DiskState, power_loss_states
 from faults.shard_crashes import StoppingDisk
 from faults.shard_world import Outcome, emptied, in_child
-from train.train_world import feed
+from training.train_world import feed
 
-from bertsmith.durable import Disk
-from bertsmith.durable_faults import FailingDisk, Operation, RecordingDisk
 from bertsmith.errors import StorageError
-from bertsmith.power_loss import DiskState, power_loss_states
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.stopper import Stopper
+from bertsmith.system.durable import Disk
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.stopper import Stopper
 
 RESUMABLE = 75  # the exit status of a run that was asked to stop
 

@@ -9,8 +9,8 @@ from faults.broken_disks import QuickDisk
 from faults.checkpoint_world import EVERY, STEPS, CheckpointOutcome, equal, save_all, undisturbed
 from faults.shard_world import Outcome, emptied
 
-from bertsmith.train.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
-from bertsmith.train.checkpoints import Checkpoints
+from bertsmith.training.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
+from bertsmith.training.checkpoints import Checkpoints
 
 
 def flips(folder: Path, *, only: str | None = None, spacing: int = 7, bits: int = 1, seed: int = 0) -> Outcome:

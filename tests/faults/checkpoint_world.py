@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from faults.broken_disks import QuickDisk
 from faults.shard_world import Outcome, emptied, snapshot
-from train.train_world import feed, same, trainer
+from training.train_world import feed, same, trainer
 
-from bertsmith.durable import Disk
 from bertsmith.errors import BertsmithError
-from bertsmith.train.checkpoint import Checkpoint
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.plan import Plan
-from bertsmith.train.state import State
-from bertsmith.train.stopper import Stopper
-from bertsmith.train.trainer import Feed, Trainer
+from bertsmith.system.durable import Disk
+from bertsmith.training.checkpoint import Checkpoint
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.plan import Plan
+from bertsmith.training.state import State
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Feed, Trainer
 
 STEPS, EVERY = 6, 2  # three saves: the third gives up the first
 FILES = {"recipe.json": b'{"encoder": {"kind": "bert"}}', "vocab.txt": b"[PAD]\n[UNK]\nthe\n"}

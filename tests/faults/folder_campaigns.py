@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 from faults.hostile_folders import CASES
 from faults.shard_world import Outcome, emptied, in_child, snapshot
-from weights.folder_world import folder as model_folder
-from weights.folder_world import foreign
+from model_io.folder_world import folder as model_folder
+from model_io.folder_world import foreign
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.weights import importing
-from bertsmith.weights import model_folder as folders
-from bertsmith.weights.model_folder import open_model
+from bertsmith.model_io import importing
+from bertsmith.model_io import model_folder as folders
+from bertsmith.model_io.model_folder import open_model
 
 HEADROOM = 512 << 20  # bytes of address space that opening a small model may take more
 MOST_GROWTH = 300 << 20  # bytes of memory in use

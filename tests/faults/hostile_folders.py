@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from weights.false_claims import WRONG
-from weights.folder_world import TABLE, change_config, change_weights, raw
-from weights.google_values import FOLDER as GOOGLE
+from model_io.false_claims import WRONG
+from model_io.folder_world import TABLE, change_config, change_weights, raw
+from model_io.google_values import FOLDER as GOOGLE
 
-from bertsmith.durable import sealed
-from bertsmith.weights.sorted_table import MAGIC
+from bertsmith.model_io.sorted_table import MAGIC
+from bertsmith.system.durable import sealed
 
 Case = Callable[[Path, Path], Any]
 CASES: dict[str, Case] = {}

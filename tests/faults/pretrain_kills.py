@@ -12,7 +12,7 @@ from faults.pretrain_server import Patch
 from faults.pretrain_world import MODEL, PretrainOutcome, Scene
 from faults.shard_world import Outcome
 
-from bertsmith.train.log import read_events
+from bertsmith.training.log import read_events
 
 TRIES = 12  # for a kill that comes when the run is over
 

@@ -17,15 +17,15 @@ from faults.pretrain_server import ONE_THREAD
 from faults.pretrain_world import QUICK, RESUMABLE, Scene, newest, wait_for
 from faults.shard_world import emptied
 
-from bertsmith.batching import from_packed
-from bertsmith.corpus.shards import Shards
-from bertsmith.model import Model
-from bertsmith.recipe import read_recipe
-from bertsmith.text.tokenizer import load
-from bertsmith.train.checkpoint import Checkpoint
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.log import read_events
-from bertsmith.weights.folder_tokenizer import vocabulary_of
+from bertsmith.data.collate import from_packed
+from bertsmith.data.shards import Shards
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.model import Model
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.training.checkpoint import Checkpoint
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.log import read_events
+from bertsmith.training.recipe import read_recipe
 
 FAR = 1_000_000
 LONG = (f"plan.steps={FAR + 100}",)

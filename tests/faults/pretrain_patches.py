@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.corpus import shard_reader
-from bertsmith.corpus.packing.packing import Packing
-from bertsmith.durable import Disk
+from bertsmith.data import shard_reader
+from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import StorageError
-from bertsmith.model import Model
-from bertsmith.pretraining import work
-from bertsmith.train import ahead, checkpoint, checkpoints, passes
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.stopper import Stopper
-from bertsmith.train.trainer import Trainer
+from bertsmith.model_io.model import Model
+from bertsmith.system.durable import Disk
+from bertsmith.training import ahead, checkpoint, checkpoints, passes
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.pretraining import work
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Trainer
 from bertsmith.types import NOT_ASKED, Batch, Loss
 
 CHANGES = ("_open", "_write", "_fsync", "_rename", "_unlink", "_mkdir", "_rmdir", "_sync_folder")

@@ -160,7 +160,13 @@ def _import_everything() -> None:
         package = import_module(f"bertsmith.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{room}."):
             import_module(module.name)
-    for name in ("bertsmith.terminal", "faults.pretrain_patches", "rich.table", "torch.distributed", "torch._dynamo"):
+    for name in (
+        "bertsmith.reports.terminal",
+        "faults.pretrain_patches",
+        "rich.table",
+        "torch.distributed",
+        "torch._dynamo",
+    ):
         import_module(name)  # the last one is for ranks: torch's wrapper of models asks it
     from command_line import call
 

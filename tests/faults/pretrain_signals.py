@@ -12,7 +12,7 @@ from faults.pretrain_server import Ended
 from faults.pretrain_world import EVERY, QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, wait_for
 from faults.shard_world import Outcome
 
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.training.log import last_of_each_step, read_events
 
 # Phase, and the step that must be saved when the run has stopped: None where it is too late to stop.
 PHASES: dict[str, int | None] = {"model": 0, "resume": 0, "step-1": 1, "update-5": 5, "save-1": 3, "manifest-3": 9}
@@ -191,7 +191,7 @@ def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: 
 
 def same_weights(scene: Scene, step: int) -> str:
     """What was saved while losses were not finite are the weights of the last step that was good, the fourth."""
-    from bertsmith.train.checkpoint import WEIGHTS, Checkpoint
+    from bertsmith.training.checkpoint import WEIGHTS, Checkpoint
 
     found = Checkpoint(scene.run / "checkpoints" / f"step-{step:08}").files[WEIGHTS].sha256
     return "" if found == scene.oracle.states[4][0] else f"the weights of step {step} are not those of step 4"

@@ -15,12 +15,12 @@ from typing import Any, Self
 from faults.pretrain_server import Ended, Patch, Server
 from faults.shard_world import Outcome, emptied
 
-from bertsmith import run as verbs
+from bertsmith.data import prepare as verbs
 from bertsmith.errors import BertsmithError
-from bertsmith.text.wordpiece import Config
-from bertsmith.train.checkpoint import OPTIMIZER, WEIGHTS, Checkpoint
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.checkpoint import OPTIMIZER, WEIGHTS, Checkpoint
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.log import last_of_each_step, read_events
 
 STEPS, EVERY = 10, 3  # saved after 3, 6 and 9 steps and at the end; scored after 4 and 8 and at the end
 SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "micro_rows=4", "rows.full=8"]

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from serve.http.http_world import predictor
-from weights.folder_world import model, tokenizer
+from model_io.folder_world import model, tokenizer
+from server.http_world import predictor
 
-from bertsmith.serve.computing import Computing, Item, Wish
-from bertsmith.serve.http import protocol, rejections, server, strict_json
-from bertsmith.serve.http.limits import Limits
-from bertsmith.serve.http.logs import Log
-from bertsmith.serve.predictor import Predictor
+from bertsmith.inference.computing import Computing, Item, Wish
+from bertsmith.inference.predictor import Predictor
+from bertsmith.server import protocol, rejections, server, strict_json
+from bertsmith.server.limits import Limits
+from bertsmith.server.logs import Log
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXTS = ("the cat sat", "a cat on the mat", "서울은 한국의 수도이다", "the mat")

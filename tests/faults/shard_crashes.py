@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from faults.broken_disks import QuickDisk, QuickFailing
+from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
+from faults.power_loss import DiskState, power_loss_states
 from faults.shard_world import Outcome, build, differs, emptied, in_child, index_problem, oracle, read_all
 
-from bertsmith.corpus.shards import remove_shard_set
-from bertsmith.durable import Disk
-from bertsmith.durable_faults import FailingDisk, Operation, RecordingDisk
+from bertsmith.data.shards import remove_shard_set
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.power_loss import DiskState, power_loss_states
+from bertsmith.system.durable import Disk
 
 
 def operations_of(folder: Path) -> list[Operation]:

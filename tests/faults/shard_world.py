@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from faults.broken_disks import QuickDisk
 
-from bertsmith.corpus.shards import Pieces, ShardBuilder, Shards, verify
-from bertsmith.durable import Disk
+from bertsmith.data.shards import Pieces, ShardBuilder, Shards, verify
+from bertsmith.system.durable import Disk
 
 UNITS = 10
 VOCABULARY = 500

@@ -24,10 +24,10 @@ from faults.shard_world import Outcome
 from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.train import checkpoint, checkpoints
-from bertsmith.train.checkpoint import Checkpoint
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.state import State
+from bertsmith.training import checkpoint, checkpoints
+from bertsmith.training.checkpoint import Checkpoint
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.state import State
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_without_its_lock_a_folder_has_two_masters(folder: Path, monkeypatch: py
     with Checkpoints(folder):
         with pytest.raises(BertsmithError, match="another process is working in"), Checkpoints(folder):
             pass
-        monkeypatch.setattr("bertsmith.durable.Disk.lock", lambda self, folder: nullcontext())
+        monkeypatch.setattr("bertsmith.system.durable.Disk.lock", lambda self, folder: nullcontext())
         with Checkpoints(folder):
             pass
 

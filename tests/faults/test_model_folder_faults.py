@@ -15,10 +15,10 @@ import torch
 from faults import folder_campaigns
 from faults.folder_campaigns import flips, hostile, truncations
 from faults.shard_world import Outcome
-from weights.folder_world import folder_in_memory, foreign
+from model_io.folder_world import folder_in_memory, foreign
 
-from bertsmith.weights import foreign_files, loading, safetensors_file, seal
-from bertsmith.weights.families.family import Family
+from bertsmith.model_io import foreign_files, loading, safetensors_file, seal
+from bertsmith.model_io.huggingface.family import Family
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_memory_of_opening(work: Path) -> None:
     # a process of its own: the peak of a forked one includes what the tests before it used
     program = (
         "import sys\n"
-        "from bertsmith.weights.model_folder import open_model\n"
+        "from bertsmith.model_io.model_folder import open_model\n"
         "def peak(): return next(int(line.split()[1]) for line in open('/proc/self/status') if 'VmHWM' in line)\n"
         "open_model(sys.argv[1])\n"  # what is imported and mapped on the way does not count
         "print('5', file=open('/proc/self/clear_refs', 'w'))\n"  # the peak begins anew at what is used now

@@ -13,11 +13,11 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serve.http.http_world import every_kind
+from server.http_world import every_kind
 
-from bertsmith.serve.http.app import build
-from bertsmith.serve.http.guard import Guard
-from bertsmith.serve.http.limits import Limits
+from bertsmith.server.app import build
+from bertsmith.server.guard import Guard
+from bertsmith.server.limits import Limits
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 FEW = settings(

@@ -14,7 +14,7 @@ from faults.shard_crashes import kills, power_losses, power_losses_after_kills, 
 from faults.shard_damage import flips, truncations
 from faults.shard_world import Outcome
 
-from bertsmith.corpus import shard_file, shard_reader
+from bertsmith.data import shard_file, shard_reader
 
 
 @pytest.fixture

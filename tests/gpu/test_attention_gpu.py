@@ -8,8 +8,8 @@ import pytest
 import torch
 from model_world import VOCABULARY, apart, config, random_batch, shaken
 
-from bertsmith import counters
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
+from bertsmith.nn import counter_random
 from bertsmith.nn.attention import Sight, _by_mask
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
 from bertsmith.types import Batch
@@ -109,8 +109,10 @@ def test_masks_are_the_same_on_both_devices(units: str) -> None:
 
 def test_counters_are_the_same_on_both_devices() -> None:
     numbers = torch.randint(-(1 << 62), 1 << 62, (100_000,), generator=torch.Generator().manual_seed(0))
-    key = counters.stream(1, "gpu")
-    assert torch.equal(counters.mix(key, numbers.cuda(), numbers.cuda()).cpu(), counters.mix(key, numbers, numbers))
+    key = counter_random.stream(1, "gpu")
+    assert torch.equal(
+        counter_random.mix(key, numbers.cuda(), numbers.cuda()).cpu(), counter_random.mix(key, numbers, numbers)
+    )
 
 
 @pytest.mark.parametrize("units", UNITS)

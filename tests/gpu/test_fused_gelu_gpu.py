@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.ceilings import device_seconds
 from bertsmith.nn import float8_choice
 from bertsmith.nn.float8 import Float8FeedForward
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import FeedForward, make_block
+from bertsmith.training.roofline import device_seconds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SHAPES = [(2048, 3072), (1001, 520)]

@@ -9,7 +9,7 @@ from model_world import VOCABULARY, random_batch
 from torch import Tensor
 
 from bertsmith.encoders import bert
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.types import NOT_ASKED
 

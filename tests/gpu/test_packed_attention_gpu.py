@@ -11,7 +11,7 @@ from model_world import VOCABULARY, random_batch
 from torch import Tensor
 
 from bertsmith.encoders import modern
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
 from bertsmith.nn.activations import activation
 from bertsmith.nn.attention import Attention, Sight, look

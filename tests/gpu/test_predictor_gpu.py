@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serve.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
 
+from bertsmith.inference.engine import Engine
+from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, masked_lm, span, tag
-from bertsmith.serve.engine import Engine
-from bertsmith.serve.predictor import Predictor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 HEADS = (classify.Config(labels=("no", "yes")), tag.Config(labels=TAGS), span.Config(), masked_lm.Config())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from objectives.test_replaced_token import build, filled, texts
 
-from bertsmith import counters
+from bertsmith.nn import counter_random
 from bertsmith.types import Batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -14,9 +14,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def test_noise_is_the_same() -> None:
     counter = torch.arange(200_000)
-    here, there = (counters.draw(counters.stream(1, "noise"), counter.to(device)) for device in ("cpu", "cuda"))
+    here, there = (
+        counter_random.draw(counter_random.stream(1, "noise"), counter.to(device)) for device in ("cpu", "cuda")
+    )
     assert torch.equal(here, there.cpu())
-    assert torch.allclose(counters.gumbel(here), counters.gumbel(there).cpu(), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(counter_random.gumbel(here), counter_random.gumbel(there).cpu(), rtol=1e-5, atol=1e-5)
 
 
 def test_guesses_are_the_same() -> None:

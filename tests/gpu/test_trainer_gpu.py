@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 from model_world import pretraining
-from train.test_trainer import Poisoned, bert_feed
-from train.train_world import same, snapshot, toy_batch, trainer
+from training.test_trainer import Poisoned, bert_feed
+from training.train_world import same, snapshot, toy_batch, trainer
 
 from bertsmith import config
-from bertsmith.train.checkpoints import Checkpoints
-from bertsmith.train.optimizers import adamw, optimizer, reference
-from bertsmith.train.passes import Settings
-from bertsmith.train.plan import Plan
-from bertsmith.train.schedules import constant_then_decay
-from bertsmith.train.trainer import Trainer
-from bertsmith.train.world import World
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.optimizers import adamw, optimizer, reference
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan
+from bertsmith.training.schedules import constant_then_decay
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LEVEL = Plan(steps=12, rate=1e-2, schedule=constant_then_decay.Config())
@@ -163,7 +163,7 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
 
 TWO_RUNS = """
 from gpu.test_trainer_gpu import bert
-from bertsmith.train.passes import Settings
+from bertsmith.training.passes import Settings
 losses = [[step.loss.hex() for step in bert(dropout=0.1, settings=Settings(deterministic=True))] for _ in range(2)]
 assert losses[0] == losses[1], losses
 """

@@ -22,7 +22,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from bertsmith.encoders import bert, modern
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.nn import attention, eight_bits, float8, float8_block, packed_attention
 from bertsmith.nn.normed import in_full
 from bertsmith.nn.rotary import turns

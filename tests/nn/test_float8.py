@@ -11,16 +11,16 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from model_world import pretraining
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
-from train.test_trainer import bert_feed
+from training.test_trainer import bert_feed
 
 from bertsmith.nn.eight_bits import INPUT, WEIGHT
 from bertsmith.nn.float8 import Float8FeedForward, Float8Linear, Float8Output, convert
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import FeedForward, make_block
-from bertsmith.train.optimizers import adamw
-from bertsmith.train.passes import Settings
-from bertsmith.train.plan import Plan
-from bertsmith.train.trainer import Trainer
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan
+from bertsmith.training.trainer import Trainer
 
 T, K, N = 256, 64, 48
 

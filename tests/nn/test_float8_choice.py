@@ -9,7 +9,7 @@ import torch
 from model_world import VOCABULARY, pretraining
 
 from bertsmith.encoders import albert, modern
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.nn.float8_choice import block_of, measure, wins
 from bertsmith.nn.quickest import Times
 from bertsmith.nn.transformer import Block, PreNormBlock

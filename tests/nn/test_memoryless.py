@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import recipes
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.nn.memoryless import without_memory
 
 STARTED = """
 import sys
-import bertsmith.checking.checklist, bertsmith.evaluating, bertsmith.finetuning.work, bertsmith.pretraining
-import bertsmith.serve.predictor, bertsmith.studies.ablations, bertsmith.weights.model_folder
+import bertsmith.training.preflight.checklist, bertsmith.evaluation
+import bertsmith.training.finetuning.work, bertsmith.training.pretraining
+import bertsmith.inference.predictor, bertsmith.studies.ablations, bertsmith.model_io.model_folder
 from bertsmith import recipes
-from bertsmith.checking.sizes import parameters
+from bertsmith.training.preflight.sizes import parameters
 print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny", "modern/small")))
 print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "triton"} & set(sys.modules)))
 """

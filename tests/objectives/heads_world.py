@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from model_world import config, questions, random_rows, shaken
 
-from bertsmith.batching import collate
-from bertsmith.model import Model
+from bertsmith.data.collate import collate
+from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Row
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from model_world import apart, config, random_batch, shaken
 
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import causal_lm
 from bertsmith.types import NOT_ASKED
 

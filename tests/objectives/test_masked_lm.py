@@ -10,7 +10,7 @@ import pytest
 import torch
 from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame, random_batch, random_rows
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.masked_lm import Config, MaskedLM
 from bertsmith.types import NOT_ASKED, Batch, Vocabulary

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from model_world import config, pretraining, random_batch
 
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import next_sentence
 
 

@@ -11,7 +11,7 @@ from model_world import apart
 from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, regress, tag
 from bertsmith.objectives.readout import READOUTS, SLICES
 from bertsmith.objectives.texts import Texts

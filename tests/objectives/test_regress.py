@@ -10,7 +10,7 @@ from objectives.heads_world import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import regress
-from bertsmith.train.step import Scores
+from bertsmith.training.step import Scores
 
 
 def test_loss_text_by_text() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from model_io.folder_world import tokenizer
 from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
-from weights.folder_world import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.companions import companions
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import replaced_lm
 from bertsmith.types import NOT_ASKED, Batch
-from bertsmith.weights.companions import companions
-from bertsmith.weights.model_folder import open_model, save_model
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
 
-from bertsmith import counters
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
+from bertsmith.nn import counter_random
 from bertsmith.objectives import masked_lm, replaced_token
 from bertsmith.objectives.generator import guess
 from bertsmith.objectives.objective import Embed
@@ -141,7 +141,7 @@ class TestGuessing:
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
         batch = random_batch([40] * 2500, length=40).replace(samples=torch.arange(draws).view(2500, 40))
-        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counters.stream(0, "test"))
+        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream(0, "test"))
         shares = found.bincount(minlength=5) / draws
         expected = logits.softmax(0)
         assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
@@ -157,7 +157,7 @@ class TestGuessing:
 
     def test_noise_is_finite_where_it_decides_and_nowhere_nan(self) -> None:
         drawn = torch.tensor([0, 1, 2**30, 2**31 - 2, 2**31 - 1])
-        noise = counters.gumbel(drawn)
+        noise = counter_random.gumbel(drawn)
         assert not noise.isnan().any()
         assert noise[0] == noise.max() == pytest.approx(22.18, abs=0.01)
         assert noise[2].item() == pytest.approx(0.3665, abs=1e-3)

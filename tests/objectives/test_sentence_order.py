@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from model_world import VOCABULARY, config, frame, random_batch, shaken
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import sentence_order
 from bertsmith.objectives.sentence_order import IN_ORDER, SWAPPED
 from bertsmith.types import NOT_ASKED

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 from encoders.test_albert import config
+from model_io.folder_world import same_weights
 from model_world import apart, shaken
 from parity.test_heads_transformers import unpadded
-from weights.folder_world import same_weights
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.encoders import albert
-from bertsmith.model import Model
+from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import (
     causal_lm,
     choose,
@@ -28,10 +30,8 @@ from bertsmith.objectives import (
     span,
     tag,
 )
-from bertsmith.text.unigram import SPECIALS, Unigram
+from bertsmith.tokenizers.unigram import SPECIALS, Unigram
 from bertsmith.types import NOT_ASKED, Batch
-from bertsmith.weights.loading import parameters
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -11,7 +11,7 @@ from model_world import apart, pretraining, random_batch
 from torch import Tensor
 
 from bertsmith.encoders import bert
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.types import NOT_ASKED, Batch
 
 transformers = pytest.importorskip("transformers")

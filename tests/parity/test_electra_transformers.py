@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import same_weights, tokenizer
 from model_world import VOCABULARY, apart, random_batch, shaken
 from parity.test_folders_transformers import batch as some_texts
 from parity.test_heads_transformers import asked as asked_of_texts
 from parity.test_heads_transformers import said_by, unpadded
-from weights.folder_world import same_weights, tokenizer
 
 from bertsmith.encoders import electra
-from bertsmith.model import Model
+from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, replaced_token, span, tag
 from bertsmith.types import NOT_ASKED, Batch
-from bertsmith.weights.loading import parameters
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights, tokenizer
 from model_world import apart
-from weights.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights, tokenizer
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.model import Model
+from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.types import Batch
-from bertsmith.weights.loading import parameters
-from bertsmith.weights.model_folder import open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import model, same_weights, tokenizer
 from model_world import apart
 from parity.test_folders_transformers import batch as some_texts
-from weights.folder_world import model, same_weights, tokenizer
 
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.types import NOT_ASKED, Batch
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

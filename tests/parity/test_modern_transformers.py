@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import one_line, same_weights, tokenizer
 from model_world import apart, shaken
 from parity.test_folders_transformers import batch
 from parity.test_roberta_transformers import in_full
-from weights.folder_world import one_line, same_weights, tokenizer
 
 from bertsmith.encoders import modern
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import classify, masked_lm
-from bertsmith.weights.loading import parameters
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

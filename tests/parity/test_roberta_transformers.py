@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import same_weights
 from model_world import apart, shaken
 from parity import test_heads_transformers as heads
 from parity.test_folders_transformers import compare as compare_states
 from parity.test_folders_transformers import said_by
-from weights.folder_world import same_weights
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.encoders import roberta
-from bertsmith.model import Model
+from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, span, tag
-from bertsmith.text import byte_bpe, counting
+from bertsmith.tokenizers import byte_bpe, counting
 from bertsmith.types import Batch
-from bertsmith.weights.loading import parameters
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

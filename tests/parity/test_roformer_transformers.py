@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from model_io.folder_world import change_config, one_line, same_weights, tokenizer
 from model_world import apart, shaken
 from parity.test_electra_transformers import NAMES, compare
 from parity.test_folders_transformers import batch
 from safetensors.torch import load_file
-from weights.folder_world import change_config, one_line, same_weights, tokenizer
 
 from bertsmith.encoders import roformer
 from bertsmith.errors import ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, next_sentence, regress, span, tag
-from bertsmith.weights.model_folder import open_for, open_model, save_model
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

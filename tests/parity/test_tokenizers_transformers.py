@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from bertsmith.text import bpe, byte_bpe, counting, wordpiece
-from bertsmith.text.tokenizer import Settings, Tokenizer, load
+from bertsmith.tokenizers import bpe, byte_bpe, counting, wordpiece
+from bertsmith.tokenizers.tokenizer import Settings, Tokenizer, load
 
 transformers = pytest.importorskip("transformers")
 

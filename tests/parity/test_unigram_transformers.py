@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import DataError
-from bertsmith.text import counting, unigram
-from bertsmith.text.tokenizer import load
-from bertsmith.text.unigram import Unigram
+from bertsmith.tokenizers import counting, unigram
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.tokenizers.unigram import Unigram
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,7 +12,7 @@ from typing import Any
 from command_line import Done, call
 from threads import threads
 
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.training.log import last_of_each_step, read_events
 
 LINE = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
 ACCENTED = f"{LINE} café"

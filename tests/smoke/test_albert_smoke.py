@@ -10,7 +10,7 @@ import pytest
 from command_line import call
 from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
 
-from bertsmith.train.log import last_of_each_step, read_events
+from bertsmith.training.log import last_of_each_step, read_events
 
 SIZES = [*SMALL, "encoder.table_width=16", "packing.length=32", "plan.rate=3e-2", "keep=4"]
 

@@ -16,8 +16,8 @@ import torch
 from smoke.smoke_world import done, gone_well, steps, write_text
 from threads import threads
 
-from bertsmith.train.log import read_events
-from bertsmith.weights.model_folder import open_model
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.training.log import read_events
 
 SMALL = [
     "encoder.width=32",

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from bertsmith import run
+from bertsmith.data import prepare
 from bertsmith.encoders import bert
-from bertsmith.model import Model
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import causal_lm, masked_lm
-from bertsmith.text.tokenizer import Tokenizer, load
-from bertsmith.text.wordpiece import Config
-from bertsmith.weights.folder_tokenizer import vocabulary_of
-from bertsmith.weights.model_folder import save_model
+from bertsmith.tokenizers.tokenizer import Tokenizer, load
+from bertsmith.tokenizers.wordpiece import Config
 
 COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
 WORDS = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in who where yes no same other"])
@@ -26,7 +26,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     """Knows all words of these tests."""
     (folder / "text.txt").write_text("\n\n".join([WORDS] * 40), encoding="utf-8")
     learned = {"settings": Config(), "vocabulary_size": 120, "workers": 1, "quiet": True}
-    run.train_tokenizer([folder / "text.txt"], folder / "t", **learned)
+    prepare.train_tokenizer([folder / "text.txt"], folder / "t", **learned)
     return load(folder / "t")
 
 

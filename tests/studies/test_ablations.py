@@ -16,12 +16,12 @@ from threads import threads
 
 from bertsmith import recipes
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.finetuning import work
-from bertsmith.finetuning.sweep import numbers
-from bertsmith.finetuning.work import open_with_head
 from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
+from bertsmith.training.finetuning import work
+from bertsmith.training.finetuning.sweep import numbers
+from bertsmith.training.finetuning.work import open_with_head
 
 SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
 QUICK = ["epochs=6", "rows=16", "length=32", "evaluations=0", *SMALL]
@@ -120,14 +120,14 @@ def test_work_travels_to_other_processes(
             workers.append((how["workers"], len(units)))
         return (pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(unit))) for unit in units)
 
-    monkeypatch.setattr("bertsmith.finetuning.sweep.ordered_map", sent)
+    monkeypatch.setattr("bertsmith.training.finetuning.sweep.ordered_map", sent)
     said: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
     tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "say": said.append}
     found = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
-    monkeypatch.setattr("bertsmith.finetuning.sweep.finetune", None)  # nothing is done twice
+    monkeypatch.setattr("bertsmith.training.finetuning.sweep.finetune", None)  # nothing is done twice
     assert ablations.ablate(those, tried, tmp_path / "s", **how) == found
     assert workers[1:] == [(3, 0)]
     del said[2:]

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from faults.broken_disks import QuickDisk
+from faults.faulty_disks import FailingDisk, RecordingDisk
+from faults.power_loss import power_loss_states
 from model_world import random_rows
 
-from bertsmith.durable import Disk
-from bertsmith.durable_faults import FailingDisk, RecordingDisk
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
-from bertsmith.power_loss import power_loss_states
 from bertsmith.studies import feature_files
 from bertsmith.studies.feature_files import Features, Kind, Part, keep_features, row_key
+from bertsmith.system.durable import Disk
 from bertsmith.types import Row
 
 ROWS = random_rows([5, 9, 7, 7, 12, 6, 30, 11])

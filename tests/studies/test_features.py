@@ -15,17 +15,17 @@ from studies.study_world import model_folder, tag_files, tokenizer_of
 from threads import threads
 
 from bertsmith.errors import ConfigError
-from bertsmith.finetuning import answering, work
-from bertsmith.finetuning.batches import batches_in_order
-from bertsmith.finetuning.sweep import best_scores
-from bertsmith.finetuning.work import build_task, finetune
-from bertsmith.runs.history import read_run
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.reports.history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import feature_tuning, features
 from bertsmith.studies.published import FEATURES
-from bertsmith.train.log import last_of_each_step, read_events
-from bertsmith.train.plan import Thaw
-from bertsmith.weights.model_folder import open_model
+from bertsmith.training.finetuning import answering, work
+from bertsmith.training.finetuning.batches import batches_in_order
+from bertsmith.training.finetuning.sweep import best_scores
+from bertsmith.training.finetuning.work import build_task, finetune
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.plan import Thaw
 
 QUICK = [
     "epochs=8",

@@ -8,9 +8,9 @@ import pytest
 import torch
 from model_world import PADDING, apart, config, questions, random_rows, shaken
 
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model import Model
+from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.readout import Layers
 from bertsmith.studies.feature_files import Kind, Precision, keep_features

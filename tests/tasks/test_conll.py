@@ -14,8 +14,8 @@ from tasks.samples import SAMPLES, written
 from bertsmith.tasks import conll
 from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.task import Asked
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.wordpiece import WordPiece
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.wordpiece import WordPiece
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 OPENING = "-DOCSTART- -X- O O\n\n"

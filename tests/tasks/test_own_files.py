@@ -18,7 +18,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks import choice, classification, pairs, regression
 from bertsmith.tasks.labelled import in_order
 from bertsmith.tasks.task import Example, Prediction, Settings, cut_examples
-from bertsmith.text import counting, wordpiece
+from bertsmith.tokenizers import counting, wordpiece
 from bertsmith.types import Encoded
 
 

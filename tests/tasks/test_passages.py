@@ -14,8 +14,8 @@ from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.offsets import place
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
 from bertsmith.tasks.task import Asked
-from bertsmith.text import counting
-from bertsmith.text.tokenizer import Tokenizer, kind
+from bertsmith.tokenizers import counting
+from bertsmith.tokenizers.tokenizer import Tokenizer, kind
 
 TEXT = (
     "The smith John Smith (1895-1943) heats the iron until it glows; then the hammer falls, and the anvil rings. "

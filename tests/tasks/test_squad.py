@@ -14,8 +14,8 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks import squad
 from bertsmith.tasks.passages.answering import Answering, decided
 from bertsmith.tasks.task import Asked
-from bertsmith.text import counting, wordpiece
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 PASSAGE = "The smith heats the iron. The iron glows 👩\u200d🔧 in the cafe\u0301 of Seoul, 서울의 대장간."
 

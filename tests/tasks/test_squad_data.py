@@ -14,8 +14,8 @@ import pytest
 from bertsmith.tasks import squad
 from bertsmith.tasks.passages.answering import Answering
 from bertsmith.tasks.task import Asked, Example
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.wordpiece import WordPiece
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.wordpiece import WordPiece
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 VOCABULARY = DATA / "vocab" / "bert-uncased.txt"

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tasks.samples import TEXTS, lines_of_json, written
 
-from bertsmith.scores import entities
+from bertsmith.metrics import entities
 from bertsmith.tasks import conll, tagging
 from bertsmith.tasks.tagged.sentences import cut
 from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.tagged.windows import AskedWords, first_tokens, streams, windows
 from bertsmith.tasks.task import Asked, Example
-from bertsmith.text import byte_bpe, counting, unigram, wordpiece
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers import byte_bpe, counting, unigram, wordpiece
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 KINDS = {"wordpiece": wordpiece, "byte_bpe": byte_bpe, "unigram": unigram}

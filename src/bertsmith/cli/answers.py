@@ -26,14 +26,14 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Give each text its label, or its number, by a model that was fine-tuned for it."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal_predictions
 
     asked = texts if second is None else [(text, second) for text in texts]
     found = Predictor.open(model, device=device).predict(asked, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in found]
     facts = {"predictions": [{"text": text, "found": some} for text, some in zip(texts, lists, strict=True)]}
-    give(facts, as_json, lambda: terminal_answers.predictions(texts, lists))
+    give(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
@@ -45,12 +45,12 @@ def ner(
     as_json: Json = False,
 ) -> None:
     """Find the entities of a text."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.predictor import Predictor
-    from bertsmith.serve.sources import text_of
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.sources import text_of
+    from bertsmith.reports import terminal_predictions
 
     found = Predictor.open(model, device=device).ner(text_of(source), unit=unit)  # type: ignore[arg-type] # it checks
-    give({"entities": found}, as_json, lambda: terminal_answers.entities(found))
+    give({"entities": found}, as_json, lambda: terminal_predictions.entities(found))
 
 
 @app.command()
@@ -73,14 +73,14 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Answer a question with a stretch of a text."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.predictor import Predictor
-    from bertsmith.serve.sources import text_of
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.sources import text_of
+    from bertsmith.reports import terminal_predictions
 
     passage = text_of(context)
     found = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = found if isinstance(found, list) else [found]
-    give({"question": question, "answers": answers}, as_json, lambda: terminal_answers.answers(passage, answers))
+    give({"question": question, "answers": answers}, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
@@ -92,11 +92,11 @@ def choose(
     as_json: Json = False,
 ) -> None:
     """Choose the right one of several answers."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal_predictions
 
     found = Predictor.open(model, device=device).choose(question, choices)
-    give(found, as_json, lambda: terminal_answers.choices(choices, found))
+    give(found, as_json, lambda: terminal_predictions.choices(choices, found))
 
 
 @app.command()
@@ -117,14 +117,14 @@ def rank(
     as_json: Json = False,
 ) -> None:
     """Order texts by how well they match: by a model of pairs, or by the cosine of vectors."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.predictor import Predictor
-    from bertsmith.serve.sources import texts_in
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.sources import texts_in
+    from bertsmith.reports import terminal_predictions
 
     reading = reading_of("line" if layout == "auto" and file.endswith(".txt") else layout, field, encoding, errors)
     documents = texts_in(file, reading, limit=limit)
     found = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
-    give({"query": query, "ranked": found}, as_json, lambda: terminal_answers.ranked(found))
+    give({"query": query, "ranked": found}, as_json, lambda: terminal_predictions.ranked(found))
 
 
 @app.command()
@@ -142,9 +142,9 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """Show which token attends to which."""
-    from bertsmith import terminal_answers
-    from bertsmith.serve.attending import attention_facts
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.attending import attention_facts
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal_predictions
 
     facts = attention_facts(Predictor.open(model, device=device).attention(text, second), layer, head)
-    give(facts, as_json, lambda: terminal_answers.heat_map(facts))
+    give(facts, as_json, lambda: terminal_predictions.heat_map(facts))

@@ -57,9 +57,11 @@ def tokenizer_train(
     as_json: Json = False,
 ) -> None:
     """Learn a tokenizer from text; the same text gives the same bytes, for any number of workers."""
-    from bertsmith import config, run, terminal
+    from bertsmith import config
+    from bertsmith.data import prepare as run
+    from bertsmith.reports import terminal
 
-    chosen = config.find("bertsmith.text", kind).Config()
+    chosen = config.find("bertsmith.tokenizers", kind).Config()
     changes = (["lowercase=false"] if cased else []) + (settings or [])
     learned = run.train_tokenizer(
         corpus,
@@ -92,8 +94,8 @@ def tokenizer_show(
     as_json: Json = False,
 ) -> None:
     """Show what a tokenizer is, or what it makes of a text: pieces, ids, offsets, unknown rate."""
-    from bertsmith import terminal
-    from bertsmith.text.tokenizer import load
+    from bertsmith.reports import terminal
+    from bertsmith.tokenizers.tokenizer import load
 
     tokenizer = load(folder)
     if text is None:
@@ -120,7 +122,8 @@ def tokenizer_stats(
     as_json: Json = False,
 ) -> None:
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
-    from bertsmith import run, terminal
+    from bertsmith.data import prepare as run
+    from bertsmith.reports import terminal
 
     found = run.measure_tokenizer(
         folder,
@@ -158,8 +161,9 @@ def prepare(
     as_json: Json = False,
 ) -> None:
     """Write a corpus as shards: each token once, two bytes. Killed at any moment, the same command goes on."""
-    from bertsmith import run, terminal
-    from bertsmith.corpus.shards import remove_shard_set
+    from bertsmith.data import prepare as run
+    from bertsmith.data.shards import remove_shard_set
+    from bertsmith.reports import terminal
 
     reading = reading_of(layout, field, encoding, errors)
     if dry_run:
@@ -191,9 +195,9 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check every byte of a shard set against its checksums; one line per file."""
-    from bertsmith import terminal
-    from bertsmith.corpus.shards import verify as verify_shards
+    from bertsmith.data.shards import verify as verify_shards
     from bertsmith.errors import DataError
+    from bertsmith.reports import terminal
 
     reports = []
     for report in verify_shards(folder):

@@ -45,11 +45,11 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a fine-tuned model: baselines, what is taken for what, calibration, the worst errors."""
-    from bertsmith import terminal_evaluation
     from bertsmith.errors import BertsmithError, DataError
-    from bertsmith.evaluating.asking import files_of, make_asking, model_in, tuning_of
-    from bertsmith.evaluating.evaluation import evaluate_as
-    from bertsmith.evaluating.writing import write_evaluation
+    from bertsmith.evaluation import terminal
+    from bertsmith.evaluation.asking import files_of, make_asking, model_in, tuning_of
+    from bertsmith.evaluation.evaluation import evaluate_as
+    from bertsmith.evaluation.writing import write_evaluation
 
     if sum(path is not None for path in (data, dev, file)) > 1:
         raise BertsmithError("--data, --dev and --file all say where the examples are: pass one of them")
@@ -64,7 +64,7 @@ def evaluate(
         raise DataError(f"{split} has no right answers to score by: take another --split, or bertsmith predict")
     written = write_evaluation(found, output) if output else []
     facts = found.to_dict() | {"written": [str(path) for path in written]}
-    give(facts, as_json, lambda: terminal_evaluation.evaluation(found, written))
+    give(facts, as_json, lambda: terminal.evaluation(found, written))
 
 
 @app.command()
@@ -82,9 +82,9 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Answer every example of a file, one row each in their order; without -o as JSON lines on standard output."""
-    from bertsmith import terminal
-    from bertsmith.evaluating.asking import ask, make_asking, model_in, tuning_of
-    from bertsmith.evaluating.predicting import as_lines, check_output, prediction_rows, write_predictions
+    from bertsmith.evaluation.asking import ask, make_asking, model_in, tuning_of
+    from bertsmith.evaluation.predicting import as_lines, check_output, prediction_rows, write_predictions
+    from bertsmith.reports import terminal
 
     if output:
         check_output(output)

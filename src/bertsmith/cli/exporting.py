@@ -53,7 +53,7 @@ def export(
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to} is not known: onnx or sentence-transformers")
     if to == "onnx":
-        from bertsmith.exporting import conversion, onnx
+        from bertsmith.export import conversion, onnx
 
         facts = onnx.export_onnx(
             model,
@@ -65,7 +65,7 @@ def export(
             tolerance=onnx.TOLERANCE if tolerance is None else tolerance,
         )
     else:
-        from bertsmith.exporting import sentence_transformers
+        from bertsmith.export import sentence_transformers
 
         if head is not None or opset is not None:
             raise BertsmithError(f"{'--head' if head is not None else '--opset'} is for --to onnx")
@@ -76,6 +76,6 @@ def export(
             normalize=normalize,
             tolerance=sentence_transformers.TOLERANCE if tolerance is None else tolerance,
         )
-    from bertsmith import terminal_exports
+    from bertsmith.reports import terminal_exports
 
     give(facts, as_json, lambda: terminal_exports.exported(facts))

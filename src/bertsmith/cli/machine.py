@@ -22,8 +22,8 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Versions, device, memory, disk, and a numeric check of the device against the CPU."""
-    from bertsmith import terminal
-    from bertsmith.doctor import examine
+    from bertsmith.cli.diagnostics import examine
+    from bertsmith.reports import terminal
 
     facts = examine("cuda" if gpu else device, ceilings=gpu)
     give(facts, as_json, lambda: terminal.doctor_card(facts))
@@ -37,6 +37,6 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """The main job on text that is on every machine: Python's own documentation and a little Korean."""
-    from bertsmith.demo import run_demo
+    from bertsmith.cli.demo_run import run_demo
 
     run_demo(output, quiet=quiet)

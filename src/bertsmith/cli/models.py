@@ -21,8 +21,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a model is: shape, parameters by room, size, memory for a batch."""
-    from bertsmith import terminal
-    from bertsmith.weights.facts import model_facts
+    from bertsmith.model_io.facts import model_facts
+    from bertsmith.reports import terminal
 
     facts = model_facts(model, batch=batch, length=length)
     give(facts, as_json, lambda: terminal.model_card(facts))
@@ -42,8 +42,8 @@ def fill_mask(
     as_json: Json = False,
 ) -> None:
     """Find words for the gaps of a text."""
-    from bertsmith import terminal
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal
 
     found = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
     runs = found if found and isinstance(found[0], list) else [found]
@@ -59,8 +59,8 @@ def next_sentence(
     as_json: Json = False,
 ) -> None:
     """Judge whether one text follows another."""
-    from bertsmith import terminal
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal
 
     found = Predictor.open(model, device=device).next_sentence(first, second)
     give(found, as_json, lambda: terminal.follows(found))
@@ -101,8 +101,8 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Turn texts into vectors."""
-    from bertsmith import terminal
-    from bertsmith.serve.vectors import Wish, embed_source, layer_numbers
+    from bertsmith.inference.vectors import Wish, embed_source, layer_numbers
+    from bertsmith.reports import terminal
 
     wish = Wish(pooling, layer_numbers(layers), combine, normalize)
     reading = reading_of("line" if layout == "auto" and source.endswith(".txt") else layout, field, encoding, errors)
@@ -128,9 +128,9 @@ def import_model(
     as_json: Json = False,
 ) -> None:
     """Write a model of another make as a model folder; pickles are read by a process that can do nothing else."""
-    from bertsmith import terminal
-    from bertsmith.weights.facts import folder_facts
-    from bertsmith.weights.importing import import_folder
+    from bertsmith.model_io.facts import folder_facts
+    from bertsmith.model_io.importing import import_folder
+    from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased
     facts = folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite))

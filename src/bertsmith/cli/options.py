@@ -49,6 +49,6 @@ def give(facts: dict[str, Any], as_json: bool, show: Callable[[], None] | None =
 
 def reading_of(layout: str, field: str, encoding: str, errors: str) -> Any:
     from bertsmith import config
-    from bertsmith.corpus.document import Reading
+    from bertsmith.data.document import Reading
 
     return config.from_dict(Reading, {"layout": layout, "field": field, "encoding": encoding, "errors": errors})

@@ -28,11 +28,13 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a recipe as TOML with every setting explained, to be changed and trained; without one, list them all."""
-    from bertsmith import config, recipe_text, recipes, terminal
-    from bertsmith.recipe import with_overrides
+    from bertsmith import config, recipes
+    from bertsmith.reports import terminal
+    from bertsmith.training import recipe_toml
+    from bertsmith.training.recipe import with_overrides
 
     if recipe is None:
-        from bertsmith.checking.sizes import recipe_facts
+        from bertsmith.training.preflight.sizes import recipe_facts
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
@@ -41,10 +43,10 @@ def init(
     chosen = with_overrides(recipes.find(recipe), overrides or [])
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
-        recipe_text.write_toml(chosen, output, force=force)
+        recipe_toml.write_toml(chosen, output, force=force)
         give(facts, as_json, lambda: terminal.table({"recipe": chosen.name, "file": output}))
     else:
-        give(facts, as_json, lambda: print(recipe_text.to_toml(chosen), end=""))
+        give(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
 
 
 @app.command()
@@ -62,15 +64,15 @@ def check(
 ) -> None:
     """Would this run work, how fast, in how much memory? Takes a few steps on the real rows, writes nothing."""
     from bertsmith import recipes
-    from bertsmith.recipe import with_overrides
+    from bertsmith.training.recipe import with_overrides
 
     show_checks(with_overrides(recipes.find(recipe), overrides or []), data, output, device=device, as_json=as_json)
 
 
 def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
     """The checklist, line by line as it is made; the first problem's error at the end."""
-    from bertsmith import terminal
-    from bertsmith.checking import checklist
+    from bertsmith.reports import terminal
+    from bertsmith.training.preflight import checklist
 
     findings = []
     for found in checklist.check(recipe, data, output=output, device=device):

@@ -24,9 +24,9 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the runs below a folder: how far, how fast, how good."""
-    from bertsmith import terminal_runs
-    from bertsmith.runs.comparison import summary, told_apart
-    from bertsmith.runs.history import find_runs, read_run
+    from bertsmith.reports import terminal_runs
+    from bertsmith.reports.comparison import summary, told_apart
+    from bertsmith.reports.history import find_runs, read_run
 
     found, damaged = [], []
     for path in find_runs(folder):
@@ -48,9 +48,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one run: figures, curves, the last evaluation."""
-    from bertsmith import terminal_runs
-    from bertsmith.runs.comparison import summary
-    from bertsmith.runs.history import RunReader
+    from bertsmith.reports import terminal_runs
+    from bertsmith.reports.comparison import summary
+    from bertsmith.reports.history import RunReader
 
     reader = RunReader(run)
     if follow and not as_json:
@@ -69,9 +69,9 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare runs: where their recipes differ, and what came of each."""
-    from bertsmith import terminal_runs
-    from bertsmith.runs.comparison import differences, read_runs, scores
-    from bertsmith.runs.report import write_report
+    from bertsmith.reports import terminal_runs
+    from bertsmith.reports.comparison import differences, read_runs, scores
+    from bertsmith.reports.report import write_report
 
     found = read_runs(runs)
     if len(found) < 2:
@@ -97,9 +97,9 @@ def plot(
     """Draw the curves of runs: here, and as an HTML page that needs nothing else."""
     import webbrowser
 
-    from bertsmith import terminal, terminal_runs
-    from bertsmith.runs.comparison import read_runs
-    from bertsmith.runs.report import write_report
+    from bertsmith.reports import terminal, terminal_runs
+    from bertsmith.reports.comparison import read_runs
+    from bertsmith.reports.report import write_report
 
     found = read_runs(runs)
     folders = [run.folder.resolve() for run in found]

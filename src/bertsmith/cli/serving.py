@@ -10,7 +10,7 @@ import typer
 
 from bertsmith.cli.options import Device
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.serve.http.limits import Limits
+from bertsmith.server.limits import Limits
 
 app = typer.Typer()
 USUAL = Limits()
@@ -82,13 +82,13 @@ def serve(
         idle_seconds=idle_seconds,
         drain_seconds=drain_seconds,
     )
-    from bertsmith.evaluating.asking import model_in
-    from bertsmith.serve.http.keys import read_key
-    from bertsmith.serve.http.logs import Log
-    from bertsmith.serve.http.served import name_folders
-    from bertsmith.serve.http.server import listen
-    from bertsmith.serve.http.server import serve as serve_models
-    from bertsmith.serve.predictor import Predictor
+    from bertsmith.evaluation.asking import model_in
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.server.keys import read_key
+    from bertsmith.server.logs import Log
+    from bertsmith.server.served import name_folders
+    from bertsmith.server.server import listen
+    from bertsmith.server.server import serve as serve_models
 
     api_key = None if api_key_file is None else read_key(api_key_file)
     if runs is not None and not runs.is_dir():

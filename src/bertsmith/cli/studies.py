@@ -49,7 +49,7 @@ def features(
     as_json: Json = False,
 ) -> None:
     """Train BiLSTM taggers on the features of a frozen model: which layers say most?"""
-    from bertsmith import terminal_studies
+    from bertsmith.reports import terminal_studies
     from bertsmith.studies.features import feature_tuning
     from bertsmith.studies.features import features as study
 
@@ -99,10 +99,10 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Fine-tune several pre-trained models alike on several tasks: what was each part of pre-training worth?"""
-    from bertsmith import terminal_studies
-    from bertsmith.finetuning.sweep import numbers
+    from bertsmith.reports import terminal_studies
     from bertsmith.studies.ablations import ablate as study
     from bertsmith.studies.ablations import candidates, trials
+    from bertsmith.training.finetuning.sweep import numbers
 
     quiet = quiet or as_json
     found = study(

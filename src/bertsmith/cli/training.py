@@ -48,10 +48,11 @@ def pretrain(
     as_json: Json = False,
 ) -> None:
     """Pre-train a model on shards. Interrupted at any moment, the same command goes on from there."""
-    from bertsmith import recipes, terminal
-    from bertsmith.pretraining import pretrain as run_pretraining
-    from bertsmith.recipe import with_overrides
-    from bertsmith.trackers import check_trackers
+    from bertsmith import recipes
+    from bertsmith.reports import terminal
+    from bertsmith.training.pretraining import pretrain as run_pretraining
+    from bertsmith.training.recipe import with_overrides
+    from bertsmith.training.trackers import check_trackers
 
     changes = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
     chosen = with_overrides(recipes.find(recipe), [*changes, *(overrides or [])])
@@ -92,11 +93,12 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Pre-train several recipes on the same data; then one table, one picture, one page."""
-    from bertsmith import recipes, terminal, terminal_runs
-    from bertsmith.comparing import PAGE, chosen_recipes
-    from bertsmith.comparing import compare as run_comparison
-    from bertsmith.runs.comparison import scores
-    from bertsmith.runs.history import read_run
+    from bertsmith import recipes
+    from bertsmith.reports import terminal, terminal_runs
+    from bertsmith.reports.comparison import scores
+    from bertsmith.reports.history import read_run
+    from bertsmith.training.compare import PAGE, chosen_recipes
+    from bertsmith.training.compare import compare as run_comparison
 
     say = (lambda text: None) if quiet or as_json else (lambda text: print(text, file=sys.stderr))
     chosen = chosen_recipes(words, recipes.find)
@@ -137,11 +139,11 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
-    from bertsmith import terminal
-    from bertsmith.finetuning.sweep import numbers, sweep
-    from bertsmith.finetuning.tuning import make_tuning
-    from bertsmith.finetuning.work import finetune as run_finetuning
-    from bertsmith.trackers import check_trackers
+    from bertsmith.reports import terminal
+    from bertsmith.training.finetuning.sweep import numbers, sweep
+    from bertsmith.training.finetuning.tuning import make_tuning
+    from bertsmith.training.finetuning.work import finetune as run_finetuning
+    from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
     given = {"train": train, "dev": dev, "data": data}

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith import counters
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.nn import counter_random
 from bertsmith.nn.attention import look
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import make_block
@@ -66,7 +66,7 @@ class Guessing:
         hiding = replace(self.hiding, weight=weight * self.hiding.weight)
         words = hiding.build(width=narrow, table_width=table_width, vocabulary=vocabulary, **known)
         tokens = known["vocabulary_size"] if vocabulary is None else vocabulary.size
-        key = counters.stream(known["seed"], "generator/guess")
+        key = counter_random.stream(known["seed"], "generator/guess")
         style = known["style"]
         return Generator(
             words, table_width=table_width, width=narrow, layers=layers, tokens=tokens, style=style, key=key
@@ -152,8 +152,8 @@ def guess(logits_RV: Tensor, batch: Batch, places_R: Tensor, *, key: int) -> Ten
     guesses = []
     for begin in range(0, len(places_R), rows):
         some = slice(begin, begin + rows)
-        drawn_RV = counters.draw(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
-        guesses.append((exact(logits_RV[some]) + counters.gumbel(drawn_RV)).argmax(-1))
+        drawn_RV = counter_random.draw(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
+        guesses.append((exact(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
     return torch.cat(guesses)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith import counters
 from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.nn import counter_random
 from bertsmith.nn.style import Style
 from bertsmith.objectives import masking
 from bertsmith.objectives.words import Words
@@ -98,7 +98,7 @@ class MaskedLM(Words):
         self.config = config
         self.mask_id = vocabulary.mask_id
         purposes = ("count", "choice", "run", "fate", "word")
-        self.keys = {purpose: counters.stream(seed, f"masked_lm/{purpose}") for purpose in purposes}
+        self.keys = {purpose: counter_random.stream(seed, f"masked_lm/{purpose}") for purpose in purposes}
         # differs from the paper's code: a random word is never a special token (as in fairseq)
         special = np.unique(np.array(vocabulary.special_ids, np.int64))
         ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)
@@ -145,8 +145,8 @@ class MaskedLM(Words):
             wanted_S = (length_S.double() * self.config.rate).round().long().clamp(min=1).minimum(units_S)
         else:
             # rate * units, rounded up or down at random so that the share is exact in the mean
-            drawn_S = counters.draw(self.keys["count"], batch.epoch, sequences.of_each(batch.samples.flatten()))
-            wanted_S = (units_S * counters.share(self.config.rate) + drawn_S) >> counters.BITS
+            drawn_S = counter_random.draw(self.keys["count"], batch.epoch, sequences.of_each(batch.samples.flatten()))
+            wanted_S = (units_S * counter_random.share(self.config.rate) + drawn_S) >> counter_random.BITS
         chosen_T = masking.choose(sequences, unit_T, self._draw("choice", batch), wanted_S)
         return chosen_T if self.config.units == "tokens" else masking.spread(unit_T, chosen_T, candidate_T)
 
@@ -163,17 +163,17 @@ class MaskedLM(Words):
         reached, length_T = 0.0, torch.ones_like(drawn_T)
         for words in range(1, longest):
             reached += 1 / words / whole
-            length_T += drawn_T >= counters.share(reached)
+            length_T += drawn_T >= counter_random.share(reached)
         return masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=batch.longest)
 
     def _fates(self, batch: Batch, mask_id: int) -> Tensor:
         """What would stand at each place if it were hidden [T]."""
         masked, unmasked = self.config.masked, self.config.masked + self.config.kept
         drawn_T = self._draw("fate", batch)
-        word_T = self.ordinary[counters.below(self._draw("word", batch), len(self.ordinary))]
-        fate_T = torch.where(drawn_T < counters.share(unmasked), batch.ids.flatten(), word_T)
-        return torch.where(drawn_T < counters.share(masked), mask_id, fate_T)
+        word_T = self.ordinary[counter_random.below(self._draw("word", batch), len(self.ordinary))]
+        fate_T = torch.where(drawn_T < counter_random.share(unmasked), batch.ids.flatten(), word_T)
+        return torch.where(drawn_T < counter_random.share(masked), mask_id, fate_T)
 
     def _draw(self, what: str, batch: Batch) -> Tensor:
         """A number for each place [T], by (seed, what, epoch, sample, place in the text)."""
-        return counters.draw(self.keys[what], batch.epoch, batch.samples.flatten(), batch.positions.flatten())
+        return counter_random.draw(self.keys[what], batch.epoch, batch.samples.flatten(), batch.positions.flatten())

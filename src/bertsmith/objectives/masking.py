@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bertsmith import counters
+from bertsmith.nn import counter_random
 from bertsmith.types import Batch
 
 
@@ -94,7 +94,7 @@ def ngrams(word_T: Tensor, block_T: Tensor, length_T: Tensor, *, longest_ngram: 
 def choose(sequences: Sequences, unit_T: Tensor, drawn_T: Tensor, wanted_S: Tensor) -> Tensor:
     """Which units are chosen [T] bool: in each sequence the `wanted_S` units that drew the smallest numbers."""
     # Sorted by sequence first, so that a sequence's places stay within its bounds; what begins no unit goes last.
-    key_T = (sequences.number << (counters.BITS + 1)) | ((~unit_T).long() << counters.BITS) | drawn_T
+    key_T = (sequences.number << (counter_random.BITS + 1)) | ((~unit_T).long() << counter_random.BITS) | drawn_T
     order_T = torch.sort(key_T, stable=True).indices
     rank_T = sequences.place - sequences.begins[sequences.number]
     return torch.zeros_like(unit_T).scatter(0, order_T, rank_T < wanted_S[sequences.number])

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
-from bertsmith.recipe import Recipe, read_recipe
+from bertsmith.training.recipe import Recipe, read_recipe
 
 
 def names() -> list[str]:

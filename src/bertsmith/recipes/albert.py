@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bertsmith.corpus.packing import full_sentences, ordered_pairs, pairs
+from bertsmith.data.packing import full_sentences, ordered_pairs, pairs
 from bertsmith.encoders import albert
 from bertsmith.objectives import masked_lm, next_sentence, sentence_order
-from bertsmith.recipe import Recipe
-from bertsmith.train.optimizers import lamb
-from bertsmith.train.plan import Plan, Rows
-from bertsmith.train.schedules import reference as reference_schedule
+from bertsmith.training.optimizers import lamb
+from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_000  # a run takes that of its own tokenizer
 LENGTH = 512

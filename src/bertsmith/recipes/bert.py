@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertsmith.corpus.packing import full_sentences, pairs
+from bertsmith.data.packing import full_sentences, pairs
 from bertsmith.encoders import bert, roformer
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
-from bertsmith.recipe import Recipe
-from bertsmith.train.optimizers import adamw
-from bertsmith.train.optimizers import reference as reference_adam
-from bertsmith.train.plan import Plan, Rows
-from bertsmith.train.schedules import linear
-from bertsmith.train.schedules import reference as reference_schedule
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.optimizers import reference as reference_adam
+from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.schedules import linear
+from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_522  # a run takes that of its own tokenizer
 

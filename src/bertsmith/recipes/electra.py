@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from bertsmith.corpus.packing import full_sentences
+from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import electra
 from bertsmith.objectives import replaced_lm, replaced_token
 from bertsmith.objectives.generator import Hiding
-from bertsmith.recipe import Recipe
-from bertsmith.train.optimizers import reference as reference_adam
-from bertsmith.train.plan import Plan, Rows
-from bertsmith.train.schedules import product
+from bertsmith.training.optimizers import reference as reference_adam
+from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.schedules import product
 
 VOCABULARY = 30_522  # a run takes that of its own tokenizer
 

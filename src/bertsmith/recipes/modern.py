@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertsmith.corpus.packing import full_sentences
+from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import modern
 from bertsmith.objectives import masked_lm
-from bertsmith.recipe import Recipe
-from bertsmith.train.optimizers import adamw
-from bertsmith.train.plan import Plan, Rows
-from bertsmith.train.schedules import constant_then_decay
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.schedules import constant_then_decay
 
 VOCABULARY = 50_368  # a run takes that of its own tokenizer
 LENGTH = 1024

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bertsmith.corpus.packing import full_sentences as running_text
-from bertsmith.corpus.packing import pairs
+from bertsmith.data.packing import full_sentences as running_text
+from bertsmith.data.packing import pairs
 from bertsmith.encoders import roberta
 from bertsmith.objectives import masked_lm, next_sentence
-from bertsmith.recipe import Recipe
-from bertsmith.train.optimizers import adamw
-from bertsmith.train.passes import Settings
-from bertsmith.train.plan import Plan, Rows
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.recipe import Recipe
 
 VOCABULARY = 50_265  # a run takes that of its own tokenizer
 LENGTH = 512  # from the first step on

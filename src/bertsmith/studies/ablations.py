@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from bertsmith import config
-from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.evaluating.tables import baselines
-from bertsmith.finetuning.splits import dev_examples
-from bertsmith.finetuning.sweep import Part, parts, run_beside, sweep
-from bertsmith.finetuning.tuning import Tuning, make_tuning
-from bertsmith.finetuning.work import OBJECTIVES, build_task
-from bertsmith.runs.report import write_report
-from bertsmith.scores.intervals import over_seeds
+from bertsmith.evaluation.tables import baselines
+from bertsmith.metrics.intervals import over_seeds
+from bertsmith.model_io.foreign_files import read_json
+from bertsmith.model_io.hf_config import CONFIG
+from bertsmith.reports.report import write_report
 from bertsmith.studies.published import scores_for
+from bertsmith.system.durable import Disk, read_sealed, sealed
 from bertsmith.tasks.task import Task
-from bertsmith.weights.foreign_files import read_json
-from bertsmith.weights.huggingface import CONFIG
+from bertsmith.training.finetuning.splits import dev_examples
+from bertsmith.training.finetuning.sweep import Part, parts, run_beside, sweep
+from bertsmith.training.finetuning.tuning import Tuning, make_tuning
+from bertsmith.training.finetuning.work import OBJECTIVES, build_task
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none

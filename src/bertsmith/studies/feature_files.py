@@ -16,9 +16,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.progress import Progress
+from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.progress import Progress
 from bertsmith.types import Row
 
 FORMAT = 1

@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bertsmith import config
-from bertsmith.devices import choose_device
-from bertsmith.durable import Disk, read_sealed, sealed
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.finetuning.answering import predict
-from bertsmith.finetuning.sweep import BEST, best_scores, copy_model, shed
-from bertsmith.finetuning.tuning import Tuning, make_tuning
-from bertsmith.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.metrics.intervals import over_seeds
+from bertsmith.model_io.model_folder import open_model
 from bertsmith.objectives.readout import SLICES, LayerMix, Layers
-from bertsmith.runs.history import read_run
-from bertsmith.scores.intervals import over_seeds
+from bertsmith.reports.history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.studies.replay import Replay, digest_of, speaking
+from bertsmith.system.devices import choose_device
+from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tasks.task import Example, Task
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.finetuning.answering import predict
+from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, shed
+from bertsmith.training.finetuning.tuning import Tuning, make_tuning
+from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
-from bertsmith.weights.model_folder import open_model
-from bertsmith.workers import WHOLE_RUN, ordered_map
 
 ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import config
-from bertsmith.batching import collate
+from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import Encoder, plan_reading
 from bertsmith.errors import BertsmithError
 from bertsmith.studies.feature_files import Features, Numbers, Say, row_key

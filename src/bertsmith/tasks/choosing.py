@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.scores.intervals import Interval, wilson
+from bertsmith.metrics.intervals import Interval, wilson
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, TextTask, golds, softmax
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 MOST_CHOICES = 100  # of one question

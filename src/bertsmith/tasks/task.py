@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.scores.intervals import Interval
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.metrics.intervals import Interval
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
 FOLDER = "bertsmith.tasks"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
 from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 Read = Callable[[Path, str], list[Example]]  # file, split

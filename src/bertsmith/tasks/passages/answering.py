@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.scores import spans
-from bertsmith.scores.intervals import Interval, bootstrap, mean_of
+from bertsmith.metrics import spans
+from bertsmith.metrics.intervals import Interval, bootstrap, mean_of
 from bertsmith.tasks.passages.answers import Answers, answers
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
 from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Rules = Literal["1.1", "2.0", "korquad"]  # whose script scores; with those of 2.0 there may be no answer
 MARKS: Mapping[Rules, Callable[[spans.Golds, Mapping[str, str]], spans.Marks]] = {

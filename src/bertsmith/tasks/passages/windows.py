@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.task import Asked
-from bertsmith.text.flat import FlatEncoder
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
 
 Numbers = NDArray[np.int64]

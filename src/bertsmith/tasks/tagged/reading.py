@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.scores import tags
+from bertsmith.metrics import tags
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.tagged.windows import AskedWords
 from bertsmith.tasks.task import Asked, Example, Prediction

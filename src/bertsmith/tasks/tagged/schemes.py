@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from bertsmith.errors import DataError
-from bertsmith.scores import tags
-from bertsmith.scores.tags import Scheme
+from bertsmith.metrics import tags
+from bertsmith.metrics.tags import Scheme
 from bertsmith.tasks.tagged.sentences import Sentence, where
 
 # detect: the one scheme in which every tag is in its place; lenient: any tags, read as conlleval does.

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.scores import entities, tags
-from bertsmith.scores.counts import f1_of
-from bertsmith.scores.intervals import Interval, bootstrap
-from bertsmith.scores.labels import macro_f1
+from bertsmith.metrics import entities, tags
+from bertsmith.metrics.counts import f1_of
+from bertsmith.metrics.intervals import Interval, bootstrap
+from bertsmith.metrics.labels import macro_f1
 from bertsmith.tasks.tagged import labels as classes
 from bertsmith.tasks.tagged import reading
 from bertsmith.tasks.tagged.manner import Manner
@@ -21,7 +21,7 @@ from bertsmith.tasks.tagged.schemes import in_iob2
 from bertsmith.tasks.tagged.sentences import Sentence, Unit, words
 from bertsmith.tasks.tagged.windows import ask
 from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Load = Callable[[Path, str], list[Sentence]]  # file, split; tags as they are in the file
 Tags = list[list[str]]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.task import Asked, Example
-from bertsmith.text.flat import FlatEncoder
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
 Numbers = NDArray[np.int64]

@@ -1,0 +1,106 @@
+"""Two texts, of which the second may follow the first or not (P-BERT §3.1, A.2; bert: create_pretraining_data.py)."""
+
+# differs from the paper: nothing is written ten times and nothing is thrown away. What Google's code would truncate
+# begins the next sample, so every token is in one sample an epoch; where the first text ends and what follows it is
+# drawn anew each epoch. A sample of one sentence is a single text of which nothing is asked, where Google's code gives
+# it a random second one, so that 58 % instead of half are random. A random second text comes from all sentences alike,
+# not from all documents alike.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertsmith.data.packing import keyed, random_next
+from bertsmith.data.packing.cutting import cut_evenly, links, walk
+from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
+from bertsmith.data.packing.outline import Outline
+from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
+from bertsmith.data.shards import Shards
+from bertsmith.errors import DataError
+from bertsmith.types import NOT_ASKED, Frame
+
+FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Rows of sentence pairs."""
+
+    length: int = 512  # places in a row, special tokens included
+    random_next: float = 0.5  # share of pairs whose second text comes from another document
+    shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
+    single_sentences: bool = False  # each text is one sentence, not as many as there is room for (P-RoBERTa §4.2)
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+        check_share("random_next", self.random_next)
+        check_share("shorter", self.shorter)
+
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Pairs:
+        """See `packing.Settings`."""
+        check_split(shards)
+        outline = Outline(shards)
+        if self.random_next and len(outline.documents) < 3:
+            raise DataError(
+                f"the {shards.split} split of {shards.folder} has only one document, so no second text can come from "
+                "another: prepare more text (is there a blank line between documents?), or set random_next=0"
+            )
+        return Pairs(self, shards, outline, frame=frame, padding_id=padding_id, seed=seed)
+
+
+class Pairs(HalvedTexts):
+    """Second halves that follow, or come from elsewhere."""
+
+    question, kind = "next_sentence", "pairs"
+
+    def __init__(
+        self, config: Config, shards: Shards, outline: Outline, *, frame: Frame, padding_id: int, seed: int
+    ) -> None:
+        self._random_next, self._single = config.random_next, config.single_sentences
+        super().__init__(
+            shards,
+            outline,
+            frame=frame,
+            length=config.length,
+            shorter=config.shorter,
+            padding_id=padding_id,
+            seed=seed,
+        )
+
+    def _cut(self, room: int, shorter: float) -> Numbers:
+        """Sentences until the target is reached, but never over the room, in which a sentence may be cut."""
+        outline, bounds = self._outline, self._outline.document_tokens
+        if self._single:
+            first = np.repeat(outline.documents[:-1], np.diff(outline.documents))
+            odd = (np.arange(len(first)) - first) % 2 == 1
+            bounds = outline.sentences[np.append(~odd, True)].astype(np.int64)
+            return np.append(cut_evenly(bounds[:-1], bounds[1:], room), self._shards.tokens)
+        short, sizes = self._smaller(room, shorter)
+        long_starts = cut_evenly(bounds[:-1][~short], bounds[1:][~short], room)
+        begins, limits, chain = links(bounds[:-1][short], bounds[1:][short], size=room, sentences=outline.sentences)
+        targets = sizes[short][chain]
+
+        def ahead(place: Numbers, link: Numbers) -> Numbers:
+            reached = np.minimum(place + targets[link], limits[link])
+            sentence_end = outline.sentences[outline.sentence_at(reached, "left")].astype(np.int64)
+            return np.minimum(sentence_end, place + room)
+
+        short_starts, _ = walk(begins, limits, ahead)
+        return np.append(np.sort(np.concatenate([long_starts, short_starts])), self._shards.tokens)
+
+    def _halves(self, split: Split, number: Numbers) -> Halves:
+        """The second half, or a text from another document in its place."""
+        outline = self._outline
+        random = split.pair & keyed.happens(self._draw("next", number), self._random_next)
+        starts = np.stack([split.start, split.middle], axis=1)
+        lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
+        starts[random, 1], lengths[random, 1] = random_next.draw(
+            outline,
+            away_from=outline.document_of(split.first[random] - 1),
+            wanted=lengths[random, 1],
+            whole=outline.sentences[split.last[random]] == split.end[random],
+            drawn=self._draw("b", number[random]),
+        )
+        return Halves(starts, lengths, np.where(split.pair, np.where(random, RANDOM, FOLLOWS), NOT_ASKED))

@@ -1,0 +1,32 @@
+"""Running text for models that read from left to right: full rows, no frame, a closing token behind each document.
+
+As GPT-1 was trained (P-GPT1 §4.1, "contiguous sequences of 512 tokens") and the recurrent models before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertsmith.data.packing.layout import NO_FRAME, closing_id
+from bertsmith.data.packing.outline import Outline
+from bertsmith.data.packing.packing import check_length, check_split
+from bertsmith.data.packing.tape import Tape
+from bertsmith.data.packing.windows import Windows
+from bertsmith.data.shards import Shards
+from bertsmith.types import Frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Rows of `length` tokens."""
+
+    length: int = 512  # places in a row, special tokens included
+
+    def __post_init__(self) -> None:
+        check_length(self.length)
+
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Windows:
+        """See `packing.Settings`; of the frame only the closing token is used."""
+        check_split(shards)
+        tape = Tape(shards, Outline(shards), closing_id(frame))
+        return Windows(tape, NO_FRAME, length=self.length, padding_id=padding_id, seed=seed)

@@ -1,0 +1,148 @@
+"""Shard sets as the rest of bertsmith sees them: any span of tokens by its address, and where sentences begin.
+
+Building (`ShardBuilder`, `remove_shard_set`), checking (`verify`) and the arrays they take (`Pieces`) live next door
+and are offered here too. Nothing here writes; docs/shards.md has the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.data.shard_builder import ShardBuilder
+from bertsmith.data.shard_file import Pieces, ShardEntry, Tokens, damaged, token_type
+from bertsmith.data.shard_reader import ShardReader
+from bertsmith.data.shard_set import SPLITS, FileReport, read_index, remove_shard_set, verify
+from bertsmith.errors import BertsmithError, DataError
+
+__all__ = ["FileReport", "Part", "Pieces", "ShardBuilder", "Shards", "remove_shard_set", "token_type", "verify"]
+
+
+class Part:
+    """One file of a split: how much is in it, how much comes before it, and where its sentences begin."""
+
+    def __init__(self, reader: ShardReader, number: int, *, bases: tuple[int, int, int]) -> None:
+        entry = reader.entries[number]
+        self.tokens, self.sentences, self.documents = entry.tokens, entry.sentences, entry.documents
+        self.token_base, self.sentence_base, self.document_base = bases
+        self._reader, self._number = reader, number
+
+    @cached_property
+    def sentence_starts(self) -> NDArray[np.integer[Any]]:
+        """[sentences + 1] first token of each sentence, counted from the part's first token; last: its tokens."""
+        begin = self._reader.sizes[self._number] - 4 * self.documents - 2 * self.sentences
+        return self._starts(begin, "<u2", count=self.sentences, total=self.tokens)
+
+    @cached_property
+    def document_starts(self) -> NDArray[np.integer[Any]]:
+        """[documents + 1] first sentence of each document, counted from the part's first; last: its sentences."""
+        begin = self._reader.sizes[self._number] - 4 * self.documents
+        return self._starts(begin, "<u4", count=self.documents, total=self.sentences)
+
+    def _starts(self, begin: int, dtype: str, *, count: int, total: int) -> NDArray[np.integer[Any]]:
+        starts: NDArray[np.integer[Any]] = np.zeros(count + 1, np.uint32 if total < 1 << 32 else np.int64)
+        if count:
+            size = count * np.dtype(dtype).itemsize
+            data = self._reader.read(np.array([self._number]), np.array([begin]), np.array([size]))
+            np.cumsum(np.frombuffer(data, dtype), dtype=starts.dtype, out=starts[1:])
+        if int(starts[-1]) != total:
+            raise damaged(self._reader.paths[self._number], f"its lengths add up to {int(starts[-1]):,}, not {total:,}")
+        return starts
+
+
+class Shards:
+    """One split of a finished shard set. Cheap to open, pickled as its path, safe to use after a fork."""
+
+    def __init__(self, folder: Path, split: str, index: dict[str, Any]) -> None:
+        self.folder, self.split, self.index = folder, split, index
+        self.fingerprint: str = index["fingerprint"]
+        self.vocabulary_size: int = index["vocabulary_size"]
+        self._dtype = token_type(self.vocabulary_size)
+        entries = [ShardEntry(**entry) for entry in index["files"] if entry["split"] == split]
+        reader = ShardReader(folder, entries, self._dtype.itemsize)
+        token_bases = list(accumulate((entry.tokens for entry in entries), initial=0))
+        sentence_bases = list(accumulate((entry.sentences for entry in entries), initial=0))
+        document_bases = list(accumulate((entry.documents for entry in entries), initial=0))
+        self.tokens, self.sentences, self.documents = token_bases[-1], sentence_bases[-1], document_bases[-1]
+        bases = zip(token_bases[:-1], sentence_bases[:-1], document_bases[:-1], strict=True)
+        self.parts = [Part(reader, number, bases=before) for number, before in enumerate(bases)]
+        self._reader, self._bases = reader, np.array(token_bases, np.int64)
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train", *, fingerprint: str | None = None) -> Shards:
+        """The split of the set in `folder`; with `fingerprint`, only if that tokenizer wrote it."""
+        folder = Path(folder)
+        if split not in SPLITS:
+            raise BertsmithError(f"{split} is no split of a shard set, there are {' and '.join(SPLITS)}")
+        index = read_index(folder)
+        if fingerprint is not None and fingerprint != index["fingerprint"]:
+            raise DataError(
+                f"shards in {folder} were written with tokenizer {_short(index['fingerprint'])} but this run uses "
+                f"{_short(fingerprint)}: pass that tokenizer, or write the shards again"
+            )
+        shards = cls(folder, split, index)
+        for path, entry in zip(shards._reader.paths, shards._reader.entries, strict=True):
+            if not path.exists():
+                raise DataError(f"{path} is missing: prepare these shards again")
+            if (size := path.stat().st_size) != entry.bytes:
+                raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+        return shards
+
+    @property
+    def digest(self) -> str:
+        """Of the tokenizer and of what is in the files of all splits, wherever these and their text lie."""
+        files = sorted((entry["split"], entry["part"], entry["sha256"]) for entry in self.index["files"])
+        return hashlib.sha256(json.dumps([self.fingerprint, files]).encode()).hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.folder.absolute()), self.split, self.index["seal"])
+
+    def read(self, starts: ArrayLike, lengths: ArrayLike) -> Tokens:
+        """The tokens from each of `starts` on, as many as `lengths` says, end to end in one array. [T]"""
+        starts = np.atleast_1d(np.asarray(starts, np.int64))
+        lengths = np.broadcast_to(np.asarray(lengths, np.int64), starts.shape)
+        ends = starts + lengths
+        if len(starts) and (starts.min() < 0 or lengths.min() < 0 or ends.max() > self.tokens):
+            raise IndexError(f"spans reach outside the {self.tokens:,} tokens of {self.split} in {self.folder}")
+        if len(lengths) and not lengths.min():
+            starts, ends = starts[lengths > 0], ends[lengths > 0]
+        if not len(starts):
+            return np.empty(0, self._dtype)
+        parts = np.searchsorted(self._bases, starts, side="right") - 1
+        if np.any(ends > self._bases[parts + 1]):
+            parts, starts, ends = self._cut(parts, starts, ends)
+        itemsize = self._dtype.itemsize
+        data = self._reader.read(parts, (starts - self._bases[parts]) * itemsize, (ends - starts) * itemsize)
+        return np.frombuffer(data, self._dtype)
+
+    def _cut(
+        self, parts: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The same spans, cut where one part ends and the next begins; parts without tokens are passed over."""
+        pieces: list[tuple[int, int, int]] = []
+        for part, start, end in zip(parts.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            while start < end:
+                stop = min(end, int(self._bases[part + 1]))
+                if start < stop:
+                    pieces.append((part, start, stop))
+                part, start = part + 1, stop
+        cut = np.array(pieces, np.int64)
+        return cut[:, 0], cut[:, 1], cut[:, 2]
+
+
+def _short(fingerprint: str) -> str:
+    return fingerprint if len(fingerprint) <= 12 else fingerprint[:12] + "…"
+
+
+def _reopened(folder: str, split: str, seal: str) -> Shards:
+    shards = Shards.open(folder, split)
+    if shards.index["seal"] != seal:
+        raise DataError(f"the shards in {folder} have been written anew since they were opened: start again")
+    return shards

@@ -1,5 +1,0 @@
-"""A fine-tuned model on a task: how good it is and where it errs, and predictions for files without answers."""
-
-from bertsmith.evaluating.evaluation import Evaluation, evaluate
-
-__all__ = ["Evaluation", "evaluate"]

@@ -1,0 +1,188 @@
+"""A model as plain tensors in and out, named as transformers names them: what an ONNX file holds.
+
+Rows hold one text each, padded at their end. B rows, C choices, L places, D width, K classes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.model import Model
+from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.text_head import TextHead
+from bertsmith.types import Batch, Encoding
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# The outputs of a model that has several heads; one that has a single head calls what it says logits.
+AMONG_OTHERS = {
+    "masked_lm": "prediction_logits",
+    "next_sentence": "seq_relationship_logits",
+    "sentence_order": "sop_logits",
+}
+TOP, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
+POOLINGS = ("mean", "first", "pooled")
+
+
+class Graph(nn.Module):
+    """The heads of a model or, where it has none, its vectors; with `pooling` one vector for each text too.
+
+    Places of padding say nothing: what stands there is not to be read.
+    """
+
+    def __init__(self, model: Model, *, pooling: str | None = None, normalize: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.pooling, self.normalize = pooling, normalize
+        if pooling is not None and len(model.objectives):
+            raise BertsmithError("pooling makes vectors of texts: it goes with the vectors of a model, not with heads")
+        if pooling == "pooled" and not model.encoder.pools:
+            raise BertsmithError("this model has no pooler: use pooling mean or first")
+        if pooling not in (None, *POOLINGS):
+            raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
+        self.inputs = INPUTS if model.encoder.segments > 1 else INPUTS[:2]
+        self.outputs = self._outputs()
+        self.chooses = "choose" in model.objectives  # its inputs are [B, C, L]
+
+    def _outputs(self) -> tuple[str, ...]:
+        names = list(self.model.objectives)
+        if not names:
+            return (TOP, SENTENCE) if self.pooling else (TOP, POOLED) if self.model.encoder.pools else (TOP,)
+        found: list[str] = []
+        for name in names:
+            before = "" if len(names) == 1 else f"{name}_"
+            ends = ("start_logits", "end_logits") if name == "span" else ("logits",)
+            found += [AMONG_OTHERS[name]] if before and name in AMONG_OTHERS else [before + end for end in ends]
+        return tuple(found)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
+        """What `outputs` names, in that order; `attention_mask` is 0 at padding."""
+        shape = input_ids.shape  # [B, L], or [B, C, L]
+        batch = as_batch(input_ids.view(-1, shape[-1]), attention_mask.view(-1, shape[-1]), token_type_ids)
+        heads = cast(list[Objective], list(self.model.objectives.values()))
+        if not heads:
+            return self._vectors(batch)
+        encoding = self._encoding(batch, heads)
+        found: list[Tensor] = []
+        for head in heads:
+            found += self._said(head, encoding, batch, shape)
+        return found
+
+    def _vectors(self, batch: Batch) -> list[Tensor]:
+        encoding = self.model.encoder(batch, pool=self.pooling in (None, "pooled"))
+        top_BLD = encoding.top.view(*batch.ids.shape, -1)
+        if self.pooling is None:
+            return [top_BLD, *([encoding.pooled] if self.model.encoder.pools else [])]
+        if self.pooling == "mean":
+            real_BL1 = (batch.document > 0).to(top_BLD.dtype).unsqueeze(-1)
+            text_BD = (top_BLD * real_BL1).sum(1) / real_BL1.sum(1)
+        else:
+            text_BD = encoding.pooled if self.pooling == "pooled" else top_BLD[:, 0]
+        return [top_BLD, F.normalize(text_BD, dim=-1) if self.normalize else text_BD]
+
+    def _encoding(self, batch: Batch, heads: list[Objective]) -> Encoding:
+        """With the last layer only at the places that heads read, where these are few."""
+        few = all(of_texts(head) and not (head.whole or head.deep) for head in heads)
+        places = {head.name: cast(Tensor, head.places(batch)) for head in heads if few and not head.pools}
+        encoding: Encoding = self.model.encoder(
+            batch.replace(places={}),
+            places=places if few else None,
+            pool=any(head.pools for head in heads),
+            keep_layers=any(head.deep for head in heads),
+        )
+        return encoding if few else replace(encoding, reads=self._reads(batch, heads))
+
+    def _reads(self, batch: Batch, heads: list[Objective]) -> dict[str, slice | Tensor]:
+        """Where in all places each head reads: at a token of each text, or everywhere."""
+        everywhere = slice(None)
+        return {head.name: cast(Tensor, head.places(batch)) if of_texts(head) else everywhere for head in heads}
+
+    def _said(self, head: Objective, encoding: Encoding, batch: Batch, shape: torch.Size) -> list[Tensor]:
+        logits = head.answer(encoding, batch, self.model.encoder.table)
+        if head.name == "span":
+            return list(logits.unbind(-1))  # [B, L] each
+        if head.name == "choose":
+            return [logits.view(shape[:-1])]  # [B, C]
+        if of_texts(head):
+            return [logits]  # [B, K]
+        logits_BLK = logits.view(*batch.ids.shape, -1)
+        return [logits_BLK[..., 1] if head.name == "replaced_token" else logits_BLK]  # of ORIGINAL it is always 0
+
+
+def of_texts(head: Objective) -> bool:
+    """Whether it says something of each text, not of each place."""
+    return head.pools or isinstance(head, TextHead)
+
+
+def as_batch(ids: Tensor, mask: Tensor, segments: Tensor | None) -> Batch:
+    """Rows [B, L] of one text each, with padding where `mask` is 0."""
+    rows, length = ids.shape
+    place_L = torch.arange(length, device=ids.device)
+    return Batch(
+        ids=ids,
+        positions=place_L.expand(rows, length),
+        segments=torch.zeros_like(ids) if segments is None else segments.view(-1, length),
+        document=(mask != 0).to(torch.int32),
+        special=mask == 0,
+        samples=torch.zeros_like(ids),
+        epoch=torch.zeros((), dtype=torch.int64),
+        bounds=torch.zeros(1, dtype=torch.int32),  # of the variable-length kernel, which no runtime has
+        firsts=torch.arange(rows, device=ids.device) * length,
+        longest=length,
+    )
+
+
+class _OneLSTM(nn.Module):
+    """Stands for an nn.LSTM of one layer while a graph is made: one node, where torch would unroll every place."""
+
+    into: Tensor  # [1, 4W, D]
+    back: Tensor  # [1, 4W, W]
+    bias: Tensor  # [1, 8W]
+
+    def __init__(self, lstm: nn.LSTM) -> None:
+        super().__init__()
+        self.width = lstm.hidden_size
+        order = [0, 3, 1, 2]  # ONNX has input, output, forget, cell; torch input, forget, cell, output
+        ordered = {
+            name: torch.cat([value.detach().chunk(4)[gate] for gate in order])
+            for name, value in lstm.named_parameters()
+        }
+        self.register_buffer("into", ordered["weight_ih_l0"][None])
+        self.register_buffer("back", ordered["weight_hh_l0"][None])
+        self.register_buffer("bias", torch.cat((ordered["bias_ih_l0"], ordered["bias_hh_l0"]))[None])
+
+    def forward(self, x_NMD: Tensor) -> tuple[Tensor, None]:
+        """[N, M, D] -> [N, M, W]."""
+        count, length, _ = x_NMD.shape
+        found_M1NW = torch.onnx.ops.symbolic(
+            "LSTM",
+            (x_NMD.transpose(0, 1), self.into, self.back, self.bias),
+            attrs={"hidden_size": self.width},
+            dtype=x_NMD.dtype,
+            shape=(length, 1, count, self.width),
+        )
+        return found_M1NW[:, 0].transpose(0, 1), None
+
+
+@contextmanager
+def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
+    """While it lasts, recurrent layers of the model are such as a graph can hold."""
+    networks = [module for module in model.modules() if isinstance(module, BiLSTM)]
+    kept = [(network, network.ahead, network.back) for network in networks]
+    for network in networks:
+        network.ahead, network.back = (
+            nn.ModuleList(_OneLSTM(cast(nn.LSTM, lstm)) for lstm in some) for some in (network.ahead, network.back)
+        )
+    try:
+        yield
+    finally:
+        for network, ahead, back in kept:
+            network.ahead, network.back = ahead, back

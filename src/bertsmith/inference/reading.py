@@ -1,0 +1,91 @@
+"""Entities of texts, answers from passages, choices: asked and read by the code of the tasks. Knows no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.asking import Asker, check_top_k, expect_head, logits_of
+from bertsmith.tasks.choosing import ChoiceTask
+from bertsmith.tasks.passages.answering import Answering
+from bertsmith.tasks.passages.manner import Manner
+from bertsmith.tasks.tagged.manner import Manner as TaggingManner
+from bertsmith.tasks.tagged.sentences import Unit
+from bertsmith.tasks.tagged.tagging_task import Tagging
+from bertsmith.tasks.task import Example, Prediction, Task, cut_examples
+
+UNITS = ("word", "part", "character")
+
+
+def _no_files(path: Any, split: str) -> list[Any]:
+    raise AssertionError("texts are given, not read from files")
+
+
+def _read(asker: Asker, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
+    """A prediction for each example, and of how many not everything could be read."""
+    asked = task.rows(examples, asker.tokenizer, length=length)
+    return task.read(examples, asked, logits_of(asker, asked, task.objective)), len(cut_examples(asked))
+
+
+def entities(asker: Asker, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
+    """See `Predictor.ner`."""
+    expect_head(asker.model, "tag")
+    if unit not in UNITS:
+        raise BertsmithError(f"unit {unit} is not known: {', '.join(UNITS)}")
+    head: Any = asker.model.objectives["tag"]
+    task = Tagging("ner", files={}, load=_no_files, manner=TaggingManner(), labels=head.config.labels, unit=unit)
+    examples = [Example(id=str(number), texts=(text,)) for number, text in enumerate(texts)]
+    predictions, _ = _read(asker, task, examples, length=asker.length)
+    return [[_entity(found) for found in prediction.detail["entities"]] for prediction in predictions]
+
+
+def _entity(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "entity_group": found["kind"],
+        "score": found["score"],
+        "word": found["text"],
+        "start": found["start"],
+        "end": found["end"],
+    }
+
+
+def answers(
+    asker: Asker, question: str, context: str, *, top_k: int, no_answer: float | None
+) -> list[dict[str, Any]] | dict[str, Any]:
+    """See `Predictor.answer`."""
+    expect_head(asker.model, "span")
+    check_top_k(top_k)
+    if no_answer is None:
+        head: Any = asker.model.objectives["span"]
+        no_answer = head.config.no_answer  # what was best when it learned, if it learned to say nothing
+    usual = Manner()
+    length = min(usual.length, asker.length)
+    manner = Manner(
+        length=length,
+        stride=min(usual.stride, max(length // 3, 1)),  # so that windows of short rows share tokens too
+        n_best=max(usual.n_best, top_k),
+        no_answer=0.0 if no_answer is None else no_answer,
+    )
+    task = Answering(name="answer", manner=manner, rules="1.1" if no_answer is None else "2.0", files={})
+    (prediction,), cut = _read(asker, task, [Example(id="0", texts=(question, context))], length=length)
+    best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the given one first
+    found = [_answer(one) | ({"cut": True} if cut else {}) for one in best[:top_k]]
+    found = found or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]  # the passage has no word
+    return found[0] if top_k == 1 else found
+
+
+def _answer(found: Mapping[str, Any]) -> dict[str, Any]:
+    place = {"start": found["start"], "end": found["end"]}
+    return {"answer": found["text"], "score": found["probability"], **place}
+
+
+def choice(asker: Asker, question: str, choices: Sequence[str]) -> dict[str, Any]:
+    """See `Predictor.choose`."""
+    expect_head(asker.model, "choose")
+    task = ChoiceTask("choose", files={}, read=_no_files)
+    example = Example(id="0", texts=(question, *choices), source="this question")
+    task.check("test", [example])
+    (prediction,), cut = _read(asker, task, [example], length=asker.length)
+    found = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
+    return found | {"probabilities": prediction.detail["probabilities"]} | ({"cut": True} if cut else {})

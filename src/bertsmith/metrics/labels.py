@@ -1,0 +1,139 @@
+"""Scores of labels: accuracy, F1, Matthews correlation, each a function of one table of counts.
+
+Labels are whole numbers or strings. C labels; a table [..., C, C] has a row for each gold label and a column for each
+predicted one. The `*_of` functions take any number of tables at once, which is what resampling needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.errors import DataError
+from bertsmith.metrics.counts import Counts, f1_of, share
+
+Label = int | str
+Labels = Sequence[int] | Sequence[str] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often each label was taken for each."""
+
+    labels: tuple[Label, ...]
+    table: NDArray[np.int64]  # [C, C] gold by predicted
+
+
+def confusion(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None = None) -> Confusion:
+    """The table of counts. Without `labels`: those that occur on either side, sorted."""
+    ours, theirs = _listed(gold, "gold"), _listed(predicted, "predicted")
+    if len(ours) != len(theirs):
+        raise DataError(f"{len(ours)} gold labels but {len(theirs)} predicted ones: every example needs one of each")
+    if not ours:
+        raise DataError("there are no labels to score: the set is empty")
+    _same_kind([*ours, *theirs, *(labels or ())])
+    known = tuple(labels) if labels is not None else tuple(sorted({*ours, *theirs}))
+    number = {label: place for place, label in enumerate(known)}
+    if len(number) != len(known):
+        raise DataError(f"a label stands twice in {list(known)}")
+    for label in (*ours, *theirs):
+        if label not in number:
+            raise DataError(f"label {label!r} is none of {list(known)}")
+    size = len(known)
+    cells = np.array([number[a] * size + number[b] for a, b in zip(ours, theirs, strict=True)], dtype=np.int64)
+    return Confusion(labels=known, table=np.bincount(cells, minlength=size * size).reshape(size, size))
+
+
+def accuracy(gold: Labels, predicted: Labels) -> float:
+    """The share of examples whose label is right."""
+    return float(accuracy_of(confusion(gold, predicted).table))
+
+
+def f1(gold: Labels, predicted: Labels, *, positive: Label = 1) -> float:
+    """F1 of one label against all others (MRPC, QQP); 0 where it neither occurs nor is predicted."""
+    return one_label(confusion(gold, predicted), positive).f1
+
+
+def macro_f1(gold: Labels, predicted: Labels) -> float:
+    """The mean over labels of their F1, over those labels that are gold or predicted at least once."""
+    return float(macro_f1_of(confusion(gold, predicted).table))
+
+
+def micro_f1(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None = None) -> float:
+    """F1 of counts added up over labels: all of them, which is the accuracy, or only those named."""
+    parts = by_label(gold, predicted)
+    chosen = [parts[label] for label in (parts if labels is None else labels) if label in parts]
+    sums = [sum(part.correct for part in chosen), sum(part.found for part in chosen), sum(part.gold for part in chosen)]
+    return float(f1_of(np.array(sums)))
+
+
+def matthews(gold: Labels, predicted: Labels) -> float:
+    """Matthews' correlation for two or more labels (CoLA; Gorodkin 2004); 0 where either side has one label only."""
+    return float(matthews_of(confusion(gold, predicted).table))
+
+
+def by_label(gold: Labels, predicted: Labels) -> dict[Label, Counts]:
+    """Precision, recall and F1 of every label that is gold or predicted at least once."""
+    counted = confusion(gold, predicted)
+    return {label: one_label(counted, label) for label in counted.labels}
+
+
+def one_label(counted: Confusion, label: Label) -> Counts:
+    """The counts of one label against all others."""
+    if label not in counted.labels:
+        if len(counted.labels) > 1:
+            raise DataError(f"label {label!r} is none of {list(counted.labels)}: name the positive label")
+        return Counts(correct=0, found=0, gold=0)
+    place = counted.labels.index(label)
+    table = counted.table
+    return Counts(correct=int(table[place, place]), found=int(table[:, place].sum()), gold=int(table[place, :].sum()))
+
+
+def accuracy_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Accuracy of tables [..., C, C] as [...]."""
+    return share(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
+
+
+def label_f1_of(table: NDArray[np.int64], *, place: int) -> NDArray[np.float64]:
+    """F1 of the label at one place of the tables [..., C, C] as [...]."""
+    found, gold = table[..., :, place].sum(axis=-1), table[..., place, :].sum(axis=-1)
+    return share(2 * table[..., place, place], found + gold)
+
+
+def macro_f1_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Macro F1 of tables [..., C, C] as [...]; labels without a count in a table are left out of its mean."""
+    sums = table.sum(axis=-2) + table.sum(axis=-1)
+    each = share(2 * np.diagonal(table, axis1=-2, axis2=-1), sums)
+    return share(each.sum(axis=-1), (sums > 0).sum(axis=-1))
+
+
+def matthews_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Matthews' correlation of tables [..., C, C] as [...]."""
+    counts = table.astype(np.float64)
+    found, gold, every = counts.sum(axis=-2), counts.sum(axis=-1), counts.sum(axis=(-2, -1))
+    correct = np.trace(counts, axis1=-2, axis2=-1)
+    together = correct * every - (found * gold).sum(axis=-1)
+    spread = (every**2 - (found**2).sum(axis=-1)) * (every**2 - (gold**2).sum(axis=-1))
+    return share(together, np.sqrt(spread))
+
+
+def _listed(values: Labels, side: str) -> list[Label]:
+    listed: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    for place, value in enumerate(listed):
+        if not isinstance(value, int | str | np.integer):
+            raise DataError(
+                f"{side} label {place + 1} is {value!r}: labels are whole numbers or strings, one for each example"
+            )
+    return listed
+
+
+def _same_kind(values: Iterable[Label]) -> None:
+    kinds = {isinstance(value, str): value for value in values}
+    if len(kinds) > 1:
+        raise DataError(
+            f"labels are all numbers or all strings, but {kinds[True]!r} and {kinds[False]!r} occur together"
+        )

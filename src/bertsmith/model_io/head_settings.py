@@ -1,0 +1,167 @@
+"""The heads of a model folder in config.json, in and out: which there are, the names of their classes, their dropout.
+
+A model that transformers has no class for (a head reads other layers, or the mean of a text) is written in our own
+words, and the folder's model type is ours: transformers then refuses the folder instead of answering something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from bertsmith import config as registry
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model_io.foreign_files import shown
+from bertsmith.model_io.hf_config import OWN
+from bertsmith.model_io.huggingface.family import Family, Shapes
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.said import Said
+from bertsmith.objectives import choose, classify, regress, span, tag
+from bertsmith.objectives.label_names import numbered
+from bertsmith.objectives.objective import FOLDER, Settings
+
+OBJECTIVES = "objectives"  # under our key in config.json
+NO_ANSWER = "no_answer_threshold"  # transformers has no name for it and leaves it alone
+USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
+
+
+def name_of(settings: Settings) -> str:
+    """The objective's name."""
+    return type(settings).__module__.rpartition(".")[2]
+
+
+def config_of(model: Model) -> TransformerSettings:
+    """The settings of its encoder, which every encoder with a folder has."""
+    return cast(TransformerSettings, getattr(model.encoder, "config", None))
+
+
+def is_own(family: Family, model: Model) -> bool:
+    """Whether transformers has no class for this model: for its encoder, or for its heads."""
+    if not family.has_class(config_of(model), tuple(model.objectives)):
+        return True
+    found = [getattr(objective, "config", None) for objective in model.objectives.values()]
+    return any(getattr(settings, key, usual) != usual for settings in found for key, usual in USUAL.items())
+
+
+def head_contents(family: Family, model: Model) -> dict[str, Any]:
+    """What config.json says of the heads; empty for those of pre-training."""
+    found: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for name, objective in model.objectives.items():
+        settings = getattr(objective, "config", None)
+        if isinstance(settings, classify.Config | regress.Config | tag.Config | choose.Config):
+            found[family.dropout_key(name)] = settings.dropout
+        if isinstance(settings, classify.Config | tag.Config):
+            found |= _label_table(settings.labels)
+        if isinstance(settings, regress.Config):
+            found |= _label_table(numbered(1)) | {"problem_type": "regression"}
+        if isinstance(settings, span.Config) and settings.no_answer is not None:
+            found[NO_ANSWER] = settings.no_answer
+        if isinstance(settings, classify.Config):
+            found["problem_type"] = "single_label_classification"
+        own[name] = registry.to_dict(settings) if settings is not None else {}
+    ours = {"model_type": OWN, OWN: {"encoder": family.name, OBJECTIVES: own}}
+    return found | (ours if is_own(family, model) else {})
+
+
+def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "num_labels": len(labels),
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+
+
+def heads_of(family: Family, said: Said, *, architectures: Iterable[str]) -> set[str]:
+    """The objectives whose heads a config.json promises."""
+    if said.get("model_type") == OWN:
+        return set(_own_objectives(said))
+    promised = {head for name in architectures for head in family.architectures.get(name, ())}
+    if "classify" in promised and _problem(said) == "regression":
+        promised = promised - {"classify"} | {"regress"}
+    return promised
+
+
+def _problem(said: Said) -> str:
+    """What transformers' head for texts was trained for, as transformers finds it out."""
+    known = ("regression", "single_label_classification")
+    problem = said.get("problem_type")
+    if problem is None:
+        labels = said.get("id2label")
+        count = len(labels) if isinstance(labels, dict) else said.get("num_labels", 2)
+        problem = known[0] if count == 1 else known[1]
+    if problem not in known:
+        raise ConfigError(
+            f"{said.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(known)}; "
+            "objectives=() opens the rest"
+        )
+    return cast(str, problem)
+
+
+def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Settings:
+    """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
+    if said.get("model_type") == OWN:
+        return _read_own(name, said, shapes=shapes)
+    module = registry.find(FOLDER, name)
+    known: dict[str, Any] = family.read_head(name, said)
+    if name in ("classify", "regress", "tag", "choose"):
+        usual, key = said.share("hidden_dropout_prob", 0.1), family.dropout_key(name)
+        known["dropout"] = usual if said.get(key) is None else said.share(key, usual)
+    if name in ("classify", "tag"):
+        (head,) = family.their_names(f"objectives.{name}.head.weight", heads=[name])
+        known["labels"] = _labels(said, count=(shapes.get(head) or (0,))[0])
+    if name == "span" and said.get(NO_ANSWER) is not None:
+        known["no_answer"] = said.get(NO_ANSWER)
+    return _built(module.Config, known, said.path)
+
+
+def _labels(said: Said, *, count: int) -> tuple[str, ...]:
+    """The names of as many classes as the weights have."""
+    table, path = said.get("id2label"), said.path
+    if table is None:
+        claimed = said.get("num_labels", count)
+        if claimed != count:
+            raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
+        return numbered(count)
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise ConfigError(f"{path}: id2label must give a name to every number of a class")
+    if len(table) != count:
+        raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
+    missing = [number for number in range(count) if str(number) not in table]
+    if missing:
+        raise ConfigError(f"{path}: id2label has no name for class {missing[0]}")
+    return tuple(table[str(number)] for number in range(count))
+
+
+def _own_objectives(said: Said) -> dict[str, Any]:
+    ours, path = said.get(OWN), said.path
+    found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
+        raise ConfigError(f"{path}: model_type={OWN!r}, but {OWN}.{OBJECTIVES} does not say which heads there are")
+    unknown = [name for name in found if name not in registry.names(FOLDER)]
+    if unknown:
+        raise ConfigError(f"{path}: {OWN}.{OBJECTIVES} has {shown(unknown[0])}, which is no objective of this version")
+    return found
+
+
+def _read_own(name: str, said: Said, *, shapes: Shapes) -> Settings:
+    found, path = _own_objectives(said), said.path
+    if name not in found:
+        raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
+    settings = _built(registry.find(FOLDER, name).Config, found[name], path)
+    widest = max((size for shape in shapes.values() for size in shape), default=0)
+    for key, most in (("between_layers", len(shapes)), ("between_width", widest)):
+        if getattr(settings, "between", "none") != "none" and getattr(settings, key) > most:  # before it is built
+            raise ConfigError(f"{path}: {key}={getattr(settings, key)}, but no weights of that size are there")
+    return settings
+
+
+def _built(cls: Any, values: Mapping[str, Any], path: Path) -> Settings:
+    try:
+        made: Settings = registry.from_dict(cls, values)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
+    return made

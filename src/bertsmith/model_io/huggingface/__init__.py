@@ -1,0 +1,38 @@
+"""One file = one family of models as transformers has it; its name is the encoder's here, mostly the model type there.
+
+`family.py` is what every family is. Everything else in `weights` asks the family of the model at hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.huggingface.family import Family
+
+
+def names() -> list[str]:
+    """The families: the files of this folder that have a `FAMILY`."""
+    found = [module.name for module in pkgutil.iter_modules(__path__)]
+    return [name for name in found if hasattr(importlib.import_module(f"{__name__}.{name}"), "FAMILY")]
+
+
+def find(name: str) -> Family:
+    """The family of that name."""
+    found: Family = importlib.import_module(f"{__name__}.{name}").FAMILY
+    return found
+
+
+def of_type(model_type: object) -> Family | None:
+    """The family that transformers calls so, if it is one of these."""
+    return next((family for family in map(find, names()) if family.model_type == model_type), None)
+
+
+def family_of(settings: Any) -> Family:
+    """The family of an encoder's `Config`; an error where transformers has no such models."""
+    name = type(settings).__module__.rpartition(".")[2]
+    if name not in names():
+        raise BertsmithError(f"{name} has no model folder in transformers: only {', '.join(names())} have")
+    return find(name)

@@ -1,0 +1,150 @@
+"""ALBERT in transformers' folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertsmith.encoders import albert
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model_io.huggingface.family import (
+    ACTIVATIONS,
+    OWN_PREFIX,
+    TASK_HEADS,
+    Family,
+    Shapes,
+    stored_positions,
+    task_modules,
+    transformer_modules,
+)
+from bertsmith.model_io.said import Said
+
+PREFIX = "albert."
+BLOCK, THEIRS = "encoder.blocks.{}.{}", f"{PREFIX}encoder.albert_layer_groups.{{}}.albert_layers.{{}}"
+STORED = re.compile(re.escape(PREFIX) + r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
+TABLE, MAP = f"{PREFIX}embeddings.word_embeddings", f"{PREFIX}encoder.embedding_hidden_mapping_in"
+INNER = ".ffn.weight"  # ends the names of the matrices that show the inner width
+MOST_LAYERS = 1024  # they may have one block in common, so the weights do not show how many there are
+
+
+class Albert(Family):
+    """Layers in groups that share their blocks. Where they share halves of blocks, the halves have groups' numbers."""
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """A matrix without a name of its own."""
+        return f"{PREFIX}pooler"
+
+    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+        """transformers shares whole blocks or none, reads both ways, and asks about the order of sentences only."""
+        assert isinstance(config, albert.Config)
+        return config.sharing in ("all", "none") and not config.causal and not {"next_sentence", "causal_lm"} & {*heads}
+
+    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerSettings:
+        """See `Family.read_encoder`; groups and inner layers are as many as the weights have."""
+        layers, groups = said.count("num_hidden_layers"), said.count("num_hidden_groups", 1)
+        inner, sharing = said.count("inner_group_num", 1), said.text("sharing", "all")
+        if layers > MOST_LAYERS:
+            raise ConfigError(f"{said.path}: num_hidden_layers={layers} is more than {MOST_LAYERS:,}")
+        wanted = (groups if sharing == "all" else groups + layers) * inner
+        there = len({found.groups() for name in shapes if (found := STORED.match(name))})
+        if wanted != there:
+            claimed = f"num_hidden_groups={groups} and inner_group_num={inner}"
+            raise ConfigError(f"{said.path}: {claimed}, but the weights have {there} blocks instead of {wanted}")
+        return super().read_encoder(said, shapes)
+
+    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """What a config says, as settings of ours; what only our own folders say too."""
+        own, activation = said.get("model_type") != self.name, said.text("hidden_act", "gelu_new")
+        return super().settings(said, sizes) | {
+            "table_width": sizes["embedding_size"],
+            "dropout": said.share("hidden_dropout_prob", 0.0),
+            "attention_dropout": said.share("attention_probs_dropout_prob", 0.0),
+            "activation": ACTIVATIONS.get(activation, activation),
+            "groups": said.count("num_hidden_groups", 1),
+            "inner_layers": said.count("inner_group_num", 1),
+            "sharing": said.text("sharing", "all"),
+            "causal": own and said.flag("is_decoder"),  # transformers' class does not look at it
+        }
+
+    def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
+        """See `Family.check_sizes`; a group that is a half of a block has no inner width."""
+        inner = next((shape for name, shape in shapes.items() if name.endswith(INNER)), ())
+        super().check_sizes(sizes, {THEIRS.format(0, 0) + INNER: inner, **shapes}, path)
+
+    def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
+        """Nothing: `read_encoder` has counted the groups."""
+
+    def dropout_key(self, name: str) -> str:
+        """See `Family.dropout_key`."""
+        return "classifier_dropout_prob"
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """BERT's with groups and inner layers; layers that share nothing are groups of one."""
+        assert isinstance(config, albert.Config)
+        usual = super().contents(config)
+        for key in ("position_embedding_type", "classifier_dropout", "is_decoder", "use_cache"):
+            del usual[key]
+        alone = config.sharing == "none"
+        found = usual | {
+            "embedding_size": config.table_width,
+            "num_hidden_groups": config.layers if alone else config.groups,
+            "inner_group_num": config.inner_layers,
+            "classifier_dropout_prob": 0.1,
+        }
+        if not alone and config.sharing != "all":
+            found["sharing"] = config.sharing
+        return found | ({"is_decoder": True} if config.causal else {})
+
+
+FAMILY = Albert(
+    name="albert",
+    title="ALBERT",
+    classes="Albert",
+    prefix=PREFIX,
+    encoder=albert.Config,
+    architectures={
+        "AlbertModel": (),
+        "AlbertForPreTraining": ("masked_lm", "sentence_order"),
+        "AlbertForMaskedLM": ("masked_lm",),
+        "AlbertForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        "AlbertForTokenClassification": ("tag",),
+        "AlbertForQuestionAnswering": ("span",),
+        "AlbertForMultipleChoice": ("choose",),
+    },
+    heads={
+        "masked_lm": "predictions.",
+        "sentence_order": "sop_classifier.",
+        **TASK_HEADS,
+        "next_sentence": f"{OWN_PREFIX}next_sentence.",  # in our own folders only
+        "causal_lm": f"{OWN_PREFIX}causal_lm.",
+    },
+    modules={
+        **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if ".blocks." not in ours},
+        "encoder.embeddings.project": MAP,
+        f"{BLOCK}.attention.qkv": tuple(f"{THEIRS}.attention.{part}" for part in ("query", "key", "value")),
+        f"{BLOCK}.attention.output": f"{THEIRS}.attention.dense",
+        f"{BLOCK}.attention_norm": f"{THEIRS}.attention.LayerNorm",
+        f"{BLOCK}.feed_forward.expand": f"{THEIRS}.ffn",
+        f"{BLOCK}.feed_forward.contract": f"{THEIRS}.ffn_output",
+        f"{BLOCK}.feed_forward_norm": f"{THEIRS}.full_layer_layer_norm",
+        "objectives.masked_lm": "predictions",
+        "objectives.masked_lm.transform": "predictions.dense",
+        "objectives.masked_lm.norm": "predictions.LayerNorm",
+        "objectives.sentence_order.classify": "sop_classifier.classifier",
+        **task_modules(),
+    },
+    buffers=stored_positions(PREFIX),
+    copies=(("predictions.decoder.weight", f"{TABLE}.weight"), ("predictions.decoder.bias", "predictions.bias")),
+    witnesses={
+        "vocab_size": (f"{TABLE}.weight", 0),
+        "embedding_size": (f"{TABLE}.weight", 1),
+        "max_position_embeddings": (f"{PREFIX}embeddings.position_embeddings.weight", 0),
+        "type_vocab_size": (f"{PREFIX}embeddings.token_type_embeddings.weight", 0),
+        "hidden_size": (f"{MAP}.weight", 0),
+        "intermediate_size": (THEIRS.format(0, 0) + INNER, 0),
+    },
+    defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": 128},
+)

@@ -1,0 +1,94 @@
+"""ELECTRA in transformers' folders: the discriminator, and the generator as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertsmith.encoders import electra
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.model_io.huggingface.family import (
+    TASK_HEADS,
+    stored_positions,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
+from bertsmith.model_io.huggingface.two_matrices import Summed
+from bertsmith.model_io.said import Said
+
+PREFIX = "electra."
+OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copies")
+
+
+class Electra(Summed):
+    """BERT's names but for the heads; tables may be narrower than the blocks."""
+
+    def architecture_of(self, objectives: Collection[str]) -> str:
+        """A head that was trained on guesses instead of masks is one for words like any other."""
+        return super().architecture_of(["masked_lm" if name == "replaced_lm" else name for name in objectives])
+
+    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """BERT's, with the width of the tables."""
+        return super().settings(said, sizes) | {"table_width": sizes["embedding_size"]}
+
+    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+        """A folder has the discriminator alone, which judges."""
+        return super().read_head(name, said) | ({"generator": 0.0} if name == "replaced_token" else {})
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """With the width of the tables."""
+        more = {"embedding_size": config.table_width, "summary_activation": "gelu"}
+        return super().contents(config) | more
+
+
+FAMILY = Electra(
+    name="electra",
+    title="ELECTRA",
+    classes="Electra",
+    prefix=PREFIX,
+    encoder=electra.Config,
+    architectures={
+        "ElectraModel": (),
+        "ElectraForPreTraining": ("replaced_token",),
+        "ElectraForMaskedLM": ("masked_lm",),
+        "ElectraForCausalLM": ("causal_lm",),
+        "ElectraForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        "ElectraForTokenClassification": ("tag",),
+        "ElectraForQuestionAnswering": ("span",),
+        "ElectraForMultipleChoice": ("choose",),
+    },
+    heads={
+        "masked_lm": "generator_",
+        "causal_lm": "generator_",
+        "replaced_token": "discriminator_predictions.",
+        **TASK_HEADS,
+    },
+    modules={
+        **transformer_modules(PREFIX),
+        "encoder.embeddings.project": "electra.embeddings_project",
+        **word_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
+        "objectives.replaced_lm": "generator_lm_head",
+        "objectives.replaced_lm.transform": "generator_predictions.dense",
+        "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
+        "objectives.replaced_token.transform": "discriminator_predictions.dense",
+        "objectives.replaced_token.judge": "discriminator_predictions.dense_prediction",
+        **task_modules("classifier.out_proj"),
+    },
+    unwritten=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
+    buffers=stored_positions(PREFIX),
+    copies=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
+    bare=("embeddings.", "embeddings_project.", "encoder."),
+    witnesses=transformer_witnesses(PREFIX)
+    | {
+        "embedding_size": ("electra.embeddings.word_embeddings.weight", 1),
+        "hidden_size": ("electra.encoder.layer.0.intermediate.dense.weight", 1),
+    },
+    defaults={
+        "embedding_size": 128,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "intermediate_size": 1024,
+    },
+)

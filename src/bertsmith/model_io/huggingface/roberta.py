@@ -1,0 +1,82 @@
+"""RoBERTa in transformers' folders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertsmith.encoders import roberta
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model_io.huggingface.family import (
+    OWN_PREFIX,
+    TASK_HEADS,
+    stored_positions,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
+from bertsmith.model_io.huggingface.two_matrices import TwoMatrices
+from bertsmith.model_io.said import Said
+
+PREFIX = "roberta."
+
+
+class Roberta(TwoMatrices):
+    """BERT's names but for the heads; the positions that nobody has are in the table."""
+
+    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+        """None has RoBERTa's ablations with next-sentence prediction."""
+        return "next_sentence" not in heads
+
+    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """BERT's, but for the positions: the table has rows for the padding and for what comes before it."""
+        padding = said.count("pad_token_id", 1, least=0)
+        rows = sizes["max_position_embeddings"]
+        if rows <= padding + 1:
+            raise ConfigError(
+                f"{said.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
+            )
+        return super().settings(said, sizes) | {"padding_id": padding, "positions": rows - padding - 1}
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """BERT's, with the whole table of positions."""
+        rows = config.first_position + config.positions
+        return super().contents(config) | {"max_position_embeddings": rows}
+
+
+FAMILY = Roberta(
+    name="roberta",
+    title="RoBERTa",
+    classes="Roberta",
+    prefix=PREFIX,
+    encoder=roberta.Config,
+    architectures={
+        "RobertaModel": (),
+        "RobertaForMaskedLM": ("masked_lm",),
+        "RobertaForCausalLM": ("causal_lm",),
+        "RobertaForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        "RobertaForTokenClassification": ("tag",),
+        "RobertaForQuestionAnswering": ("span",),
+        "RobertaForMultipleChoice": ("choose",),
+    },
+    heads={
+        "masked_lm": "lm_head.",
+        "causal_lm": "lm_head.",
+        **TASK_HEADS,
+        "next_sentence": f"{OWN_PREFIX}next_sentence.",
+    },
+    modules={
+        **transformer_modules(PREFIX),
+        **word_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
+        **task_modules("classifier.out_proj"),
+    },
+    buffers=stored_positions(PREFIX),
+    copies=(
+        ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+        ("lm_head.decoder.bias", "lm_head.bias"),
+    ),
+    witnesses=transformer_witnesses(PREFIX),
+    defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "intermediate_size": 3072},
+)

@@ -1,0 +1,104 @@
+"""RoFormer in transformers' folders, where numbers that are turned together are neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from bertsmith.encoders import roformer
+from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.errors import ConfigError
+from bertsmith.model_io.huggingface.family import (
+    OWN_PREFIX,
+    TASK_HEADS,
+    task_modules,
+    transformer_modules,
+    transformer_witnesses,
+    word_modules,
+)
+from bertsmith.model_io.huggingface.two_matrices import Summed
+from bertsmith.model_io.said import Said
+from bertsmith.nn.rotary import turns
+
+PREFIX = "roformer."
+ANGLES = f"{PREFIX}encoder.embed_positions.weight"
+POSITIONS = "max_position_embeddings"
+
+
+class RoFormer(Summed):
+    """BERT's names but for the heads; angles of positions are counted, and there all the same."""
+
+    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+        """None has next-sentence prediction."""
+        return "next_sentence" not in heads
+
+    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """BERT's; tables are as wide as the blocks, and values are not turned."""
+        said.usual("rotary_value", False)
+        if said.get("embedding_size") is not None:
+            said.usual("embedding_size", sizes["hidden_size"])
+        return super().settings(said, {**sizes, POSITIONS: said.count(POSITIONS, 1536)})
+
+    def summary_activation(self, said: Said) -> str:
+        """That of the blocks."""
+        return said.text("hidden_act", "gelu")
+
+    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+        """transformers reads choices by their last token where nothing is said."""
+        if name == "choose" and said.get("summary_use_proj") and said.get("summary_type") is None:
+            raise ConfigError(f"{said.path} does not say summary_type; bertsmith reads choices by their first token")
+        return super().read_head(name, said)
+
+    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+        """What is turned is not looked up."""
+        found = super().contents(config)
+        del found["position_embedding_type"]
+        more = {"embedding_size": config.width, "rotary_value": False, "summary_activation": config.activation}
+        return found | more
+
+    def counted(self, config: TransformerSettings) -> dict[str, torch.Tensor]:
+        """Sines and cosines of all positions' angles."""
+        base = config.turn_base
+        assert base is not None
+        angles = turns(torch.arange(config.positions), head_width=config.width // config.heads, base=base)
+        return {ANGLES: torch.cat((angles.sine, angles.cosine), -1).squeeze(1)}
+
+
+FAMILY = RoFormer(
+    name="roformer",
+    title="RoFormer",
+    classes="RoFormer",
+    prefix=PREFIX,
+    encoder=roformer.Config,
+    architectures={
+        "RoFormerModel": (),
+        "RoFormerForMaskedLM": ("masked_lm",),
+        "RoFormerForCausalLM": ("causal_lm",),
+        "RoFormerForSequenceClassification": ("classify",),  # or regress: problem_type tells
+        "RoFormerForTokenClassification": ("tag",),
+        "RoFormerForQuestionAnswering": ("span",),
+        "RoFormerForMultipleChoice": ("choose",),
+    },
+    heads={
+        "masked_lm": "cls.predictions.",
+        "causal_lm": "cls.predictions.",
+        **TASK_HEADS,
+        "next_sentence": f"{OWN_PREFIX}next_sentence.",
+    },
+    modules={
+        **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if not ours.endswith(".positions")},
+        **word_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        **task_modules("classifier.out_proj"),
+    },
+    buffers=frozenset({ANGLES}),
+    copies=(
+        ("cls.predictions.decoder.weight", f"{PREFIX}embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ),
+    bare=("embeddings.", "encoder."),
+    neighbours=("attention.self.query", "attention.self.key"),
+    witnesses={key: where for key, where in transformer_witnesses(PREFIX).items() if key != POSITIONS},
+    defaults={"type_vocab_size": 2, "intermediate_size": 3072},
+)

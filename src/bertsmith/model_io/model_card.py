@@ -1,0 +1,85 @@
+"""The model card (README.md) of a folder, from facts that are at hand. Cannot fail: every fact is only ever printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from bertsmith.model_io.hf_config import OWN_ARCHITECTURE
+from bertsmith.model_io.huggingface.family import Family
+
+TASKS = {  # objective -> what the hub calls its use
+    "masked_lm": "fill-mask",
+    "classify": "text-classification",
+    "regress": "text-classification",
+    "tag": "token-classification",
+    "span": "question-answering",
+    "choose": "multiple-choice",
+}
+
+
+def model_card(
+    name: str,
+    *,
+    family: Family,
+    architecture: str,
+    objectives: tuple[str, ...],
+    shape: Mapping[str, object],
+    facts: Mapping[str, object],
+) -> bytes:
+    """The card; `shape` and `facts` are shown as they come, in two tables."""
+    theirs = architecture != OWN_ARCHITECTURE
+    front: dict[str, object] = {
+        "library_name": "transformers" if theirs else "bertsmith",
+        "tags": [family.model_type, "bertsmith"],
+    }
+    tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
+    front |= {"pipeline_tag": tasks[0]} if tasks else {}
+    lines = [
+        "---",
+        *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        "---",
+        "",
+        f"# {plain(name)}",
+        "",
+    ]
+    article = "An" if family.title[0] in "AEIOU" else "A"
+    kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
+    kind = kind if theirs else "with parts that only bertsmith has"
+    lines += [f"{article} {family.title} model written by bertsmith, {kind}.", ""]
+    lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def table(title: str, rows: Mapping[str, object]) -> list[str]:
+    if not rows:
+        return []
+    cells = [f"| {plain(key)} | {plain(value)} |" for key, value in rows.items()]
+    return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]
+
+
+def _use(architecture: str | None) -> list[str]:
+    """How to open it: with transformers' class, or with bertsmith where it has none."""
+    theirs = [
+        f"from transformers import AutoTokenizer, {architecture}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        f'model = {architecture}.from_pretrained("path/to/this/folder")',
+    ]
+    return [
+        "## Use",
+        "",
+        "```python",
+        *(theirs if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']),
+        "```",
+        "",
+        "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder.",
+        "This card may be edited.",
+        "",
+    ]
+
+
+def plain(value: object) -> str:
+    """One cell of a table: one line, and nothing that ends the cell."""
+    text = f"{value:,}" if type(value) is int else str(value)
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

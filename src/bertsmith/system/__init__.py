@@ -1,0 +1,1 @@
+"""Durable writes, worker processes, progress bars and devices."""

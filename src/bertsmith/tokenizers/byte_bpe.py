@@ -1,0 +1,187 @@
+"""Byte-level byte-pair encoding, RoBERTa's and GPT-2's tokenizer: every text has ids, nothing is unknown.
+
+A text is cut by GPT-2's pattern, white space belonging to the word that follows it; each UTF-8 byte is written as one
+visible character (a space as `Ġ`), and merges put these together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers import feeding
+from bertsmith.tokenizers.folder import Folder, Specials, register
+from bertsmith.tokenizers.framing import Template
+from bertsmith.tokenizers.merges import Merges, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
+from bertsmith.tokenizers.units import Units
+
+SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
+FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> comes last
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+WHITE_SPACE = ("Ġ", "ĉ", "Ċ", "ċ", "Č", "č")  # space, tab and the line ends, as visible bytes
+
+PLAIN = re.compile(" ?[!-~]+")
+# GPT-2's pattern for words of ASCII and Hangul syllables; what stands between white space and holds any other character
+# is one unit. Python's white space includes characters that the pattern's does not: texts with such are irregular.
+UNIT = re.compile(
+    r"\s*+[!-~가-힣]*+[^\s!-~가-힣]\S*"
+    r"|'(?:[stmd]|re|ve|ll)| ?[A-Za-z가-힣]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+|\s+(?!\S)|\s+"
+)
+IRREGULAR = re.compile("[\x1c-\x1f]")
+UNITS = Units(UNIT.findall, irregular=IRREGULAR)
+# Where a space is put before the first word, only units that are not the first must begin with white space.
+PREFIXED_UNITS = Units(re.compile(r"\s*\S+|\s+").findall, irregular=IRREGULAR)
+
+
+class Splitter:
+    """One unit -> words in visible bytes, as ByteLevel makes them."""
+
+    units = UNITS
+
+    def __init__(self) -> None:
+        self.words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        if PLAIN.fullmatch(unit):
+            return (unit.replace(" ", "Ġ"),)
+        return [word for word, _ in self.words.pre_tokenize_str(unit)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Splitter, ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a byte-level vocabulary is learned."""
+
+    min_count: int = 2  # how often two neighbouring symbols must be seen to become one
+
+    def __post_init__(self) -> None:
+        feeding.check(self.min_count)
+
+    def splitter(self) -> Splitter:
+        """For counting."""
+        return Splitter()
+
+    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> ByteBPE:
+        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+        least = len(FIRST) + len(BYTES) + 1
+        if vocabulary_size < least:
+            raise ConfigError(f"vocabulary_size={vocabulary_size}: special tokens and the 256 bytes alone are {least}")
+        if not counts:
+            raise DataError("there are no words to learn a vocabulary from: the corpus is empty")
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary_size - 1,
+            min_frequency=self.min_count,
+            special_tokens=FIRST,
+            initial_alphabet=BYTES,
+            show_progress=False,
+        )
+        learned = feeding.train(models.BPE(), trainer, counts)
+        tokens = [*feeding.by_id(learned), "<mask>"]
+        # As in RoBERTa, <mask> read in a text takes the space before it along.
+        mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
+        return ByteBPE.build(tokens, merges_of(learned), added=[(len(tokens) - 1, mask)])
+
+
+class ByteBPE(Tokenizer):
+    """RoBERTa's tokenizer."""
+
+    kind = "byte_bpe"
+    classes = ("RobertaTokenizer", "LongformerTokenizer")
+    keys: ClassVar[Mapping[str, str]] = {
+        "padding": "pad_token",
+        "unknown": "unk_token",
+        "start": "cls_token",
+        "separator": "sep_token",
+        "end": "eos_token",
+        "mask": "mask_token",
+    }
+    template = Template(pair=("start", "a", "separator", "separator", "b", "end"))
+    units = UNITS
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Sequence[str],
+        merges: Merges,
+        *,
+        add_prefix_space: bool = False,
+        specials: Specials = SPECIALS,
+        length: int = LENGTH,
+        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+    ) -> ByteBPE:
+        """From a vocabulary by id and merges in their order."""
+        ids = {token: number for number, token in enumerate(tokens)}
+        backend = tokenizers.Tokenizer(models.BPE(ids, merges))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+        backend.decoder = decoders.ByteLevel()
+        special_ids = register(backend, specials, added)
+        end, start = ((token, special_ids[token]) for token in (str(specials.separator), str(specials.start)))
+        backend.post_processor = processors.RobertaProcessing(
+            end, start, trim_offsets=True, add_prefix_space=add_prefix_space
+        )
+        return cls(backend, specials=specials, length=length)
+
+    def continues(self) -> NDArray[np.bool_]:
+        """Tokens without white space before them: words are what stands between white space (fairseq: whole words)."""
+        return np.array(
+            [
+                number not in self.special_ids and not token.startswith(WHITE_SPACE)
+                for number, token in enumerate(self.vocabulary())
+            ]
+        )
+
+    @classmethod
+    def from_folder(cls, contents: Folder) -> ByteBPE:
+        tokens, merges = read_merges(contents)
+        written = contents.part("pre_tokenizer")
+        if written and written.get("type") != "ByteLevel":
+            raise DataError(f"its pre_tokenizer is {written.get('type')}; a byte_bpe tokenizer has ByteLevel")
+        return cls.build(
+            tokens,
+            merges,
+            add_prefix_space=contents.config.get("add_prefix_space", written.get("add_prefix_space", False)),
+            specials=contents.specials(cls.keys, SPECIALS),
+            length=contents.length(LENGTH),
+            added=contents.added(),
+        )
+
+    @classmethod
+    def recognises(cls, contents: Folder) -> bool:
+        if contents.definition:
+            return contents.model.get("type") == "BPE" and contents.part("pre_tokenizer").get("type") == "ByteLevel"
+        return not contents.class_name and contents.has("vocab.json") and contents.has("merges.txt")
+
+    @cached_property
+    def merges(self) -> Merges:
+        """The merges, in the order in which they are applied."""
+        return merges_of(self.backend)
+
+    def rules(self) -> dict[str, Any]:
+        return {"add_prefix_space": self.backend.pre_tokenizer.add_prefix_space, "merges": self.merges}
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "tokenizer_class": "RobertaTokenizer",
+            "add_prefix_space": self.backend.pre_tokenizer.add_prefix_space,
+            "trim_offsets": True,
+            "bos_token": self.specials.start,
+        }
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        return merges_files(self.backend, self.merges)
+
+    def _units(self) -> Units:
+        units = super()._units()
+        return PREFIXED_UNITS if units is UNITS and self.backend.pre_tokenizer.add_prefix_space else units

@@ -1,0 +1,126 @@
+"""ELMo's characters (bilm: data.py; allennlp: elmo_indexer.py): the UTF-8 bytes of each word. Nothing is learned.
+
+A word is `<bow>` bytes `<eow>`, at most 50 in all. Models read words as a table of 50 columns (`spell`); as a tokenizer
+of texts, the words stand one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers.folder import Folder, Specials
+from bertsmith.tokenizers.plain import PlainTokenizer, Token
+from bertsmith.tokenizers.tokenizer import LENGTH
+from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.word_split import UNITS, split_words
+
+START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
+WIDTH = 50  # of a word: 48 bytes between the ends
+KEPT = WIDTH - 2
+TOKENS = [*(f"<0x{byte:02X}>" for byte in range(256)), "<bos>", "<eos>", "<bow>", "<eow>", "<pad>"]
+# No byte is unknown; the role is given to a token that no text has.
+SPECIALS = Specials("<pad>", "<bos>", start="<bos>", separator="<eos>", end="<eos>")
+
+
+class Splitter:
+    """One unit -> its words."""
+
+    units = UNITS
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        return [word.text for word in split_words(unit)]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Characters have no settings."""
+
+    def splitter(self) -> Splitter:
+        """For counting, though nothing is learned from the counts."""
+        return Splitter()
+
+    def learn(self, counts: dict[str, int], *, vocabulary_size: int = len(TOKENS)) -> Characters:
+        """Always the same 261 tokens."""
+        if vocabulary_size < len(TOKENS):
+            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: there are {len(TOKENS)} characters")
+        if not counts:
+            raise DataError("there are no words: the corpus is empty")
+        return Characters()
+
+
+class Characters(PlainTokenizer):
+    """ELMo's way from texts to ids."""
+
+    kind = "characters"
+    classes = ("CharactersTokenizer",)
+    keys: ClassVar[Mapping[str, str]] = {
+        "padding": "pad_token",
+        "unknown": "unk_token",
+        "start": "bos_token",
+        "separator": "sep_token",
+        "end": "eos_token",
+    }
+    units = UNITS
+
+    def __init__(self, *, length: int = LENGTH) -> None:
+        super().__init__(TOKENS, specials=SPECIALS, length=length)
+
+    def spell(self, text: str | Sequence[str], *, framed: bool = True, shifted: bool = False) -> NDArray[np.int32]:
+        """Words as rows of characters [W, 50]: those of a text, or those given.
+
+        `framed`: with a word `<bos>` before and `<eos>` behind. `shifted`: every id one greater, as ELMo's published
+        weights have it, so that a row of zeros is no word.
+        """
+        words = [word.text for word in split_words(without_surrogates(text))] if isinstance(text, str) else text
+        inner = [without_surrogates(word).encode()[:KEPT] for word in words]
+        rows: list[Sequence[int]] = [[START], *inner, [END]] if framed else [*inner]
+        table = np.full((len(rows), WIDTH), PADDING, np.int32)
+        for row, characters in zip(table, rows, strict=True):
+            row[: len(characters) + 2] = [WORD_BEGIN, *characters, WORD_END]
+        return table + np.int32(shifted)
+
+    def cut(self, text: str) -> Iterable[Token]:
+        for number, word in enumerate(split_words(text)):
+            yield Token(WORD_BEGIN, word.begin, word.begin, number)
+            room = KEPT
+            for place, character in enumerate(word.text, word.begin):
+                spelled = character.encode()[:room]
+                room -= len(spelled)
+                for byte in spelled:
+                    yield Token(byte, place, place + 1, number)
+            yield Token(WORD_END, word.end, word.end, number)
+
+    def decode(self, ids: ArrayLike, *, skip_specials: bool = True) -> str:
+        text = bytearray()
+        for number in np.asarray(ids, np.int64).tolist():
+            token = self.token(number)
+            if number < START:
+                text.append(number)
+            elif number == WORD_END:
+                text += b" "
+            elif number in self.special_ids and not skip_specials:
+                text += token.encode() + b" "
+        return text.decode(errors="replace").rstrip(" ")
+
+    @classmethod
+    def from_folder(cls, contents: Folder) -> Characters:
+        return cls(length=contents.length(LENGTH))
+
+    def rules(self) -> dict[str, Any]:
+        return {"width": WIDTH}
+
+    def settings(self) -> dict[str, Any]:
+        return {"tokenizer_class": self.classes[0]}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.length,)
+
+
+def _rebuild(length: int) -> Characters:
+    return Characters(length=length)

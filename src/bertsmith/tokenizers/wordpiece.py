@@ -1,0 +1,242 @@
+"""WordPiece, BERT's tokenizer (P-BERT 3, bert: tokenization.py): the rules of transformers' BertTokenizerFast exactly.
+
+A word is spelled by the longest pieces of the vocabulary, `##` before those that continue it; a word that cannot be
+spelled, or of more than 100 characters, is unknown as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers import alphabet, feeding
+from bertsmith.tokenizers.bert_words import UNITS, WORD, Splitter, bert_normalizer
+from bertsmith.tokenizers.folder import Folder, Specials, in_order, read_vocabulary, register
+from bertsmith.tokenizers.framing import Template
+from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
+
+CONTINUATION = "##"
+LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
+SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a WordPiece vocabulary is learned."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = None  # None: if lower-casing, unless there is Hangul, which would fall apart
+    chinese_spacing: bool = True  # each CJK ideograph is a word of its own
+    coverage: float = 0.9995  # share of all characters that the alphabet spells; the rest make words unknown
+    min_count: int = 2  # how often two neighbouring pieces must be seen to become one
+
+    def __post_init__(self) -> None:
+        feeding.check(self.min_count)
+
+    def splitter(self) -> Splitter:
+        """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
+        return Splitter(lowercase=self.lowercase, strip_accents=False, chinese_spacing=self.chinese_spacing)
+
+    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> WordPiece:
+        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+        specials = SPECIALS.tokens()
+        if vocabulary_size < len(specials) + 10:
+            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(specials)} are special tokens")
+        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        if strip:
+            counts = self._stripped(counts)
+        # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
+        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocabulary_size // 3)
+        alphabet.keep_spelled(counts, characters)
+        continuing = {character for word in counts for character in word[1:]}
+        symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocabulary_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
+        )
+        tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
+        return WordPiece.build(
+            tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
+        )
+
+    def _stripped(self, counts: dict[str, int]) -> dict[str, int]:
+        """The table as it would be had accents been stripped; words with Hangul go, they are unknown then."""
+        split = Splitter(lowercase=self.lowercase, strip_accents=True, chinese_spacing=self.chinese_spacing)
+        stripped: dict[str, int] = {}
+        while counts:
+            word, count = counts.popitem()
+            if word.isascii() or not alphabet.HANGUL.search(word):
+                for part in split(word):
+                    stripped[part] = stripped.get(part, 0) + count
+        return stripped
+
+
+class WordPiece(Tokenizer):
+    """BERT's tokenizer."""
+
+    kind = "wordpiece"
+    classes = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer")
+    keys: ClassVar[Mapping[str, str]] = {
+        "padding": "pad_token",
+        "unknown": "unk_token",
+        "start": "cls_token",
+        "separator": "sep_token",
+        "end": "sep_token",
+        "mask": "mask_token",
+    }
+    template = Template(pair_segments=(0, 0, 0, 1, 1))
+    units = UNITS
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        chinese_spacing: bool = True,
+        specials: Specials = SPECIALS,
+        length: int = LENGTH,
+        added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
+    ) -> WordPiece:
+        """From a vocabulary by id; strip_accents=None means: along with lower-casing."""
+        ids = {token: number for number, token in enumerate(tokens)}
+        model = models.WordPiece(ids, unk_token=specials.unknown, max_input_chars_per_word=LONGEST_WORD)
+        backend = tokenizers.Tokenizer(model)
+        strip = lowercase if strip_accents is None else strip_accents
+        backend.normalizer = bert_normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+        special_ids = register(backend, specials, added)
+        start, separator = str(specials.start), str(specials.separator)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{start}:0 $A:0 {separator}:0",
+            pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
+            special_tokens=[(token, special_ids[token]) for token in (start, separator)],
+        )
+        return cls(backend, specials=specials, length=length)
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        path: str | Path,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        chinese_spacing: bool = True,
+    ) -> WordPiece:
+        """From a vocab.txt alone: one token a line, its id the number of the line, special tokens by name."""
+        tokens = read_vocabulary(Path(path))
+        missing = [token for token in SPECIALS.tokens() if token not in tokens]
+        if missing:
+            raise DataError(f"{path}: its {len(tokens)} tokens lack {', '.join(missing)}: is it a BERT vocabulary?")
+        return cls.build(tokens, lowercase=lowercase, strip_accents=strip_accents, chinese_spacing=chinese_spacing)
+
+    def continues(self) -> NDArray[np.bool_]:
+        """Pieces with `##` before them."""
+        return np.array([token.startswith(CONTINUATION) for token in self.vocabulary()])
+
+    @classmethod
+    def from_folder(cls, contents: Folder) -> WordPiece:
+        return cls.build(
+            contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt"),
+            **_rules(contents, named=contents.class_name in cls.classes),
+            specials=contents.specials(cls.keys, SPECIALS),
+            length=contents.length(LENGTH),
+            added=contents.added(),
+        )
+
+    @classmethod
+    def recognises(cls, contents: Folder) -> bool:
+        if contents.definition:
+            return contents.model.get("type") == "WordPiece"
+        return not contents.class_name and contents.has("vocab.txt")
+
+    def rules(self) -> dict[str, Any]:
+        normalizer = self.backend.normalizer
+        return {
+            "lowercase": normalizer.lowercase,
+            "strip_accents": normalizer.strip_accents,
+            "chinese_spacing": normalizer.handle_chinese_chars,
+            "continuation": CONTINUATION,
+            "longest_word": LONGEST_WORD,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        rules = self.rules()
+        return {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": rules["lowercase"],
+            # Never null: transformers 5 builds its normalizer from these and would take Hangul apart.
+            "strip_accents": rules["strip_accents"],
+            "tokenize_chinese_chars": rules["chinese_spacing"],
+        }
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        own = in_order(self.backend.get_vocab(with_added_tokens=False), "the vocabulary")
+        return {"vocab.txt": "".join(f"{token}\n" for token in own).encode()}
+
+    @cached_property
+    def _pieces(self) -> dict[str, int]:
+        return self.backend.get_vocab(with_added_tokens=False)
+
+    def _slow_ids(self, texts: list[str]) -> list[list[int]]:
+        """Plain words are spelled here: handing single words to the backend takes longer than spelling them."""
+        if self._ordinary_added:
+            return super()._slow_ids(texts)
+        rules = self.rules()
+        fold = str.lower if rules["lowercase"] else str
+        plain = [WORD.fullmatch(text) and (text.isascii() or not rules["strip_accents"]) for text in texts]
+        others = iter(super()._slow_ids([text for text, own in zip(texts, plain, strict=True) if not own]))
+        return [self._spell(fold(text)) if own else next(others) for text, own in zip(texts, plain, strict=True)]
+
+    def _spell(self, word: str) -> list[int]:
+        """The ids of one normalised word: the longest piece that fits, then the longest that goes on from there."""
+        pieces, found, begin = self._pieces, list[int](), 0
+        while begin < len(word) <= LONGEST_WORD:
+            head = CONTINUATION if begin else ""
+            for end in range(len(word), begin, -1):
+                number = pieces.get(head + word[begin:end])
+                if number is not None:
+                    found.append(number)
+                    begin = end
+                    break
+            else:
+                return [self.unknown_id]
+        return found or [self.unknown_id]
+
+
+def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
+    """The rules of a folder: BertTokenizer's settings where it is `named`, else those in tokenizer.json."""
+    written = contents.part("normalizer")
+    if not named and contents.definition:
+        _expect_bert(contents)
+    if written.get("type") != "BertNormalizer":
+        written = {}
+    stated = contents.config if named else {}
+    return {
+        "lowercase": stated.get("do_lower_case", written.get("lowercase", True)),
+        "strip_accents": stated.get("strip_accents", written.get("strip_accents")),
+        "chinese_spacing": stated.get("tokenize_chinese_chars", written.get("handle_chinese_chars", True)),
+    }
+
+
+def _expect_bert(contents: Folder) -> None:
+    found = {
+        "normalizer": contents.part("normalizer").get("type"),
+        "pre_tokenizer": contents.part("pre_tokenizer").get("type"),
+        "continuing_subword_prefix": contents.model.get("continuing_subword_prefix"),
+        "max_input_chars_per_word": contents.model.get("max_input_chars_per_word"),
+    }
+    wanted = ("BertNormalizer", "BertPreTokenizer", CONTINUATION, LONGEST_WORD)
+    for (name, value), expected in zip(found.items(), wanted, strict=True):
+        if value != expected:
+            raise DataError(f"{contents.path}/tokenizer.json: {name} is {value}; a wordpiece tokenizer has {expected}")

@@ -1,0 +1,203 @@
+"""Whole words, for ULMFiT, CoVe and TagLM: a word that is not among the frequent ones is unknown.
+
+Unknown words are one token, or one for each shape (`Tokyo-based`, `1,000`, `walking`), so that a model still sees
+something of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.tokenizers.folder import Folder, Specials, read_vocabulary
+from bertsmith.tokenizers.marks import Mark, Marked, mark, unmark
+from bertsmith.tokenizers.plain import PlainTokenizer, Token
+from bertsmith.tokenizers.tokenizer import LENGTH
+from bertsmith.tokenizers.units import Units
+from bertsmith.tokenizers.word_split import UNITS, split_words
+
+SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
+VOCABULARY = "vocab.txt"
+NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+SUFFIXES = ("ing", "tion", "ness", "ment", "able", "est", "ed", "ly", "er", "al", "s")
+SHAPES = ("number", "digit", "hyphen", "capitals", "capital", *SUFFIXES)
+
+Unknowns = Literal["one", "classes"]
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+# Words that are repeated are marked across spaces, but not across lines.
+LINES = Units(_lines)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Everything besides the vocabulary that decides ids."""
+
+    lowercase: bool = True
+    unknowns: Unknowns = "one"
+    marks: bool = False
+
+    def read(self, text: str) -> Iterator[Marked]:
+        """The words of a text as the vocabulary has them, with where they stand."""
+        if not self.marks:
+            for word, begin, end in split_words(text):
+                yield Marked((word.lower() if self.lowercase else word,), begin, end)
+            return
+        at = 0
+        for line in _lines(text):
+            for tokens, begin, end in mark(line):
+                yield Marked(tokens, at + begin, at + end)
+            at += len(line) + 1
+
+    def reserved(self) -> list[str]:
+        """The first tokens of the vocabulary: words that no text has."""
+        classes = [f"<unk:{shape}>" for shape in SHAPES] if self.unknowns == "classes" else []
+        return [*SPECIALS.tokens(), *classes, *(map(str, Mark) if self.marks else [])]
+
+
+def shape(word: str) -> str | None:
+    """Which kind of unknown word this is; None where it has no mark of any."""
+    if NUMBER.fullmatch(word):
+        return "number"
+    if any(character.isdecimal() for character in word):
+        return "digit"
+    if "-" in word[1:-1]:
+        return "hyphen"
+    if len(word) > 1 and word.isupper():
+        return "capitals"
+    if word[0].isupper():
+        return "capital"
+    return next((suffix for suffix in SUFFIXES if word.endswith(suffix) and len(word) > len(suffix) + 2), None)
+
+
+class Splitter:
+    """One unit -> its words as the vocabulary has them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.units = LINES if rules.marks else UNITS
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        return [str(token) for marked in self.rules.read(unit) for token in marked.tokens]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a vocabulary of words is learned."""
+
+    lowercase: bool = True
+    min_count: int = 2  # how often a word must be seen
+    unknowns: Unknowns = "one"  # "classes": an unknown word is known by its shape
+    marks: bool = False  # ULMFiT's xxup, xxmaj, xxrep, xxwrep
+
+    def __post_init__(self) -> None:
+        if self.min_count < 1:
+            raise ConfigError(f"min_count={self.min_count} must be at least 1: how often a word must be seen")
+        if self.unknowns not in get_args(Unknowns):
+            raise ConfigError(f"unknowns={self.unknowns!r} must be one of {', '.join(get_args(Unknowns))}")
+        if self.marks and not self.lowercase:
+            raise ConfigError("marks=true says capitals by marks and needs lowercase=true")
+
+    @property
+    def rules(self) -> Rules:
+        """The part that decides ids."""
+        return Rules(self.lowercase, self.unknowns, self.marks)
+
+    def splitter(self) -> Splitter:
+        """For counting."""
+        return Splitter(self.rules)
+
+    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> Words:
+        """The most frequent words, at most `vocabulary_size` with the special tokens."""
+        reserved = self.rules.reserved()
+        if vocabulary_size <= len(reserved):
+            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(reserved)} are reserved")
+        never = frozenset(reserved)
+        frequent = [word for word, count in counts.items() if count >= self.min_count and word not in never]
+        if not frequent:
+            raise DataError(f"there are no words to learn from that were seen {self.min_count} times (min_count)")
+        frequent.sort(key=lambda word: (-counts[word], word))
+        return Words([*reserved, *frequent[: vocabulary_size - len(reserved)]], reading=self.rules)
+
+
+class Words(PlainTokenizer):
+    """A tokenizer of whole words."""
+
+    kind = "words"
+    classes = ("WordsTokenizer",)
+    keys: ClassVar[Mapping[str, str]] = {
+        "padding": "pad_token",
+        "unknown": "unk_token",
+        "start": "bos_token",
+        "separator": "sep_token",
+        "end": "eos_token",
+    }
+
+    def __init__(self, tokens: Sequence[str], *, reading: Rules, length: int = LENGTH) -> None:
+        reserved = reading.reserved()
+        if list(tokens[: len(reserved)]) != reserved:
+            raise DataError(f"this vocabulary of words must begin with {', '.join(reserved)}")
+        self.reading = reading
+        super().__init__(tokens, specials=SPECIALS, length=length)
+        self._words = {token: number for token, number in self._ids.items() if number >= len(reserved)}
+        self._shapes = {name: self._ids[f"<unk:{name}>"] for name in SHAPES if f"<unk:{name}>" in reserved}
+
+    def cut(self, text: str) -> Iterable[Token]:
+        for number, (tokens, begin, end) in enumerate(self.reading.read(text)):
+            for token in tokens:
+                yield Token(self._number(token, text[begin:end]), begin, end, number)
+
+    def _number(self, token: str, written: str) -> int:
+        if isinstance(token, Mark):
+            return self._ids[token]
+        known = self._words.get(token)
+        if known is None:
+            # The shape is that of the word as it was written, unless this is a number of repetitions.
+            found = shape(written if written.lower() == token else token)
+            return self._shapes.get(found, self.unknown_id) if found else self.unknown_id
+        return known
+
+    def decode(self, ids: ArrayLike, *, skip_specials: bool = True) -> str:
+        numbers = np.asarray(ids, np.int64).tolist()
+        tokens = [self.token(number) for number in numbers if not (skip_specials and number in self.special_ids)]
+        return " ".join(unmark(tokens) if self.reading.marks else tokens)
+
+    @classmethod
+    def from_folder(cls, contents: Folder) -> Words:
+        given = contents.config
+        reading = Rules(given.get("do_lower_case", True), given.get("unknowns", "one"), given.get("marks", False))
+        return cls(read_vocabulary(contents.path / VOCABULARY), reading=reading, length=contents.length(LENGTH))
+
+    def rules(self) -> dict[str, Any]:
+        return asdict(self.reading)
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "tokenizer_class": self.classes[0],
+            "do_lower_case": self.reading.lowercase,
+            "unknowns": self.reading.unknowns,
+            "marks": self.reading.marks,
+        }
+
+    def vocabulary_files(self) -> dict[str, bytes]:
+        return {VOCABULARY: "".join(f"{token}\n" for token in self.vocabulary()).encode()}
+
+    def _units(self) -> Units:
+        return LINES if self.reading.marks else UNITS
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.vocabulary(), self.reading, self.length)
+
+
+def _rebuild(tokens: Sequence[str], reading: Rules, length: int) -> Words:
+    return Words(tokens, reading=reading, length=length)

@@ -1,0 +1,123 @@
+"""Adam with decoupled weight decay, by torch's fused kernel: one pass over memory, clipping and skipping included."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import ConfigError
+from bertsmith.training.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1-b1) g; v = b2 v + (1-b2) g²; w -= rate · (m / (√v + epsilon) + decay · w).
+
+    `corrected` divides m by 1-b1^t and v by 1-b2^t (Kingma and Ba 2015); t counts the updates of each part, so that one
+    that wakes late is corrected too.
+    """
+
+    elementwise = True
+
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        *,
+        betas: tuple[float, float],
+        epsilon: float,
+        weight_decay: float,
+        corrected: bool,
+    ) -> None:
+        super().__init__(weights)
+        check(betas, epsilon, weight_decay)
+        self.betas, self.epsilon, self.weight_decay, self.corrected = betas, epsilon, weight_decay, corrected
+        self.first: dict[str, Tensor] = {}  # m by name, from a weight's first update on
+        self.second: dict[str, Tensor] = {}  # v
+        depths = 1 + max((weight.depth for weight in self.weights), default=-1)
+        device = self.weights[0].tensor.device if self.weights else None
+        # after infinitely many updates a correction divides by 1
+        self.updates = [torch.full((), 0.0 if corrected else torch.inf, device=device) for _ in range(depths)]
+
+    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+        """See `Optimizer.step`."""
+        groups: dict[tuple[float, bool], list[Weight]] = defaultdict(list)
+        for weight, rate in due(self.weights, rates):
+            groups[rate, weight.decays].append(weight)
+        self._count(rates, skip)
+        for (rate, decays), weights in groups.items():
+            targets: list[Tensor] = [weight.tensor for weight in weights]
+            decay = self.weight_decay if decays else 0.0
+            self._fused(targets, weights, rate=rate, weight_decay=decay, divisor=divisor, skip=skip)
+
+    def directions(self, weights: Sequence[Weight], rates: Rates, *, divisor: Tensor, skip: Tensor) -> list[Tensor]:
+        """m / (√v + epsilon) of each weight after this step's gradient; 0 where the step is skipped."""
+        self._count(rates, skip)
+        found: list[Tensor] = [torch.zeros_like(weight.tensor, requires_grad=False) for weight in weights]
+        self._fused(found, weights, rate=-1.0, weight_decay=0.0, divisor=divisor, skip=skip)
+        return found
+
+    def _count(self, rates: Rates, skip: Tensor) -> None:
+        awake = [
+            self.updates[depth] for depth, rate in enumerate(rates) if rate is not None and depth < len(self.updates)
+        ]
+        if awake:  # torch takes no empty list
+            torch._foreach_add_(awake, [1 - skip] * len(awake))
+
+    @torch.no_grad()
+    def _fused(
+        self,
+        targets: list[Tensor],
+        weights: Sequence[Weight],
+        *,
+        rate: float,
+        weight_decay: float,
+        divisor: Tensor,
+        skip: Tensor,
+    ) -> None:
+        if not targets:
+            return
+        for weight in weights:
+            if weight.name not in self.first:
+                self.first[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
+                self.second[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
+        torch._fused_adamw_(
+            targets,
+            [gradient(weight) for weight in weights],
+            [self.first[weight.name] for weight in weights],
+            [self.second[weight.name] for weight in weights],
+            [],
+            [self.updates[weight.depth] for weight in weights],
+            lr=current(rate),
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=weight_decay,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=divisor,
+            found_inf=skip,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """`first/name`, `second/name`, and `updates` [depths] where they count."""
+        found = {f"first/{name}": value for name, value in self.first.items()}
+        found |= {f"second/{name}": value for name, value in self.second.items()}
+        return found | ({"updates": torch.stack(self.updates)} if self.corrected and self.updates else {})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """See `Optimizer.load`."""
+        self.first = load_by_name(state, "first", self.weights)
+        self.second = load_by_name(state, "second", self.weights)
+        if "updates" in state and self.corrected:
+            for mine, other in zip(self.updates, state["updates"], strict=True):
+                mine.copy_(other)
+
+
+def check(betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
+    """Raises where settings cannot be meant."""
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ConfigError(f"betas={betas} must be at least 0 and less than 1")
+    if epsilon <= 0 or weight_decay < 0:
+        raise ConfigError(f"epsilon={epsilon} must be over 0 and weight_decay={weight_decay} not under 0")

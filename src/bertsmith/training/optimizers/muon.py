@@ -1,0 +1,139 @@
+"""Muon: the momentum of a matrix, made orthogonal (Jordan et al. 2024); AdamW for all that is no inner matrix.
+
+N weights of one shape, M matrices in them, R rows, C columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import ConfigError
+from bertsmith.training.optimizers import adam
+from bertsmith.training.optimizers.adam import Adam
+from bertsmith.training.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
+
+# Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
+# above a thousandth of the norm to between 0.84 and 1.15.
+QUINTICS = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+ADAM_LENGTH = 0.2  # root mean square of AdamW's usual update (Liu et al. 2025, §2.2): one rate serves both
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Rates are AdamW's: updates of matrices are made as long as its own."""
+
+    momentum: float = 0.95  # what is kept of a matrix's momentum at each step
+    apart: bool = True  # queries, keys and values are three matrices, and the halves of a gated layer two
+    betas: tuple[float, float] = (0.9, 0.98)  # what is kept of the two moments at each step
+    epsilon: float = 1e-8  # added to the root of the second moment
+    weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
+
+    def __post_init__(self) -> None:
+        adam.check(self.betas, self.epsilon, self.weight_decay)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum} must be at least 0 and less than 1")
+
+    def build(self, weights: Sequence[Weight]) -> Muon:
+        """See `optimizer.Settings`."""
+        return Muon(weights, self)
+
+
+class Muon(Optimizer):
+    """b = momentum · b + g; w -= rate · (0.2 √max(R, C) · orthogonal(g + momentum · b) + decay · w).
+
+    Both lines are steps of gradient descent, by torch's fused kernel: the first one takes nothing to g + momentum · b.
+    """
+
+    def __init__(self, weights: Sequence[Weight], config: Config) -> None:
+        super().__init__(weights)
+        self.config = config
+        self.matrices = [weight for weight in weights if weight.inner]
+        self.momenta: dict[str, Tensor] = {}  # b by name, from a weight's first update on
+        self.adam = Adam(
+            [weight for weight in weights if not weight.inner],
+            betas=config.betas,
+            epsilon=config.epsilon,
+            weight_decay=config.weight_decay,
+            corrected=True,
+        )
+
+    @torch.no_grad()
+    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+        """See `Optimizer.step`."""
+        self.adam.step(rates, divisor=divisor, skip=skip)
+        groups: dict[tuple[torch.Size, int, float], list[Weight]] = defaultdict(list)
+        for weight, rate in due(self.matrices, rates):
+            groups[weight.tensor.shape, weight.stacked if self.config.apart else 1, rate].append(weight)
+        for (_, stacked, rate), weights in groups.items():
+            self._step_alike(weights, stacked, rate, divisor=divisor, skip=skip)
+
+    def _step_alike(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
+        """One update of matrices of the same shape, all at once."""
+        tensors: list[Tensor] = [weight.tensor for weight in weights]
+        for weight in weights:
+            if weight.name not in self.momenta:
+                self.momenta[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
+        rows, columns = tensors[0].shape
+        ahead_NRC = tensors[0].new_zeros(len(weights), rows, columns, requires_grad=False)
+        fused = partial(torch._fused_sgd_, dampening=0.0, maximize=False, is_first_step=False, found_inf=skip)
+        fused(
+            list(ahead_NRC.unbind()),
+            [gradient(weight) for weight in weights],
+            [self.momenta[weight.name] for weight in weights],
+            weight_decay=0.0,
+            momentum=self.config.momentum,
+            nesterov=True,
+            lr=-1.0,
+            grad_scale=divisor,
+        )
+        matrices_MRC = ahead_NRC.view(len(weights) * stacked, rows // stacked, columns)
+        matrices_MRC.copy_(orthogonal(matrices_MRC))
+        length = ADAM_LENGTH * math.sqrt(max(rows // stacked, columns))
+        fused(
+            tensors,
+            list(ahead_NRC.unbind()),
+            [],
+            weight_decay=self.config.weight_decay,
+            momentum=0.0,
+            nesterov=False,
+            lr=current(rate),
+            grad_scale=torch.full_like(divisor, 1 / length),
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """`momentum/name` of matrices, and Adam's state of the rest."""
+        return {f"momentum/{name}": value for name, value in self.momenta.items()} | self.adam.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """See `Optimizer.load`."""
+        self.momenta = load_by_name(state, "momentum", self.matrices)
+        self.adam.load(state)
+
+
+def orthogonal(matrices_NRC: Tensor) -> Tensor:
+    """About the nearest orthogonal matrices: the same singular vectors, singular values near 1 [N, R, C].
+
+    In bfloat16 on a GPU: the result need not be more exact than that.
+    """
+    tall = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
+    x_NRC = matrices_NRC.to(torch.bfloat16) if matrices_NRC.is_cuda else matrices_NRC
+    x_NRC = x_NRC.mT if tall else x_NRC
+    x_NRC = x_NRC / (1.02 * x_NRC.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for first, third, fifth in QUINTICS:
+        square_NRR = x_NRC @ x_NRC.mT
+        mixed_NRR = torch.baddbmm(square_NRR, square_NRR, square_NRR, beta=third, alpha=fifth)
+        x_NRC = torch.baddbmm(x_NRC, mixed_NRR, x_NRC, beta=first)
+    return x_NRC.mT if tall else x_NRC

@@ -1,0 +1,168 @@
+"""One micro-batch there and back: precision, compilation, recomputation, the seed of dropout."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch._functorch import config as compiled_gradients
+from torch.utils.checkpoint import checkpoint
+
+from bertsmith.errors import ConfigError
+from bertsmith.nn import counter_random
+from bertsmith.system.devices import has_eight_bits
+from bertsmith.training.sharding import Holding, Whole
+from bertsmith.training.world import World
+from bertsmith.types import Batch, Loss
+
+Precision = Literal["auto", "fp8", "bf16", "fp32"]
+
+
+class Trainable(Protocol):
+    """What training asks of a model, which is also an `nn.Module`."""
+
+    def hide(self, batch: Batch) -> Batch:
+        """The batch with the questions in it."""
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """How many things are asked of a hidden batch [], by part of the loss."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The loss of a hidden batch."""
+
+    def depths(self) -> list[nn.Module]:
+        """Its parts from bottom to top; every parameter is in exactly one."""
+
+    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
+        """From here on, where that is faster; weights and their names stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How steps are computed; what they learn is the plan's and the optimiser's affair."""
+
+    precision: Precision = (
+        "auto"  # on CUDA bf16, or fp8 where pre-training finds that faster; weights and moments stay fp32
+    )
+    clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
+    compile: bool | None = None  # on CUDA where not said
+    graphs: bool | Literal["auto"] = "auto"  # replay whole steps as CUDA graphs; auto: those that are short
+    deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
+    recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
+    shard: bool = False  # weights, gradients and moments split over the ranks (FSDP2): for what does not fit one device
+    most_skips: int = 10  # steps in a row without a finite loss and gradient, until the run stops
+
+    def __post_init__(self) -> None:
+        if self.clip < 0 or self.most_skips < 1:
+            raise ConfigError(f"clip={self.clip} must not be under 0, most_skips={self.most_skips} at least 1")
+        if self.precision == "fp8" and self.shard:
+            raise ConfigError("precision=fp8 and shard=true do not go together: take bf16")
+
+
+class Passes:
+    """Forward and backward passes of one model on one rank."""
+
+    def __init__(self, model: Trainable, *, settings: Settings, world: World, seed: int) -> None:
+        self.model, self.world, self.seed = model, world, seed
+        device = world.device.type
+        self.half = settings.precision in ("fp8", "bf16") or (settings.precision == "auto" and device == "cuda")
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.half)
+        self.compiles = compiles = device == "cuda" if settings.compile is None else settings.compile
+        if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
+            warnings.filterwarnings("ignore", module=r"torch\._inductor")
+            # gradients are computed outside autocast, and are compiled so
+            compiled_gradients.backward_pass_autocast = "off"
+        if settings.deterministic:
+            _forbid_chance()
+        if settings.precision == "fp8":
+            _check_eight_bits(world.device)
+            # weights that are split are gone when the next block wants those of a norm
+            model.learn_in_eight_bits(whole=not (settings.shard and world.size > 1))
+        if settings.recompute:
+            for part in model.depths()[1:-1]:
+                _recompute(part)
+        self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
+        module, middle = cast(nn.Module, model), model.depths()[1:-1]
+        self.holding: Holding
+        if settings.shard and world.size > 1:
+            from bertsmith.training.splitting import Split  # not for who does not split: it takes a second
+
+            self.holding = Split(module, middle, world, compiles=compiles)
+        else:
+            self.holding = Whole(module, world, compiles=compiles)
+        self.replays = settings.graphs is True and device == "cuda" and world.size == 1
+
+    def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+        hidden = self.model.hide(batch)
+        return hidden, self.model.counts(hidden), (batch.document != 0).sum()
+
+    @torch.no_grad()
+    def hide(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+        """The hidden batch on the device, how many things it asks by part, and its tokens []."""
+        found: tuple[Batch, dict[str, Tensor], Tensor] = self._hide(batch.to(self.world.device, non_blocking=True))
+        return found
+
+    def seed_dropout(self, step: int, micro: int) -> None:
+        """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
+        _seed_dropout(self.world.device, counter_random.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+
+    def learn(
+        self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
+    ) -> Loss:
+        """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
+
+        Ranks exchange gradients with the `last` micro-batch of a step. Without `seed` dropout goes by what was seeded.
+        """
+        if seed:
+            self.seed_dropout(step, micro)
+        with self.holding.exchange(last):
+            with self._autocast():
+                loss = self.holding(batch)
+            total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
+            total.backward()  # type: ignore[no-untyped-call]
+        return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
+
+    @torch.no_grad()
+    def score(self, batch: Batch) -> Loss:
+        """The loss of a batch as the model is, without dropout, not compiled."""
+        hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
+        with self._autocast():
+            return self.holding.score(hidden)
+
+
+def _check_eight_bits(device: torch.device) -> None:
+    if device.type == "cuda" and not has_eight_bits(device):
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(f"passes.precision=fp8: {name} knows no products in eight bits: take bf16")
+    if device.type not in ("cuda", "cpu"):
+        raise ConfigError(f"passes.precision=fp8 is for CUDA, not for {device.type}: take bf16")
+
+
+def _forbid_chance() -> None:
+    """Has torch take only kernels that add in the same order each time, in this whole process."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(True)
+    # nothing of ours reads what it has not written
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _seed_dropout(device: torch.device, seed: int) -> None:
+    if device.type == "cpu":  # torch.manual_seed would also note the seed for devices that are not there: 0.5 ms
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def _detached(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in values.items()}
+
+
+def _recompute(part: nn.Module) -> None:
+    """Has a part forget its activations and compute them again, dropout included."""
+    part.forward = partial(checkpoint, part.forward, use_reentrant=False)

@@ -1,0 +1,115 @@
+"""Checks of the recipe and its data: what is there, what a run would walk through, what could be asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bertsmith import config
+from bertsmith.data.packing.packing import PackedBatch, Packing
+from bertsmith.data.shards import Shards
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.training.preflight.case import Case, Finding, megabytes
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.types import NOT_ASKED
+
+# What the data must bring labels for: the packing that does, and what it calls those with label 1.
+BROUGHT = {"next_sentence": ("pairs", "random"), "sentence_order": ("ordered_pairs", "swapped")}
+SAMPLES, SAMPLE_ROWS = 8, 32  # batches all over the first epoch on which shares are measured
+
+
+def recipe(case: Case) -> Finding:
+    """What the run is; that its settings fit each other was found out when it was made."""
+    settings = config.to_dict(case.recipe)
+    asked = " + ".join(settings["objectives"])
+    plan = case.recipe.plan
+    length = f"{plan.minutes:g} minutes" if plan.minutes else f"{plan.steps:,} steps"
+    rows = f"{settings['packing']['kind']} in rows of {case.recipe.packing.length}"
+    fits = f"of at most {case.recipe.encoder.positions} positions"
+    text = f"{case.recipe.name}: {settings['encoder']['kind']}, {asked}; {rows} {fits}; {length}"
+    return Finding(text, {"settings": settings})
+
+
+def micro_batches(case: Case) -> Finding:
+    """Whether forwards of so many rows make up every step."""
+    rows, micro = case.recipe.rows, case.micro_rows
+    rows.micro_batches(0, micro)
+    first = f", {rows.first:,} at first" if rows.first else ""
+    text = f"{rows.full:,} rows a step{first}, in forwards of {micro:,}"
+    return Finding(text, {"rows": rows.full, "micro_rows": micro})
+
+
+def shards(case: Case) -> Finding:
+    """Whether index, headers and first blocks are as they were written."""
+    splits = [Shards.open(case.folder, split) for split in ("train", "held-out")]
+    for split in splits:
+        split.read([part.token_base for part in split.parts if part.tokens], 1)  # a block is checked when it is touched
+    train, _ = splits
+    files, size = len(train.index["files"]), sum(entry["bytes"] for entry in train.index["files"])
+    text = f"{train.documents:,} documents, {train.tokens:,} tokens; index, headers and first blocks of {files} files "
+    text += f"match their checksums (bertsmith verify reads all {megabytes(size)})"
+    facts = {"documents": train.documents, "sentences": train.sentences, "tokens": train.tokens}
+    return Finding(text, {**facts, "files": files, "bytes": size})
+
+
+def tokenizer(case: Case) -> Finding:
+    """Whether it is the one that wrote the shards."""
+    case.data = Data.open(case.folder)
+    case.recipe = case.data.complete(case.recipe)
+    found, table = case.data.tokenizer, case.recipe.encoder.vocabulary_size
+    text = f"{found.kind} with {found.vocabulary_size:,} tokens wrote these shards; the token table has {table:,} rows"
+    facts = {"kind": found.kind, "vocabulary_size": found.vocabulary_size, "fingerprint": found.fingerprint}
+    return Finding(text, {**facts, "table": table})
+
+
+def rows(case: Case) -> Finding:
+    """Rows an epoch, epochs, padding, and whether every question that the data must bring is in them."""
+    packing = case.packing = case.data.packing(case.recipe)
+    batches = _sample(packing)
+    padding = 1 - sum(batch.tokens for batch in batches) / sum(batch.ids.size for batch in batches)
+    facts: dict[str, Any] = {"rows_per_epoch": packing.rows_per_epoch, "padding": padding}
+    text = f"{packing.rows_per_epoch:,} an epoch"
+    if case.whole_rows is not None:
+        facts["epochs"] = case.whole_rows / packing.rows_per_epoch
+        text += f", {facts['epochs']:,.1f} epochs"
+    worn = case.worn(facts.get("epochs", 0))
+    text += f"; {padding:.1%} padding in {sum(len(batch.ids) for batch in batches)} of them"
+    for name, (_, odd) in BROUGHT.items():
+        if name not in case.recipe.objectives:
+            continue
+        facts |= _pairs(case, batches, name)
+        text += f"; {facts['asked']:.0%} of texts are pairs, {facts[odd]:.0%} of these {odd}"
+    return Finding(text + worn, facts, "note" if worn else "ok")
+
+
+def _sample(packing: Packing) -> list[PackedBatch]:
+    rows = min(SAMPLE_ROWS, packing.rows_per_epoch)
+    return [packing.take(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
+
+
+def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float]:
+    """The share of texts of which that objective asks, and of those the share with label 1."""
+    kind, (wanted, odd) = config.to_dict(case.recipe.packing)["kind"], BROUGHT[name]
+    if any(name not in batch.labels for batch in batches):
+        raise ConfigError(
+            f"objectives.{name} needs {wanted}, which packing.kind={kind} does not make: set it to {wanted}"
+        )
+    texts = np.concatenate([batch.labels[name][batch.firsts >= 0] for batch in batches])
+    asked = texts[texts != NOT_ASKED]
+    if not len(asked):
+        raise DataError(f"no text of {case.folder} has two sentences, so {name} has nothing to ask: leave it out")
+    return {"asked": len(asked) / len(texts), odd: float(asked.mean())}
+
+
+def held_out(case: Case) -> Finding:
+    """What the model is scored on while it trains."""
+    split = Shards.open(case.folder, "held-out")
+    scored = sum(len(batch.ids) for batch in case.data.held_out(case.recipe, case.world))
+    facts = {"documents": split.documents, "tokens": split.tokens, "scored_rows": scored}
+    if not scored:
+        text = "nothing to score on: no scores while it trains, and no best model; prepare with a larger --held-out"
+        return Finding(text, facts, "note")
+    every = case.recipe.evaluate_every
+    when = f"every {every:,} steps" if every else "at the end"
+    return Finding(f"{split.documents:,} documents, {split.tokens:,} tokens; {scored:,} rows are scored {when}", facts)

@@ -1,0 +1,78 @@
+"""What a recipe leaves to the machine, settled before a run begins; a run that goes on keeps what it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import config
+from bertsmith.model_io.model import Model
+from bertsmith.nn import float8_choice
+from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.quickest import Times
+from bertsmith.system.devices import has_eight_bits, measure_peak
+from bertsmith.training.flops import is_short
+from bertsmith.training.loop import as_begun
+from bertsmith.training.passes import Precision
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.roofline import device_seconds
+from bertsmith.training.world import World
+
+
+def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
+    recipe, measured = _with_precision(recipe, folder, world)
+    if recipe.passes.graphs == config.AUTO and world.device.type == "cuda":
+        graphs = recipe.passes.compile is not False and world.size == 1 and _is_short(recipe, world)
+        recipe = replace(recipe, passes=replace(recipe.passes, graphs=graphs))
+    return recipe, measured
+
+
+def _is_short(recipe: Recipe, world: World) -> bool:
+    with without_memory():
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    peak = measure_peak(world.device, torch.bfloat16)
+    return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
+
+
+def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """On CUDA eight bits where these are faster, else bfloat16: the first rank measures.
+
+    Runs that must be the same bit for bit are not left to a measurement, nor are those that take no compiled steps or
+    share out weights.
+    """
+    recipe = as_begun(recipe, folder)
+    if recipe.passes.precision != config.AUTO or world.device.type != "cuda":
+        return recipe, {}
+    times = _measured(recipe, world) if world.leads else {}
+    told = world.sum({"eight": world.number(bool(times) and float8_choice.wins(times))})
+    precision: Precision = "fp8" if told["eight"] > 0 else "bf16"
+    recipe = replace(recipe, passes=replace(recipe.passes, precision=precision))
+    return recipe, {"precision_seconds": times} if times else {}
+
+
+def _measured(recipe: Recipe, world: World) -> Times:
+    """Seconds by precision; nothing where there is no choice."""
+    passes = recipe.passes
+    if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
+        return {}
+    with without_memory():
+        block = float8_choice.block_of(Model.build(recipe.encoder, recipe.objectives.values()))
+    if block is None:
+        return {}
+    clock = partial(device_seconds, device=world.device)
+    return float8_choice.measure(block, _rows(recipe, world), recipe.packing.length, world.device, clock=clock)
+
+
+def _places(recipe: Recipe, world: World) -> int:
+    return _rows(recipe, world) * int(recipe.packing.length)
+
+
+def _rows(recipe: Recipe, world: World) -> int:
+    """What a device learns from at a time."""
+    rows: int = recipe.micro_rows or recipe.rows.full // world.size
+    return rows

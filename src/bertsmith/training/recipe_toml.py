@@ -1,0 +1,235 @@
+"""A recipe as TOML in which every setting is written out and explained.
+
+The explanations have one source: the comments and docstrings that stand beside the settings in the code. What is
+written here, read again, is the same recipe. Knows no setting.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import io
+import json
+import re
+import textwrap
+import tokenize
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from bertsmith import config
+from bertsmith.config import Registry
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.system.durable import Disk
+from bertsmith.training.recipe import Recipe
+
+WIDTH = 120  # of a line
+COLUMN = 36  # comments stand here or to the left of it, where there is room
+HEAD = """\
+# A recipe, every setting written out. With each: what it does, and in brackets what may stand there and its default.
+#   bertsmith check FILE.toml --data SHARDS            would it run, how fast, in how much memory?
+#   bertsmith pretrain FILE.toml --data SHARDS -o RUN  settings can also be changed there: encoder.layers=4
+"""
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The whole recipe; `read_recipe` of it gives an equal one."""
+    return HEAD + "\n" + "\n".join(_table("", recipe, [])) + "\n"
+
+
+def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
+    """`to_toml` into a file that is not there yet."""
+    if path.suffix != ".toml":
+        raise BertsmithError(f"{path} must end in .toml, so that it is known for a recipe where it is used")
+    if path.exists() and not force:
+        raise BertsmithError(f"{path} is already there: choose another -o, or pass --force to replace it")
+    Disk().write_file(path, [to_toml(recipe).encode()])
+
+
+# --- tables and settings -------------------------------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """One setting, before it is laid out."""
+
+    key: str
+    value: str | None  # as TOML; None: absent
+    about: str
+
+
+def _table(path: str, settings: Any, lines: list[_Line]) -> Iterator[str]:
+    """The settings of a dataclass behind `lines`, then the dataclasses in it: TOML wants them in this order."""
+    cls: type = type(settings)
+    hints, said = typing.get_type_hints(cls, include_extras=True), comments(cls)
+    below: list[str] = []
+    for item in dataclasses.fields(settings):
+        if not item.init:
+            continue
+        here, value, hint = f"{path}.{item.name}".lstrip("."), getattr(settings, item.name), hints[item.name]
+        if _is_settings(value):
+            below += _section(here, value, said[item.name], hint, _default(item))
+        elif isinstance(value, Mapping) and all(map(_is_settings, value.values())):
+            below += [] if value else ["", f"[{here}]"]
+            for key, one in value.items():
+                below += _section(f"{here}.{_key(key)}", one, said[item.name], get_args(hint)[1])
+        else:
+            lines.append(_line(here, value, said[item.name], hint, _default(item)))
+    yield from _laid_out(lines)
+    yield from below
+
+
+def _section(path: str, settings: Any, said: str, hint: Any, default: Any = dataclasses.MISSING) -> Iterator[str]:
+    """A table with its heading; one that stands for a file of a registry's folder begins with its kind."""
+    cls, registry = type(settings), _registry(hint)
+    texts = [said, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
+    lines: list[_Line] = []
+    if registry:
+        texts.insert(1, _first_paragraph(importlib.import_module(cls.__module__).__doc__))
+        kinds = f"one of {', '.join(config.names(registry.folder))}"
+        kind = "" if default is dataclasses.MISSING else f"; default {config.to_dict(default)['kind']}"
+        lines.append(_Line("kind", _toml(config.to_dict(settings)["kind"]), kinds + kind))
+    yield from ("", f"[{path}]")
+    for text in texts:
+        yield from _comment(text)
+    yield from _table(path, settings, lines)
+
+
+def _line(path: str, value: Any, said: str, hint: Any, default: Any) -> _Line:
+    if value is None and default is not None:
+        raise ConfigError(
+            f"{path} is null, which TOML cannot say and which is not its default: keep this recipe as JSON"
+        )
+    if default is dataclasses.MISSING:
+        usual = "must be given"
+    else:
+        usual = "absent by default" if default is None else f"default {_toml(default)}"
+    about = f"{said} ({_words(hint)}; {usual})".strip()
+    return _Line(path.rpartition(".")[2], None if value is None else _toml(value), about)
+
+
+def _laid_out(lines: list[_Line]) -> Iterator[str]:
+    """Comments behind the settings, in one column, or above where they are too long."""
+    heads = [f"# {line.key} =" if line.value is None else f"{line.key} = {line.value}" for line in lines]
+    column = max((len(head) for head in heads if len(head) <= COLUMN), default=0)
+    for head, line in zip(heads, lines, strict=True):
+        beside = f"{head:<{column}}  # {line.about}"
+        if len(beside) <= WIDTH:
+            yield beside
+            continue
+        yield from _comment(line.about)
+        yield from [head] if len(head) <= WIDTH else _item_by_item(line)
+
+
+def _item_by_item(line: _Line) -> Iterator[str]:
+    """A list that is too long for one line."""
+    items = tomllib.loads(f"value = {line.value}")["value"]
+    if not isinstance(items, list):
+        yield f"{line.key} = {line.value}"
+        return
+    yield f"{line.key} = ["
+    yield from (f"    {_toml(item)}," for item in items)
+    yield "]"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _is_settings(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
+
+
+# --- one value, one type -------------------------------------------------------------------------------------------
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:_}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0*(\d)", r"e\1\2", repr(value)).replace("e+", "e")
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if _is_settings(value):
+        return _toml(config.to_dict(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]"
+
+
+def _key(key: str) -> str:
+    return key if PLAIN_KEY.fullmatch(key) else _toml(key)
+
+
+def _registry(hint: Any) -> Registry | None:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, Registry)), None)
+
+
+def _words(hint: Any) -> str:
+    """What may stand there, in words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        registry = _registry(hint)
+        return (
+            f"table whose kind is one of {', '.join(config.names(registry.folder))}" if registry else _words(inner[0])
+        )
+    if origin in (Union, UnionType):
+        return " or ".join(_words(choice) for choice in inner if choice is not NoneType)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return f"list of {len(inner)}, each a {_words(inner[0])}"
+    if origin in (tuple, list):
+        return f"list, each a {_words(inner[0])}"
+    if dataclasses.is_dataclass(hint):
+        keys = comments(typing.cast(type, hint)).items()
+        return "table of " + ", ".join(f"{key}: {said}" if said else key for key, said in keys)
+    plain = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
+    return plain.get(hint, "table" if origin in (dict, Mapping) else "any value")
+
+
+# --- the comments of the code --------------------------------------------------------------------------------------
+
+
+@functools.cache
+def comments(cls: type) -> dict[str, str]:
+    """What the code says of each setting of a dataclass: behind it on its line, and in lines of comment just above."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _comments_in(textwrap.dedent(inspect.getsource(base)))
+    return {item.name: found.get(item.name, "") for item in dataclasses.fields(cls)}
+
+
+def _comments_in(source: str) -> dict[str, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    remarks = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
+    body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
+    found: dict[str, str] = {}
+    for node in body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        first = node.lineno
+        while first - 1 in remarks and not remarks[first - 1].line[: remarks[first - 1].start[1]].strip():
+            first -= 1
+        lines = [remarks[number].string for number in range(first, (node.end_lineno or first) + 1) if number in remarks]
+        found[node.target.id] = " ".join(line.lstrip("# ").strip() for line in lines)
+    return found

@@ -1,0 +1,174 @@
+"""What a device can do at most in the products, copies and attention that a BERT is made of: measured, not looked up.
+
+Every figure is the median of repeated runs after a warm-up, by the device's own clock where it has one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from bertsmith.nn.attention import HAS_TRITON
+from bertsmith.system.devices import has_eight_bits
+
+WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT-base
+SHAPES = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
+LENGTHS = (128, 512)
+KERNELS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "plain": SDPBackend.MATH,
+}
+RUNS, LEAST_SECONDS = 15, 0.02
+WARM = 3  # runs before one is recorded: compiling comes first
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One thing measured."""
+
+    what: str
+    precision: str
+    value: float
+    unit: str  # TFLOP/s, GB/s or ms
+
+
+def measure(
+    device: torch.device, *, size: int = 8192, tokens: int = 65_536, say: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """Products of square matrices and of BERT's shapes, a copy, attention there and back for so many tokens.
+
+    On a CPU in float32 alone: most compute slowly in anything narrower.
+    """
+    found = []
+    for part in (_products(device, size, tokens), _copies(device, size), _attentions(device, tokens)):
+        for one in part:
+            say(f"{one.what} {one.precision}: {one.value:,.1f} {one.unit}")
+            found.append(asdict(one))
+    return found
+
+
+def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]:
+    shapes = [(size, size, size), *((tokens, inner, outer) for inner, outer in SHAPES)]
+    for rows, inner, outer in shapes:
+        what, work = f"product {rows:,} × {inner:,} × {outer:,}", 2 * rows * inner * outer
+        left, right = torch.randn(rows, inner, device=device), torch.randn(outer, inner, device=device)
+        for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
+            seconds = median_seconds(partial(F.linear, left.to(precision), right.to(precision)), device)
+            yield Ceiling(what, _name(precision), work / seconds / 1e12, "TFLOP/s")
+        if device.type == "cuda" and has_eight_bits(device):
+            one, kind = torch.ones((), device=device), torch.float8_e4m3fn
+            how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+            seconds = median_seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)
+            yield Ceiling(what, _name(kind), work / seconds / 1e12, "TFLOP/s")
+
+
+def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
+    source = torch.zeros(size * size, device=device)
+    target = torch.empty_like(source)
+    moved = source.numel() * source.element_size()
+    seconds = median_seconds(lambda: target.copy_(source), device)
+    yield Ceiling("copy within the device, read and written", "float32", 2 * moved / seconds / 1e9, "GB/s")
+    if device.type == "cuda":
+        pinned = torch.zeros(source.shape, pin_memory=True)
+        seconds = median_seconds(lambda: target.copy_(pinned, non_blocking=True), device)
+        yield Ceiling("copy from pinned memory", "float32", moved / seconds / 1e9, "GB/s")
+
+
+def _attentions(device: torch.device, tokens: int) -> Iterator[Ceiling]:
+    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler along: seconds
+
+    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for length in LENGTHS:
+        rows = max(tokens // length, 1)
+        parts = torch.randn(rows * length, 3, HEADS, HEAD_WIDTH, device=device, dtype=precision, requires_grad=True)
+        back = torch.randn(rows * length, HEADS, HEAD_WIDTH, device=device, dtype=precision)
+        run = partial(_there_and_back, parts=parts, back=back)
+        what = f"attention there and back, {rows * length:,} tokens in rows of {length}"
+        for name, kernel in KERNELS.items():
+            with sdpa_kernel(kernel):
+                yield from _timed(f"{what}, {name}", partial(run, partial(_dense, rows=rows)), device, precision)
+        if device.type == "cuda":
+            bounds = torch.arange(0, (rows + 1) * length, length, device=device, dtype=torch.int32)
+            variable = partial(varlen_attn, cu_seq_q=bounds, cu_seq_k=bounds, max_q=length, max_k=length)
+            yield from _timed(f"{what}, variable", partial(run, variable), device, precision)
+        if device.type == "cuda" and HAS_TRITON:
+            yield from _timed(f"{what}, packed", partial(_packed, length, parts, back), device, precision)
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
+    q, k, v = (part.view(rows, -1, HEADS, HEAD_WIDTH).transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+
+
+def _packed(length: int, parts: Tensor, back: Tensor) -> None:
+    from bertsmith.nn.packed_attention import attend  # which needs triton
+
+    place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
+    begin = place - place % length
+    parts.grad = None
+    attend(parts, begin, begin + length, dropout=0.0, causal=False).backward(back)  # type: ignore[no-untyped-call]
+
+
+def _there_and_back(attend: Callable[..., Any], *, parts: Tensor, back: Tensor) -> None:
+    parts.grad = None
+    attend(*parts.unbind(1)).backward(back)
+
+
+def _timed(what: str, run: Callable[[], Any], device: torch.device, precision: torch.dtype) -> Iterator[Ceiling]:
+    """Nothing where this device has no such kernel."""
+    try:
+        seconds = median_seconds(run, device)
+    except RuntimeError:
+        return
+    yield Ceiling(what, _name(precision), 1e3 * seconds, "ms")
+
+
+def _name(precision: torch.dtype) -> str:
+    return str(precision).removeprefix("torch.")
+
+
+def median_seconds(run: Callable[[], Any], device: torch.device) -> float:
+    """The median of several runs; of many at once where one takes hardly any time."""
+    run()
+    once = max(_clocked(run, device, times=1), 1e-7)
+    times = max(1, min(100, round(LEAST_SECONDS / RUNS / once)))
+    return statistics.median(_clocked(run, device, times=times) / times for _ in range(RUNS))
+
+
+def device_seconds(run: Callable[[], Any], device: torch.device) -> float:
+    """The same without the host's part: on CUDA runs are replayed as a graph."""
+    if device.type != "cuda":
+        return median_seconds(run, device)
+    for _ in range(WARM):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return median_seconds(graph.replay, device)
+
+
+def _clocked(run: Callable[[], Any], device: torch.device, *, times: int) -> float:
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(times):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+    began = time.perf_counter()
+    for _ in range(times):
+        run()
+    return time.perf_counter() - began

@@ -1,0 +1,264 @@
+"""The trainer: an iterator of optimiser steps. Who logs, scores or saves does so in the loop that drives it.
+
+for step in trainer:
+    log.write(**step.facts())
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from operator import add
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.training.optimizers import optimizer as optimizers
+from bertsmith.training.passes import Passes, Settings, Trainable
+from bertsmith.training.plan import Plan
+from bertsmith.training.replay import Outcome, Replay, Told
+from bertsmith.training.state import State, differences
+from bertsmith.training.step import Diverged, Reading, Scores, Step, together
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.world import World
+from bertsmith.types import Batch, Loss
+
+Feed = Callable[[int], Sequence[Batch]]  # the micro-batches of a step (the first is 0) that this rank takes
+AHEAD = 2  # steps that may be under way on a GPU, so that the host makes the next batch while it computes
+
+
+class Trainer:
+    """Steps until the plan is fulfilled or someone asks to stop (`stopped` tells which)."""
+
+    def __init__(
+        self,
+        model: Trainable,
+        feed: Feed,
+        *,
+        plan: Plan,
+        optimizer: optimizers.Settings,
+        settings: Settings | None = None,
+        world: World | None = None,
+        stopper: Stopper | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model, self.feed, self.plan = model, feed, plan
+        self.settings, self.world, self.stopper = settings or Settings(), world or World(), stopper or Stopper()
+        self.module, self.parts = cast(nn.Module, model), len(model.depths())
+        self.passes = Passes(model, settings=self.settings, world=self.world, seed=seed)
+        self.holding = self.passes.holding
+        self.weights = self.holding.weights(model.depths())
+        self.optimizer = optimizer.build(self.weights)
+        self.sharded = self.settings.shard and self.world.size > 1
+        if self.sharded and not self.optimizer.elementwise:
+            name = type(optimizer).__module__.rpartition(".")[2]
+            raise ConfigError(
+                f"passes.shard=true splits matrices over the ranks, but {name} needs them whole: "
+                "choose optimizer adamw or reference, or passes.shard=false"
+            )
+        self._replay = Replay(self._compute, self.world) if self.passes.replays else None
+        self.done = 0  # steps
+        self.tokens = 0  # of all steps that are settled
+        self.skips = 0  # steps without an update since the last one with
+        self.seconds = 0.0  # since the run began, as rank 0 saw it when the last settled step ended
+        self.stopped = False
+        self._clock, self._began, self._before = clock, clock(), 0.0
+        self._warm = False
+        self._under_way: deque[Step] = deque()
+        self._settled: Step | None = None
+        self._awake: tuple[bool, ...] = (True,) * self.parts
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        """The next step, which may still be under way on the device."""
+        self._settle(AHEAD if self.world.device.type == "cuda" else 1)
+        progress = self.plan.progress(self.done, self.seconds)
+        asked = self.stopped or (self.world.size == 1 and self.stopper.asked)
+        self.stopped = asked and progress < 1
+        if self.stopped or progress >= 1:
+            raise StopIteration
+        if self.skips >= self.settings.most_skips:
+            raise self._diverged()
+        began, mark = self._clock(), self._mark()
+        if not self._warm:
+            self._began = began  # what came before it was no training
+        rates = self.plan.rates(progress, parts=self.parts)
+        if self._replay is not None:
+            rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
+        outcome = self._learn(self.feed(self.done), rates)
+        reading = Reading(outcome.names, outcome.values, mark)
+        self.done += 1
+        self._warm_up()
+        top = next(rate for rate in reversed(rates) if rate is not None)
+        step = Step(self.done, top, outcome.rows, self._clock() - began, reading, outcome.weights)
+        self._under_way.append(step)
+        return step
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """Where a GPU begins a step, after all that it was given before."""
+        if self.world.device.type != "cuda":
+            return None
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        return mark
+
+    def _learn(self, batches: Sequence[Batch], rates: optimizers.Rates) -> Outcome:
+        """One step, replayed where that is possible."""
+        if not batches:
+            raise DataError(f"step {self.done + 1:,} was given no batch")
+        if self._replay is not None and len(batches) == 1:
+            self.passes.seed_dropout(self.done, 0)
+            told = {"stop": float(self.stopper.asked), "seconds": self._elapsed()}
+            found = self._replay(batches[0], rates, told, prepare=lambda: self._wake(rates))
+            if found is not None:
+                return found
+        self._wake(rates)
+        return self._compute(batches, rates, self._told, seed=True)
+
+    def _compute(self, batches: Sequence[Batch], rates: optimizers.Rates, told: Told, *, seed: bool = False) -> Outcome:
+        """Gradients of the mean over all micro-batches and ranks, and one update."""
+        loss, tokens, rows = self._gradients(batches, seed)
+        values = self._update(loss, tokens, rates, told)
+        return Outcome(tuple(values), together(values), loss.weights, rows)
+
+    def _told(self) -> dict[str, Tensor]:
+        elapsed = self._elapsed() if self.world.leads else 0.0
+        return {"stop": self.world.number(self.stopper.asked), "seconds": self.world.number(elapsed)}
+
+    def _warm_up(self) -> None:
+        """Where steps are compiled, the clock of the run starts when the first one of this process is done."""
+        if self.passes.compiles and not self._warm:
+            if self.world.device.type == "cuda":
+                torch.cuda.synchronize()
+            self._began = self._clock()
+        self._warm = True
+
+    def _elapsed(self) -> float:
+        """Seconds of the run so far; while a first step is compiled, its clock stands still."""
+        compiling = self.passes.compiles and not self._warm
+        return self._before + (0.0 if compiling else self._clock() - self._began)
+
+    def _settle(self, most: int) -> None:
+        """Waits until fewer than `most` steps are under way, and takes notice of the others. The same on all ranks."""
+        while self._under_way and len(self._under_way) >= most:
+            self._settled = self._under_way.popleft()
+            numbers = self._settled.numbers
+            self.tokens += int(numbers["tokens"])
+            self.skips = self.skips + 1 if numbers["skip"] else 0
+            self.seconds = numbers["seconds"]
+            self.stopped = self.stopped or numbers["stop"] > 0
+
+    def _diverged(self) -> Diverged:
+        last = self._settled
+        found = f" (step {last.number:,}: loss {last.loss}, gradient norm {last.gradient_norm})" if last else ""
+        return Diverged(
+            f"loss or gradients were not finite in {self.skips} steps in a row{found}: there was no update since, and "
+            "the weights are good; go on from an earlier checkpoint, with a lower rate or other data"
+        )
+
+    def _wake(self, rates: optimizers.Rates) -> None:
+        """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
+        awake = tuple(rate is not None for rate in rates)
+        self.module.train()
+        for part, learns in zip(self.model.depths(), awake, strict=True):
+            part.train(learns)  # what sleeps drops nothing: its activations are fixed
+        for parameter in self.holding.parameters.values():
+            parameter.grad = None
+        if awake != self._awake:
+            self._awake = awake
+            for weight in self.weights:
+                self.holding.parameters[weight.name].requires_grad_(awake[weight.depth])
+            self.holding.rewrap()
+
+    def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
+        """Those of this rank; its loss, all ranks' tokens [] and rows."""
+        hidden = [self.passes.hide(batch) for batch in batches]
+        asked = reduce(_added, [counts for _, counts, _ in hidden])
+        tokens = reduce(add, [tokens for _, _, tokens in hidden])
+        counts = self.world.sum({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})
+        divisors = {name: counts[f"count/{name}"].float() for name in asked}
+        last = len(hidden) - 1
+        losses = [
+            self.passes.learn(batch, divisors, step=self.done, micro=micro, last=micro == last, seed=seed)
+            for micro, (batch, _, _) in enumerate(hidden)
+        ]
+        rows = sum(len(batch.ids) for batch, _, _ in hidden) * self.world.size
+        return reduce(add, losses), counts["tokens"], rows
+
+    def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates, told: Told) -> dict[str, Tensor]:
+        """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
+        norm = self.holding.norm(self.weights)
+        sums = self.world.sum({**_named(loss), **told()})
+        total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)
+        finite = torch.isfinite(norm) & torch.isfinite(cast(Tensor, total))
+        divisor = (norm / self.settings.clip).clamp(min=1) if self.settings.clip else torch.ones_like(norm)
+        skip = (~finite).float()
+        self.optimizer.step(rates, divisor=torch.where(finite, divisor, 1.0), skip=skip)
+        return {**sums, "tokens": tokens, "norm": norm, "skip": skip}
+
+    def score(self, batches: Iterable[Batch]) -> Scores:
+        """The mean losses and accuracies of batches, each rank bringing its own, without learning from them."""
+        self.module.eval()
+        losses = [self.passes.score(batch) for batch in batches]
+        if not losses:
+            raise DataError("there is nothing to score: no batch was given")
+        found = reduce(add, losses)
+        sums = self.world.sum(_named(found))
+        numbers = Reading(tuple(sums), together(sums)).numbers()
+        return Scores.of(numbers, found.weights)
+
+    def state(self) -> State:
+        """Where the run stands, after all steps so far. All ranks must ask; if sharded, only rank 0 has tensors."""
+        self._settle(1)
+        progress = {"step": self.done, "seconds": self.seconds, "tokens": self.tokens}
+        return State(self.whole(), self.holding.gather(self.optimizer.state()), progress, self._made_with())
+
+    def whole(self) -> dict[str, Tensor]:
+        """The module's weights by name, as `state_dict` has them, whole also where they are sharded.
+
+        All ranks must ask; of a sharded model rank 0 gets copies on the CPU, and the others get nothing.
+        """
+        return self.holding.gather(self.module.state_dict())
+
+    def _made_with(self) -> dict[str, object]:
+        found = {**self.world.made_with(), "sharded": self.sharded}
+        if self.world.device.type == "cpu" and not self.passes.half:  # torch itself turns it off at a failing product
+            found["onednn"] = bool(torch.backends.mkldnn.enabled)
+        return found
+
+    def load(self, state: State | None) -> tuple[str, ...]:
+        """Goes on from rank 0's state, if it has one. What is returned keeps losses from being the same bit for bit."""
+        shared = self.world.share(state, self.holding.piece)
+        if shared is None:
+            return ()
+        mine = self.module.state_dict()
+        if mine.keys() != shared.weights.keys():
+            name = sorted(mine.keys() ^ shared.weights.keys())[0]
+            raise DataError(f"the checkpoint is of another model: {name} is in only one of them")
+        self.holding.load(shared.weights)
+        if shared.optimizer:  # none: a new run that begins with these weights
+            self.optimizer.load(shared.optimizer)
+        self.done, self.tokens, self.skips = shared.step, shared.progress["tokens"], 0
+        self.seconds = self._before = shared.progress["seconds"]
+        self._began = self._clock()
+        self._under_way.clear()
+        if self._replay is not None:
+            self._replay.forget()
+        return differences(shared.made_with, self._made_with())
+
+
+def _named(loss: Loss) -> dict[str, Tensor]:
+    kinds = (("sum", loss.sums), ("count", loss.counts), ("correct", loss.correct))
+    return {f"{kind}/{name}": value for kind, values in kinds for name, value in values.items()}
+
+
+def _added(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: ours[name] + theirs[name] for name in ours}

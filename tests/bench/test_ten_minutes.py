@@ -1,0 +1,770 @@
+"""The contest of `bench/ten_minutes` at the smallest size: every verb, every clock, the judge, the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from finetuning_world import COLOURS, METALS, tiny_model, tuning_of
+from studies.study_world import mrpc
+from threads import threads
+
+from bertsmith.data.shards import Shards
+from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.training.finetuning import work
+from bertsmith.training.finetuning.work import build_task, prepare
+from bertsmith.training.pretraining.feeder import Feeder
+from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.world import World
+from bertsmith.types import Batch
+
+pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
+SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.positions=64", "rows.full=16"]
+SMALL += ["packing.length=32", "evaluate_rows=16", "plan.rate=1e-3"]
+JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bench_on_the_path() -> Iterator[None]:
+    sys.path.insert(0, str(ROOT))
+    with threads(1):
+        yield
+    sys.path.remove(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of a small text in base/t/shards."""
+    folder, draw = tmp_path_factory.mktemp("ten"), random.Random(0)
+    documents = [
+        "\n".join(
+            f"the smith has {draw.choice(COLOURS)} {draw.choice(METALS)} and a thing of {draw.choice(METALS)}."
+            for _ in range(draw.randint(2, 20))
+        )
+        for _ in range(150)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    words = ["text", folder / "text.txt", "-o", folder / "t", "--vocabulary-size", 100, "--held-out", 0.2]
+    assert call(*words, "--workers", 1, "--quiet") == 0
+    return folder
+
+
+def call(*words: object) -> int:
+    from bench.ten_minutes.command_line import main
+
+    return int(main([str(word) for word in words]))
+
+
+def run_words(base: Path, *more: object) -> list[object]:
+    return ["--data", base / "t" / "shards", "-o", base / "out", "--minutes", SECONDS / 60, *JUDGED, *more]
+
+
+def ours(base: Path, name: str, *more: object) -> list[object]:
+    changes = [word for setting in SMALL for word in ("--set", setting)]
+    return ["pretrain", name, *run_words(base, *changes, "--quiet", *more)]
+
+
+def theirs(base: Path, name: str, *more: object) -> list[object]:
+    return ["baseline", name, *run_words(base, "--size", "2x64", "--rows", 16, "--length", 32, *more)]
+
+
+def result_of(base: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((base / "out" / name / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+class Watched:
+    """The steps of one side: how long they took, and a signal in the middle of the first call."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, module: str, kind: str, step: str) -> None:
+        owner = getattr(import_module(f"bench.ten_minutes.{module}"), kind)
+        original, self.seconds = getattr(owner, step), list[float]()
+
+        def watched(run: Any, *given: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return original(run, *given)
+            finally:
+                self.seconds.append(time.monotonic() - began)
+                if len(self.seconds) == 6:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.setattr(owner, step, watched)
+
+
+@pytest.fixture(scope="module")
+def contest(base: Path) -> Path:
+    """Both sides trained, each in two calls."""
+    steppers = {"quick": ("pretraining", "TimedTrainer", "__next__"), "baseline": ("baseline", "Run", "step")}
+    for name, words in (("quick", ours(base, "quick")), ("baseline", theirs(base, "baseline"))):
+        with pytest.MonkeyPatch.context() as patch:
+            watched = Watched(patch, *steppers[name])
+            assert call(*words, "--stop-after", 60) == 75
+            assert not (base / "out" / name / "result.json").exists()
+            assert call(*words) == 0
+        (base / f"{name}.json").write_text(json.dumps(watched.seconds), encoding="utf-8")
+    return base
+
+
+@pytest.mark.parametrize("name", ["quick", "baseline"])
+def test_minutes_are_kept_over_calls(contest: Path, name: str) -> None:
+    found = result_of(contest, name)
+    steps = json.loads((contest / f"{name}.json").read_text(encoding="utf-8"))
+    assert found["calls"] == 2
+    assert found["steps"] > 6
+    late = 0.1 + 2 * max(steps)  # the last step may begin just before the end
+    assert SECONDS <= found["seconds"] < SECONDS + late
+    assert sum(steps) < found["seconds"] + late  # of both calls together
+    places = [point["seconds"] for point in found["curve"]]
+    assert places == sorted(places)
+    assert len(places) >= 3
+    assert [point["step"] for point in found["curve"]][-1] == found["steps"]
+    assert found["final"]["nats_per_piece"] < found["curve"][0]["nats_per_piece"]
+    assert found["tokens_per_second"] == pytest.approx(found["tokens"] / found["seconds"])
+    assert found["share_of_peak"] > 0
+
+
+def test_a_finished_contestant_is_not_trained_again(contest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (contest / "out" / "quick" / "result.json").stat().st_mtime_ns
+    assert call(*ours(contest, "quick")) == 0
+    assert call(*theirs(contest, "baseline", "--rate", 2e-3)) == 78
+    assert "other settings" in capsys.readouterr().err
+    assert (contest / "out" / "quick" / "result.json").stat().st_mtime_ns == before
+
+
+def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
+    from bench.ten_minutes import command_line, whole
+    from bench.ten_minutes.tasks import GROUPS
+
+    words = ["whole", "a.txt", "b.txt", "--data", "tasks", "-o", str(tmp_path), "--minutes", "3", "--jobs", "8"]
+    words += ["--set", "encoder.dropout=0.1", "--set", "encoder.attention_dropout=0.1"]
+    given = command_line._parser().parse_args(words)
+    made = whole.Whole(**{name: value for name, value in vars(given).items() if name != "verb"})
+    parts = whole.parts(made)
+    assert [part[0] for part in parts] == ["text", *["pretrain"] * 4, "baseline", *["tasks"] * 4, "table"]
+    read = [command_line._parser().parse_args(part) for part in parts]  # every part is a command
+    learning = {one.name: one.minutes for one in read if hasattr(one, "minutes")}
+    assert list(learning)[:2] == ["quick", "quick-pairs"]  # a stage comes after the one that it begins with
+    assert learning.pop("quick") + learning.pop("quick-pairs") == pytest.approx(3)
+    assert set(learning.values()) == {3}
+    assert [one.set for one in read[1:5]] == [["encoder.dropout=0.1", "encoder.attention_dropout=0.1"]] * 4
+    assert {one.every for one in read if hasattr(one, "every")} == {9}  # seconds, also in a last stage
+    tuned = read[6:10]
+    assert [one.names for one in tuned] == [[*whole.OURS, "quick-pairs+fresh"]] * 2 + [["baseline"]] * 2
+    assert [one.own_code for one in tuned] == [False, False, True, True]
+    assert [sorted(one.task + other.task) for one, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
+    assert [one.rates for one in tuned] == ["", "1e-4,2e-4"] * 2
+    assert read[10].only == [*tuned[0].names, "baseline"]
+    for status, error in ((75, Stopped), (70, BertsmithError)):
+        called: list[str] = []
+
+        def call(words: Sequence[str], called: list[str] = called, status: int = status) -> int:
+            called.append(words[0])
+            return status if words[0] == "baseline" else 0
+
+        with pytest.raises(error, match="the same command goes on from there"):
+            whole.run_whole(made, call)
+        assert called == ["text", *["pretrain"] * 4, "baseline"]
+
+
+def test_books_become_documents(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "b.txt").write_text("Iron\nand fire.\n \n\nThe end.\n", encoding="utf-8")
+    (tmp_path / "books" / "a.txt").write_bytes("Caf\xe9\n".encode("latin-1"))
+    assert call("books", tmp_path / "books", "-o", tmp_path / "books.jsonl") == 0
+    found = [json.loads(line)["text"] for line in (tmp_path / "books.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert found == ["Café", "Iron and fire.\nThe end."]
+    assert call("books", tmp_path, "-o", tmp_path / "none.jsonl") != 0
+
+
+def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
+    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "packing.length=64")
+    assert call(*words) == 0
+    first, found = result_of(base, "quick"), result_of(base, "longer")
+    for key in ("minutes", "seconds", "steps", "tokens"):
+        assert found[key] > first[key]
+    assert found["minutes"] == pytest.approx(2 * first["minutes"])
+    assert found["curve"][: len(first["curve"])] == first["curve"]
+    assert all(one["seconds"] <= other["seconds"] for one, other in pairwise(found["curve"]))
+    assert found["final"]["tokens"] == found["tokens"]
+    assert found["after"] == "quick"
+    assert found["settings"]["start"].endswith("quick/last")
+    again = result_of(base, "longer")
+    assert call(*words) == 0
+    assert result_of(base, "longer") == again
+    assert call(*ours(base, "lost", "--recipe", "bert/medium", "--after", "nobody")) != 0
+
+
+def test_pairs_come_after_words_without_being_told(base: Path, contest: Path) -> None:
+    assert call(*ours(base, "quick-pairs")) == 0
+    first, found = result_of(base, "quick"), result_of(base, "quick-pairs")
+    assert found["after"] == "quick"
+    assert found["settings"]["start"].endswith("quick/last")
+    assert found["settings"]["packing"]["kind"] == "pairs"
+    assert found["minutes"] == pytest.approx(2 * first["minutes"])
+    assert "next_sentence" not in first["final"]
+    assert 0 <= found["final"]["next_sentence"] <= 1
+    assert call(*ours(base, "pairs", "--recipe", "bert/quick_pairs")) == 0  # any other name begins anew
+    assert "after" not in result_of(base, "pairs")
+    who = import_module("bench.ten_minutes.contestants").before
+    assert who("quick-pairs", recipe="", after="") == "quick"
+    assert who("quick-pairs", recipe="", after="other") == "other"
+    assert who("quick-pairs", recipe="bert/medium", after="") == ""  # another recipe begins anew
+    assert who("mine", recipe="bert/quick_pairs", after="") == ""
+
+
+def test_everybody_is_judged_alike(contest: Path) -> None:
+    """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
+    from bench.ten_minutes.judging import Judge
+
+    judge = Judge.of(Data.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
+    for name in ("quick", "baseline"):
+        found = result_of(contest, name)
+        assert found["judge"]["fingerprint"] == judge.fingerprint
+        model, _, _ = open_model(contest / "out" / name / "last")
+        verdict = judge.hear_model(model, torch.device("cpu"))
+        assert verdict is not None
+        assert verdict.nats_per_piece == pytest.approx(found["final"]["nats_per_piece"], rel=1e-4)
+        assert verdict.accuracy == found["final"]["accuracy"]
+
+
+def test_what_the_judge_counts(base: Path) -> None:
+    from bench.ten_minutes.judging import Judge, piece_bytes
+
+    data = Data.open(base / "t" / "shards")
+    judge = Judge.of(data, length=32, rows=24, seed=0)
+    sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
+    assert sizes[tokenizer.id("the")] == 3
+    assert sizes[tokenizer.id("##h")] == 1
+    size = tokenizer.vocabulary_size
+
+    def right(batch: Batch) -> torch.Tensor:
+        return torch.nn.functional.one_hot(batch.labels["masked_lm"], size).float() * 100
+
+    def anything(batch: Batch) -> torch.Tensor:
+        return torch.zeros(len(batch.labels["masked_lm"]), size)
+
+    known, ignorant = judge.hear(right, torch.device("cpu")), judge.hear(anything, torch.device("cpu"))
+    assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
+    assert ignorant.nats_per_piece == pytest.approx(math.log(size))
+    asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
+    text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
+    assert (judge.pieces, judge.bytes) == (len(asked), text)
+    assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
+    hidden = torch.cat([batch.ids.flatten()[batch.places["masked_lm"]] for batch in judge.batches])
+    assert 0.6 < float((hidden == tokenizer.mask_id).float().mean()) < 0.95
+    assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
+
+
+def test_whole_words_are_hidden_so_that_vocabularies_compare(
+    base: Path, contest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench.ten_minutes.judging import RATE, Judge
+
+    few = ["text", base / "text.txt", "-o", base / "few", "--vocabulary-size", 50, "--held-out", 0.2, "--workers", 1]
+    assert call(*few, "--quiet") == 0
+    data = Data.open(base / "few" / "shards")
+    judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
+    continues, text = data.tokenizer.continues(), []
+    assert continues is not None
+    for batch in judge.batches:
+        places, answers = batch.places["masked_lm"], batch.labels["masked_lm"]
+        ids = batch.ids.flatten().clone()
+        assert bool((ids[places] == data.tokenizer.mask_id).all())
+        ids[places] = answers
+        hidden = torch.zeros(len(ids), dtype=torch.bool)
+        hidden[places] = True
+        within = torch.from_numpy(continues)[ids]
+        assert int(within.sum()) > 20
+        assert bool((hidden[1:] == hidden[:-1])[within[1:]].all())  # a word is hidden as a whole or not at all
+        text.append(hidden[~within & (ids > 4)].float().mean())
+    assert float(sum(text) / len(text)) == pytest.approx(RATE, abs=0.05)
+
+    words = ["judge", "quick", f"other={contest / 'out' / 'baseline' / 'last'}", "--data", base / "t" / "shards"]
+    words += ["-o", contest / "out", "--judge-rows", 24, "--judge-length", 32, "--device", "cpu"]
+    capsys.readouterr()
+    assert call(*words) == 0
+    told = capsys.readouterr().out
+    *_, quick, other, last = told.splitlines()
+    assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
+    shards = Data.open(base / "t" / "shards")
+    pieces, whole = (Judge.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True))
+    assert last == (
+        f"word pieces that are asked for: {pieces.pieces} ({pieces.fingerprint}) and {whole.pieces} "
+        f"({whole.fingerprint})"
+    )
+    model, _, _ = open_model(contest / "out" / "quick" / "last")
+    verdicts = [judge.hear_model(model, torch.device("cpu")) for judge in (pieces, whole)]
+    said = [float(cell.rstrip("%")) for cell in quick.strip("| ").split(" | ")[1:]]
+    for number, verdict in enumerate(verdicts):
+        assert verdict is not None
+        wanted = [verdict.nats_per_piece, verdict.nats_per_byte, 100 * verdict.accuracy]
+        assert said[3 * number : 3 * number + 3] == pytest.approx(wanted, abs=0.06)
+    assert call(*words[:2], *words[3:], "--split", "train") == 0
+    *_, quick, last = capsys.readouterr().out.splitlines()
+    read = Judge.of(shards, length=32, rows=24, seed=0, split="train")
+    assert f"{read.pieces} ({read.fingerprint})" in last
+    assert read.fingerprint != pieces.fingerprint
+    verdict = read.hear_model(model, torch.device("cpu"))
+    assert verdict is not None
+    assert float(quick.split(" | ")[1]) == pytest.approx(verdict.nats_per_piece, abs=0.001)
+    assert call("judge", "quick", "--data", base / "few" / "shards", "-o", contest / "out") == 78
+    assert "quick reads by another tokenizer" in capsys.readouterr().err
+    assert call("judge", f"quick={contest / 'out' / 'quick' / 'last'}", "quick+fresh", *words[3:]) == 78
+    assert "as it lies in its folder" in capsys.readouterr().err
+
+
+def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:
+    from bench.ten_minutes.pretraining import Judging
+
+    words = ["text", base / "text.txt", "-o", base / "other", "--vocabulary-size", 60, "--held-out", 0.2]
+    assert call(*words, "--workers", 1, "--quiet") == 0
+    (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
+    words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
+    assert call(*words, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
+    part, all_of_it = Data.open(base / "part" / "shards"), base / "t" / "shards"
+    assert part.shards.tokens < Data.open(all_of_it).shards.tokens / 2
+    own, judge = Judging(rows=24).judge(part), Judging(rows=24, data=str(all_of_it)).judge(part)
+    assert judge.fingerprint == Judging(rows=24).judge(Data.open(all_of_it)).fingerprint != own.fingerprint
+    with pytest.raises(ConfigError, match="by different tokenizers"):
+        Judging(data=str(base / "other" / "shards")).judge(part)
+
+
+def test_blocks_are_documents_joined_and_cut(base: Path) -> None:
+    from bench.ten_minutes.blocks import Hider, Order, grouped
+    from bench.ten_minutes.judging import document_bounds
+
+    shards, tokenizer = Shards.open(base / "t" / "shards"), load(base / "t" / "shards" / "tokenizer")
+    bounds = document_bounds(shards)
+    assert len(bounds) == shards.documents + 1
+    joined: list[int] = []
+    for begin, end in pairwise(bounds):
+        joined += [tokenizer.start_id, *shards.read(begin, end - begin).tolist(), tokenizer.separator_id]
+    blocks = grouped(shards, tokenizer, 32)
+    assert blocks.flatten().tolist() == joined[: len(joined) // 32 * 32]
+    order = Order(len(blocks), seed=3)
+    taken = np.concatenate([order.take(step, 7) for step in range(2 * len(blocks))])
+    for epoch in range(3):
+        assert sorted(taken[epoch * len(blocks) : (epoch + 1) * len(blocks)]) == list(range(len(blocks)))
+    ids = torch.from_numpy(blocks).long()
+    hidden, labels = Hider(tokenizer, torch.device("cpu"))(ids, seed=1)
+    asked = labels != -100
+    special = torch.isin(ids, torch.tensor(sorted(tokenizer.special_ids)))
+    assert not (asked & special).any()
+    assert torch.equal(labels[asked], ids[asked])
+    assert torch.equal(hidden[~asked], ids[~asked])
+    assert float(asked.sum() / (~special).sum()) == pytest.approx(0.15, abs=0.02)
+    assert float((hidden[asked] == tokenizer.mask_id).float().mean()) == pytest.approx(0.8, abs=0.05)
+    assert float((hidden[asked] == ids[asked]).float().mean()) == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_killed_call_leaves_no_points() -> None:
+    from bench.ten_minutes.pretraining import curve
+
+    def judged(step: int, loss: float) -> dict[str, Any]:
+        return {"kind": "evaluation", "step": step, "judged/step": step, "judged/nats_per_byte": loss}
+
+    def start(step: int) -> dict[str, Any]:
+        return {"kind": "start", "step": step}
+
+    events = [start(0), judged(3, 5.0), judged(7, 4.0), start(3), judged(6, 3.5)]
+    assert curve(events) == [{"step": 3, "nats_per_byte": 5.0}, {"step": 6, "nats_per_byte": 3.5}]
+
+
+def test_compiling_costs_no_minutes(base: Path) -> None:
+    """Where steps are compiled, the first one of a call costs nothing, and says so to the run.
+
+    On a busy machine too, where time passes after each look at the clock: none of it counts as compiling and learning.
+    """
+    from bench.ten_minutes.clock import Stopwatch
+    from bench.ten_minutes.contestants import recipe_of
+    from bench.ten_minutes.pretraining import _trainer
+
+    class Busy(Stopwatch):
+        def __call__(self) -> float:
+            seconds = super().__call__()
+            time.sleep(0.01)
+            return seconds
+
+    data = Data.open(base / "t" / "shards")
+    recipe = data.complete(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
+    world = World()
+    feeder = Feeder(recipe, data.packing(recipe), world)
+    trainer = _trainer(recipe, data, feeder, world, Stopper(), Busy(world.device))
+    trainer.passes.compiles = True
+    trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
+    before = time.monotonic()
+    steps = [next(trainer) for _ in range(4)]
+    assert trainer.compile_seconds is not None
+    assert 1 <= trainer.compile_seconds <= time.monotonic() - before
+    assert steps[0].numbers["seconds"] == 0
+    counted = trainer.elapsed
+    assert 0 < steps[3].numbers["seconds"] <= counted <= time.monotonic() - before - trainer.compile_seconds
+
+
+def test_runs_learn_in_turn(tmp_path: Path) -> None:
+    from bench.ten_minutes.clock import Turn
+
+    first, second, gone = (Turn(tmp_path / "turn") for _ in range(3))
+    first.take(lambda: False)
+    tries = iter([False, False, True])
+    gone.take(lambda: next(tries))  # gives up
+    began = time.monotonic()
+    threading.Timer(0.2, first.close).start()
+    second.take(lambda: False)
+    assert 0.2 <= time.monotonic() - began < 5
+    Turn().take(lambda: pytest.fail("waits for nobody"))
+
+
+def test_a_watch_stands_still_when_told() -> None:
+    from bench.ten_minutes.clock import Stopwatch, stop_after
+
+    watch, began = Stopwatch(torch.device("cpu")), time.monotonic()
+    before = watch()
+    with watch.paused():
+        still = watch()
+        time.sleep(0.2)
+        assert watch() == still
+    assert before <= still <= watch()
+    assert watch() - before <= time.monotonic() - began - 0.2
+    with pytest.raises(Stopped, match="goes on"), stop_after(0.05):
+        time.sleep(5)
+
+
+KINDS = {"classification": 0.9, "regression": 0.9, "choice": 0.6, "qa": 0.8, "tagging": 0.9}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("classification", "qa") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
+    from bench.ten_minutes.own_code import Tuner
+
+    tuning = tuning_of(kind, tiny, tmp_path, "epochs=8", count=96)
+    task, tokenizer = build_task(tuning), load(tiny)
+    ready = prepare(tuning, task, tokenizer, positions=64)
+    found = Tuner(tiny, tuning, ready, tokenizer, torch.device("cpu")).run(rate=3e-3, seed=0)
+    assert found[task.main] > KINDS[kind]
+
+
+def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
+    mrpc(contest / "tasks" / "glue", 32)
+    nsmc(contest / "tasks" / "nsmc")
+    words = ["--data", contest / "tasks", "-o", contest / "out", "--seeds", 2, "--set", "epochs=1", "--set", "rows=16"]
+    words += ["--set", "length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
+    assert call("tasks", "quick", "quick+fresh", *words, "--quiet") == 0
+    assert "quick+fresh on glue/mrpc: f1" in capsys.readouterr().out
+    assert call("tasks", "baseline", *words, "--own-code") == 0
+    assert call("tasks", "baseline", *words, "--quiet") == 78
+    assert "by the code of transformers: say another name" in capsys.readouterr().err
+    assert call("tasks", "quick", *words[:-1], "korean/nsmc", "--quiet") == 0
+    found = json.loads((contest / "out/scores/baseline/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (found["code"], found["seeds"], len(found["runs"])) == ("transformers", [0, 1], 4)
+    assert call("table", contest / "out") == 0
+    text = capsys.readouterr().out
+    assert "no pre-training (quick)" in text
+    assert "Google's small" in text
+    assert "- quick is ahead of no pre-training (quick) on " in text
+    assert "NSMC" in text
+    ElementTree.parse(contest / "out" / "curves.svg")
+    monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # nothing is done twice
+    assert call("tasks", "baseline", *words, "--own-code") == 0
+
+
+def one_after_the_other(function: Any, units: Any, **how: Any) -> Iterator[Any]:
+    """In place of processes, which are slow to start: what would travel to them travels."""
+    assert how["workers"] == 2
+    for unit in units:
+        yield function(pickle.loads(pickle.dumps(unit)))
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("own", [False, True])
+def test_several_jobs_leave_scores_to_collect(
+    own: bool, processes: bool, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mrpc(tmp_path / "glue", 32)
+    tasks = import_module("bench.ten_minutes.tasks")
+    words = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
+    words += ["-t", "glue/mrpc", "--set", "epochs=1", "--set", "rows=16", "--set", "length=32", "--device", "cpu"]
+    beside = tasks._beside_each_other
+    parts: list[int] = []
+
+    def then_nothing(work: Any, jobs: int) -> None:
+        parts.append(sum(len(unit.parts) for unit in work))
+        beside(work, jobs)
+        monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
+        monkeypatch.setattr("bertsmith.training.finetuning.sweep.finetune", None)
+
+    monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
+    if not processes:
+        monkeypatch.setattr(tasks, "ordered_map", one_after_the_other)
+    assert call(*words, *(["--own-code"] if own else [])) == 0
+    assert parts == [2]  # seeds
+    found = json.loads((tmp_path / "out/scores/tiny/glue-mrpc.json").read_text(encoding="utf-8"))
+    assert (found["code"], found["seeds"]) == ("transformers" if own else "bertsmith", [0, 1])
+    assert len(found["scores"]["f1"]) == 2
+
+
+def nsmc(folder: Path) -> None:
+    """Files of NSMC's make."""
+    folder.mkdir(parents=True)
+    for name in ("ratings_train.txt", "ratings_test.txt"):
+        rows = [f"{number}\tthe smith has {METALS[number % 4]}\t{number % 2}" for number in range(24)]
+        (folder / name).write_text("\n".join(["id\tdocument\tlabel", *rows]) + "\n", encoding="utf-8")
+
+
+def test_who_was_as_good_as_whom_and_when() -> None:
+    from bench.ten_minutes.standings import overtakings
+
+    def run(*losses: float, **more: Any) -> dict[str, Any]:
+        curve = [{"seconds": 10.0 * (place + 1), "nats_per_byte": loss} for place, loss in enumerate(losses)]
+        return {"curve": curve, "final": curve[-1], "seconds": curve[-1]["seconds"], **more}
+
+    found = {(one["who"], one["whom"]): one for one in overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2)})}
+    assert (found["a", "b"]["seconds"], found["a", "b"]["share"]) == (20.0, pytest.approx(2 / 3))
+    assert found["b", "a"]["seconds"] is None
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, judge={"fingerprint": "another"})})
+    assert not overtakings({"a": run(3, 2, 1), "b": run(4, 3, 2, after="a")})
+
+
+def test_where_who_is_ahead() -> None:
+    from bench.ten_minutes.standings import standings
+
+    def scores(main: str, **measured: float) -> dict[str, Any]:
+        return {"main": main, "scores": {name: [value - 0.01, value + 0.01] for name, value in measured.items()}}
+
+    runs = {"mine": {"code": "bertsmith"}, "theirs": {"code": "transformers"}, "unscored": {"code": "bertsmith"}}
+    table = {
+        ("mine", "glue/sts-b"): scores("spearman", pearson=0.90, spearman=0.77),
+        ("mine", "codah"): scores("accuracy", accuracy=0.5),
+        ("theirs", "glue/sts-b"): scores("spearman", pearson=0.95, spearman=0.70),
+        ("theirs", "codah"): scores("accuracy", accuracy=0.6),
+        ("mine+fresh", "codah"): scores("accuracy", accuracy=0.4),
+    }
+    found = {one["whom"]: one for one in standings(runs, table, ["glue/sts-b", "codah"])}
+    assert {one["who"] for one in found.values()} == {"mine"}
+    assert found["theirs"]["ahead"] == ["glue/sts-b"]
+    (behind,) = found["theirs"]["behind"]
+    assert (behind["task"], behind["mine"], behind["theirs"]) == ("codah", pytest.approx(50), pytest.approx(60))
+    assert found["mine+fresh"]["ahead"] == ["codah"]
+    small, medium = found["Google's small, 4×512 (test)"], found["Google's medium, 8×512 (test)"]
+    assert [lost["theirs"] for lost in small["behind"]] == [77.0], "as good is not ahead"
+    assert [lost["theirs"] for lost in medium["behind"]] == [78.4]
+
+
+def test_of_two_of_ours_the_one_that_is_ahead_on_more_is_told_of() -> None:
+    from bench.ten_minutes.standings import standings
+
+    def scores(value: float) -> dict[str, Any]:
+        return {"main": "accuracy", "scores": {"accuracy": [value, value]}}
+
+    runs = {name: {"code": "bertsmith"} for name in ("first", "second", "third")}
+    known = {"first": (0.5, 0.5, 0.8), "second": (0.6, 0.7, 0.7), "third": (0.5, 0.5, 0.8)}
+    tasks = ["a", "b", "c"]
+    table = {(name, task): scores(one) for name, of in known.items() for task, one in zip(tasks, of, strict=True)}
+    found = {(one["who"], one["whom"]): one for one in standings(runs, table, tasks)}
+    assert ("first", "second") not in found, "who is ahead on more is told of"
+    assert (found["second", "first"]["ahead"], found["second", "third"]["ahead"]) == (["a", "b"], ["a", "b"])
+    assert [lost["task"] for lost in found["second", "first"]["behind"]] == ["c"]
+    assert found["first", "third"]["ahead"] == found["third", "first"]["ahead"] == [], "neither is ahead"
+
+
+VARIANTS = """
+recipe = "bert/tiny"
+set = ["rows.full=16"]
+[variants]
+first = {}
+second = { set = ["plan.rate=5e-4"] }
+third = { recipe = "bert/mini" }
+"""
+FAKE = """
+import json, pathlib, sys, time
+out, name, loss, status = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+(out / f"{name}.began").write_text("")
+time.sleep(0.3)
+final = {"nats_per_byte": loss, "nats_per_piece": 4 * loss, "seconds": 60.0}
+told = {"name": name, "tokens": 5e7, "tokens_per_second": 9e5, "share_of_peak": 0.5, "final": final}
+if not status:
+    (out / name).mkdir()
+    told["curve"] = [{"nats_per_byte": 2 * loss, "seconds": 30.0}, final]
+    (out / name / "result.json").write_text(json.dumps(told))
+sys.exit(status)
+"""
+
+
+def proxies(folder: Path, losses: dict[str, float], *more: object, status: int = 0) -> int:
+    """The verb, with runs that only pretend; `status` is how the third ends."""
+    module = import_module("bench.ten_minutes.proxies")
+    (folder / "v.toml").write_text(VARIANTS, encoding="utf-8")
+    original = module._words
+
+    def pretended(one: Any, output: Path, words: list[str]) -> list[str]:
+        real = original(one, output, words)
+        assert ("plan.rate=5e-4" in real) == (one.name == "second")
+        assert real[real.index("--recipe") + 1] == ("bert/mini" if one.name == "third" else "bert/tiny")
+        ends = str(status if one.name == "third" else 0)
+        return [sys.executable, "-c", FAKE, str(output), one.name, str(losses[one.name]), ends]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_words", pretended)
+        patch.setattr(module, "PATIENCE", 0.02)
+        return call("proxies", folder / "v.toml", "--data", folder, "-o", folder / "out", *more)
+
+
+def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = {"first": 1.0, "second": 0.9, "third": 1.2}
+    assert proxies(tmp_path, losses, "--only", "first", "second") == 0
+    assert not (tmp_path / "out" / "third").exists()
+    (tmp_path / "out" / "first.began").unlink()
+    assert proxies(tmp_path, losses, "--together", 1) == 0
+    assert not (tmp_path / "out" / "first.began").exists()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][-3:]
+    assert [row.split()[1] for row in rows] == ["second", "first", "third"]
+    assert "plan.rate=5e-4" in rows[0]
+    assert "+0.1000 | 60.0 s |" in rows[0]
+    assert "bert/mini" in rows[2]
+    assert "-0.2000 | – |" in rows[2]
+    assert (tmp_path / "out" / "proxies.md").read_text(encoding="utf-8").count("\n") == 5
+
+
+def test_when_a_plateau_is_left() -> None:
+    off_plateau = import_module("bench.ten_minutes.pretraining").off_plateau
+    losses = [9.0] * 20 + [5.6] * 20 + [5.3] * 40
+    steps = [
+        {"kind": "step", "step": number, "seconds": 60.0 if number in (1, 31) else 0.5, "loss/masked_lm": loss}
+        for number, loss in enumerate(losses, 1)
+    ]
+    about = {"unigram": {"masked_lm": 7.0}}
+    # the mean of twenty is under 5.5 when seven of them are 5.3; steps 1 and 31 compile and are not counted
+    assert off_plateau(steps, {1, 31}, about) == 45 * 0.5
+    assert off_plateau(steps[:46], {1, 31}, about) is None
+    assert off_plateau([{**steps[0], "loss/masked_lm": "nan"}, *steps[1:]], {1, 31}, about) == 45 * 0.5
+    assert off_plateau(steps, {1, 31}, {"unigram": {}}) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [(20.0, 1.0, 20.0), (20.0, None, 20.0), (None, 1.0, 61.0), (None, None, None)]
+)
+def test_a_plateau_may_be_left_in_the_second_stage(
+    first: float | None, second: float | None, expected: float | None
+) -> None:
+    pretraining = import_module("bench.ten_minutes.pretraining")
+    point = {"seconds": 60.0, "step": 9, "tokens": 900}
+    stage = {
+        **dict.fromkeys(pretraining.SPENT, 1.0),
+        **point,
+        "steps": 9,
+        "tokens_per_second": 15.0,
+        "share_of_peak": 0.5,
+        "peak_flops": 8.0,
+    }
+    stage |= {"name": "short", "curve": [], "final": point}
+    found = pretraining.joined({**stage, "off_plateau": first}, {**stage, "off_plateau": second, "peak_flops": 10.0})
+    assert found["off_plateau"] == expected
+    assert found["peak_flops"] == 10.0
+    assert found["share_of_peak"] == pytest.approx((0.4 + 0.5) / 2)  # the first was measured beside something else
+
+
+def test_a_proxy_without_a_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = dict.fromkeys(("first", "second", "third"), 1.0)
+    for status in (75, 1):
+        assert proxies(tmp_path, losses, status=status) == 2
+        told = capsys.readouterr()
+        assert f"third: no result, exit status {status}" in told.out
+        assert "error: no result of third: see their .log" in told.err
+        assert "| first |" in told.out
+
+
+def test_proxies_whose_time_is_over_leave_as_the_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = dict.fromkeys(("first", "second", "third"), 1.0)
+    assert proxies(tmp_path, losses, "--together", 1, "--stop-after", 0.2) == 75
+    assert "error: stopped; what is finished is kept" in capsys.readouterr().err
+    assert proxies(tmp_path, losses) == 0
+    assert (tmp_path / "out" / "third" / "result.json").exists()
+
+
+def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
+    proxies_module = import_module("bench.ten_minutes.proxies")
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            begun.append(self)
+            if len(begun) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    given = [proxies_module.Variant(name, "bert/tiny", (), ()) for name in ("first", "second", "third")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proxies_module, "_words", lambda *given: sleeps)
+        patch.setattr(proxies_module.subprocess, "Popen", Noted)
+        with pytest.raises(Stopped):
+            proxies_module.run_all(given, tmp_path, [], together=2)
+    assert len(begun) == 2
+    assert all(process.returncode == -signal.SIGTERM for process in begun)
+
+
+def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "v.toml"
+    for text, said in (
+        ("variants = 3 3", "cannot be read"),
+        ("recipe = 'bert/tiny'", "names no variants"),
+        (VARIANTS + "bad = { set = ['rows.warmup=0.3'] }", "v.toml, bad: rows.warmup=0.3 must be a whole number"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78
+        assert said in capsys.readouterr().err
+    file.write_text(VARIANTS, encoding="utf-8")
+    assert call("proxies", file, "--only", "secnd", "--data", tmp_path, "-o", tmp_path / "out") == 78
+    assert "has no variant secnd; did you mean second?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [("proxies.toml", 28), ("plateau.toml", 22), ("rotary.toml", 17), ("hidden.toml", 13), ("quick.toml", 35)],
+)
+def test_every_proxy_of_ours_is_a_recipe(file: str, count: int) -> None:
+    recipe_of = import_module("bench.ten_minutes.contestants").recipe_of
+    given = import_module("bench.ten_minutes.proxies").variants(ROOT / "bench" / "ten_minutes" / file)
+    assert len(given) >= count
+    for one in given:
+        made = recipe_of(one.name, recipe=one.recipe, changes=one.changes, minutes=1.0, seed=0)
+        steps = [made.rows.micro_batches(step, made.micro_rows or made.rows.full) for step in (0, 1, 10**5)]
+        assert all(len(step) > 0 for step in steps), one.name
+
+
+def test_mistakes_are_one_line(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*ours(base, "nobody")) == 78
+    assert "any other name needs --recipe" in capsys.readouterr().err
+    assert call(*theirs(base, "odd", "--size", "huge")) == 78
+    assert "nor such as 8x512" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""The paper's ablations in `bench/ten_minutes`: words that `compare` and `ablate` take; and what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import call
+from smoke.smoke_world import make_shards, write_text
+from studies.study_world import mrpc
+
+from bench.ten_minutes import ablations, command_line
+from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_studies
+from bench.ten_minutes.table import table
+from bertsmith import recipes
+from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.studies.ablations import trials
+from bertsmith.studies.published import scores_for
+from bertsmith.training.compare import chosen_recipes, folder_name
+from bertsmith.training.pretraining.parts import check_model
+from bertsmith.training.recipe import Recipe
+
+
+def plan(output: Path, **changes: object) -> Plan:
+    given: dict[str, object] = {"data": Path("shards"), "tasks": output, "output": output, "steps": 800}
+    return Plan(**given | changes)  # type: ignore[arg-type]
+
+
+def values(words: list[str], option: str) -> list[str]:
+    return [words[place + 1] for place, word in enumerate(words) if word == option]
+
+
+def trained(words: list[str]) -> dict[str, Recipe]:
+    return chosen_recipes(words[1 : words.index("-d")], recipes.find)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
+    compare, ablate = commands([name], plan(tmp_path, together=6, jobs=14))
+    assert (compare[0], ablate[0]) == ("compare", "ablate")
+    chosen = trained(compare)
+    for recipe in chosen.values():
+        check_model(recipe)
+        assert type(recipe.encoder).__module__.endswith("roformer")
+        assert recipe.encoder.causal is ("causal_lm" in recipe.objectives)
+        assert recipe.encoder.pooler is ("next_sentence" in recipe.objectives)
+    models = dict(word.split("=", 1) for word in ablate[1 : ablate.index("-t")] if "=" in word)
+    (output,) = values(compare, "-o")
+    assert list(models.values()) == [f"{output}/{folder_name(word)}/last" for word in chosen]
+    for found in trials(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
+        assert {"epochs", "rate"} <= {change.partition("=")[0] for change in found.changes}
+    assert (values(compare, "--jobs"), values(ablate, "--jobs"), values(ablate, "--seeds")) == (["6"], ["14"], ["3"])
+    if name != "steps":
+        known = scores_for([*models, *STUDIES[name].more], values(ablate, "-t"))
+        assert set(known.scores) == {*models, *STUDIES[name].more}
+        assert known.source == f"P-BERT {STUDIES[name].source}"
+
+
+def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
+    sizes = trained(commands(["sizes"], plan(tmp_path))[0])
+    found = [(one.encoder.layers, one.encoder.width, one.encoder.heads) for one in sizes.values()]
+    assert found == list(SHAPES.values())
+    assert {one.plan.steps for one in sizes.values()} == {800}
+    compare, ablate = commands(["steps"], plan(tmp_path))
+    counts = [one.plan.steps for one in trained(compare).values()]
+    assert counts == [100, 200, 400, 800] * 2
+    names = [word.partition("=")[0] for word in ablate[1 : ablate.index("-t")]]
+    assert names == [f"{model}_{count}" for model, count in zip(["base"] * 4 + ["ltr"] * 4, counts, strict=True)]
+
+
+def test_what_several_studies_need_is_trained_once(tmp_path: Path) -> None:
+    compare, *ablates = commands(["objectives", "steps", "masks"], plan(tmp_path))
+    assert len(trained(compare)) == 3 + 6 + 5  # all steps of base and of left to right, and base of the masks: known
+    models = [dict(word.split("=", 1) for word in words[1 : words.index("-t")] if "=" in word) for words in ablates]
+    assert {folder for found in models for folder in found.values()} == {
+        f"{tmp_path / 'pretrained'}/{folder_name(word)}/last" for word in trained(compare)
+    }
+    objectives, steps, masks = models
+    assert objectives["base"] == steps["base_800"] == masks["base"]
+    assert objectives["ltr"] == steps["ltr_800"] != steps["ltr_400"]
+    assert [values(words, "-o") for words in ablates] == [
+        [str(tmp_path / name)] for name in ("objectives", "steps", "masks")
+    ]
+
+
+def test_a_study_is_trained_fine_tuned_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shards(tmp_path, write_text(tmp_path, between=" ", documents=60), "--vocab-size", 90)
+    mrpc(tmp_path / "tasks" / "glue")
+    monkeypatch.setattr(ablations, "_bertsmith", lambda words: call(*words).returncode)
+    tiny = [
+        "encoder.layers=1",
+        "encoder.width=16",
+        "encoder.heads=2",
+        "packing.length=32",
+        "rows.full=8",
+        "micro_rows=0",
+    ]
+    words = [
+        "ablations",
+        "objectives",
+        "--data",
+        tmp_path / "shards",
+        "--tasks",
+        tmp_path / "tasks",
+        "-o",
+        tmp_path / "out",
+    ]
+    words += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
+    words += [
+        "--tune",
+        "head.between_width=8",
+        *(word for one in (*tiny, "evaluate_rows=8") for word in ("--set", one)),
+    ]
+    assert command_line.main([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert [line.split()[:3] for line in said.splitlines() if line.startswith("$")] == [
+        ["$", "bertsmith", "compare"],
+        ["$", "bertsmith", "ablate"],
+    ]
+    table = json.loads((tmp_path / "out" / "objectives" / "ablations.json").read_text(encoding="utf-8"))
+    assert "ltr+bilstm" in json.dumps(table)
+
+
+def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
+    for status, error in ((75, Stopped), (70, BertsmithError)):
+        called: list[str] = []
+
+        def told(words: list[str], called: list[str] = called, status: int = status) -> int:
+            called.append(words[0])
+            return status
+
+        with pytest.raises(error, match="the same command goes on from there"):
+            run_studies(["masks"], plan(tmp_path), told)
+        assert called == ["compare"]
+    assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "entry", "least"),
+    [
+        ("english", "baseline", "**Ten minutes of the baseline**", 10),
+        ("english", "paper-medium", "**Ten minutes of the paper's recipe**", 20),
+        ("english_twenty", "quick", "**Twenty minutes**", 5),
+        ("english_twenty", "quick-pairs", "**Twenty minutes**", 20),
+        ("korean", "quick", "**Ten minutes of Korean**", 5),
+        ("korean", "quick-pairs", "**Ten minutes of Korean**", 12),
+        ("korean", "no pre-training", "**Ten minutes of Korean**", 6),
+        ("korean", "baseline", "**Ten minutes of Korean by others**", 10),
+        ("korean", "paper-medium", "**Ten minutes of Korean by others**", 10),
+    ],
+)
+def test_what_was_measured_makes_the_table_that_the_log_tells_of(
+    text: str, name: str, entry: str, least: int, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[2]
+    told = table([root / "bench" / "ten_minutes" / "measured" / text], tmp_path, [])["text"]
+    log = (root / "LOG.md").read_text(encoding="utf-8")
+    row = next(line for line in told.splitlines() if line.startswith(f"| {name} "))
+    numbers = re.findall(r"\d+\.\d+", row.split("|", 3)[3])
+    assert len(numbers) >= least
+    about = log[log.index(entry) :].split("\n- ")[0]
+    assert [number for number in numbers if number not in about] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "pages", "count"),
+    [
+        ("objectives", "**The paper's objectives (Table 5)**", ["docs/recipes.md"], 12),
+        ("steps", "**The paper's training steps (Figure 5)**", ["docs/recipes.md"], 6),
+        ("sizes", "**The paper's sizes (Table 6)**", ["docs/recipes.md"], 10),
+        ("features", "**The paper's features (Table 7)**", ["docs/features.md"], 12),
+    ],
+)
+def test_studies_that_were_measured_are_those_of_the_log_and_the_docs(
+    name: str, entry: str, pages: list[str], count: int
+) -> None:
+    root = Path(__file__).parents[2]
+    found = json.loads((root / "bench" / "ten_minutes" / "measured" / "studies" / f"{name}.json").read_bytes())
+    cells = [row[split] for row in found["rows"] for split in ("dev", "test") if split in row]
+    cells += [cell["score"] for row in found["rows"] for cell in row.get("cells", {}).values()]
+    scores = [
+        f"{100 * one['mean']:.1f} ± {100 * one['deviation']:.1f}" for one in cells if one["deviation"] is not None
+    ]
+    assert len(scores) == count
+    log = (root / "LOG.md").read_text(encoding="utf-8")
+    about = log[log.index(entry) :].split("\n- ")[0]
+    for text in (about, *((root / page).read_text(encoding="utf-8") for page in pages)):
+        assert [score for score in scores if score not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "picture"), [(["english", "english_twenty"], "minutes.svg"), (["korean"], "minutes_ko.svg")]
+)
+def test_the_picture_of_the_docs_is_what_was_measured(texts: list[str], picture: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    folders = [root / "bench" / "ten_minutes" / "measured" / name for name in texts]
+    found = table(folders, tmp_path, ["quick-pairs", "paper-medium", "baseline"])
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert drawn == (root / "docs" / "pictures" / picture).read_text(encoding="utf-8")
+    (passed,) = (one for one in found["overtaking"] if (one["who"], one["whom"]) == ("quick-pairs", "baseline"))
+    assert passed["share"] < 1 / 3
+
+
+def test_the_docs_have_the_korean_scores_that_were_measured(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    told = table([root / "bench" / "ten_minutes" / "measured" / "korean"], tmp_path, [])["text"]
+    lines = [line for line in told.splitlines() if line.startswith("| ") and "±" in line]
+    assert len(lines) == 4
+    cells = [cell for line in lines for cell in line.split("|")[-3:-1]]
+    scores = [cell.split(" / ")[-1].strip() for cell in cells]  # of KorSTS the second, Spearman
+    means = [score.partition(" ")[0] for score in scores]
+    places = {"docs/minutes.md": ("\n## Korean\n", scores), "docs/ko.md": ("\n## GPU", scores)}
+    for page, (mark, wanted) in (places | {"README.md": ("of Korean Wikipedia", means)}).items():
+        about = (root / page).read_text(encoding="utf-8").split(mark)[1].split("\n## ")[0]
+        assert [score for score in wanted if score not in about] == []

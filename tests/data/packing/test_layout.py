@@ -1,0 +1,67 @@
+"""Batches laid out by arrays are those that framing and collating one row at a time gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from data.packing.packing_world import BARE, DOUBLE, FRAME, PADDING
+
+from bertsmith.data.collate import collate, from_packed
+from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
+from bertsmith.tokenizers.framing import frame as framed
+from bertsmith.types import NOT_ASKED, Encoded, Frame
+
+SIZES = [(5, 3), (9, 0), (1, 1), (20, 6), (4, 0), (2, 2), (7, 9), (1, 0)]
+
+
+def encoded(tokens: list[int]) -> Encoded:
+    size = len(tokens)
+    return Encoded(np.array(tokens, np.int32), np.zeros((size, 2), np.int32), np.zeros(size, np.int32))
+
+
+@pytest.mark.parametrize("frame", [FRAME, DOUBLE, BARE], ids=["bert", "roberta", "bare"])
+def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
+    chance = np.random.default_rng(0)
+    halves = [[chance.integers(10, 99, size).tolist() for size in sizes] for sizes in SIZES]
+    rows = [framed(frame, encoded(a), encoded(b) if b else None, length=40) for a, b in halves]
+    labels = [number % 2 for number in range(len(rows))]
+    theirs = collate(
+        rows, length=40, padding_id=PADDING, pack=True, samples=range(100, 108), labels={"next_sentence": labels}
+    )
+    line = np.repeat(np.arange(len(theirs.ids)), theirs.document.amax(1))
+    order = torch.argsort(theirs.firsts).numpy()  # collate numbers texts as rows came, here they go line by line
+    sizes = np.array(SIZES)[order]
+    forms = Forms(frame)
+    form = (sizes[:, 1] > 0).astype(np.int64)
+    tokens = np.array([token for number in order for half in halves[number] for token in half])
+    texts = Texts(line, order + 100, form, forms.sizes(form, *sizes.T), tokens)
+    most = int(theirs.document.max())
+    found = lay_out(texts, forms, Sheet(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
+    mine = from_packed(found)
+    for name in ("ids", "positions", "segments", "document", "special", "samples"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+        assert getattr(mine, name).dtype == getattr(theirs, name).dtype, name
+    real = mine.firsts >= 0
+    assert mine.firsts[real].tolist() == sorted(theirs.firsts.tolist())
+    assert mine.firsts.shape == (len(theirs.ids) * most,)
+    assert mine.labels["next_sentence"][real].tolist() == theirs.labels["next_sentence"][order].tolist()
+    assert (mine.labels["next_sentence"][~real] == NOT_ASKED).all()
+    assert mine.bounds.unique().tolist() == theirs.bounds.unique().tolist()
+    assert mine.bounds.shape == (len(theirs.ids) * (most + 1) + 1,)
+    assert found.tokens == int((theirs.document > 0).sum())
+    assert (mine.longest, mine.full, int(mine.epoch)) == (40, False, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_on_request() -> None:
+    forms = Forms(FRAME)
+    one, tokens = np.zeros(1, np.int64), np.array([3])
+    packed = lay_out(Texts(one, one, one, forms.sizes(one, tokens, one), np.arange(3)), forms, Sheet(8, PADDING, 1))
+    assert from_packed(packed, pin=True).ids.is_pinned()
+    assert not from_packed(packed).ids.is_pinned()
+
+
+def test_the_closing_token() -> None:
+    assert (closing_id(FRAME), closing_id(BARE), closing_id(Frame((7, "a", 8), (7, "a", 8, "b", 9)))) == (2, None, 8)

@@ -1,0 +1,77 @@
+"""The stream: windows of the whole corpus, read round and round, always full."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data.packing.packing_world import BARE, FIRST, FRAME, PADDING, SEPARATOR, make_shards, some_documents
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from bertsmith.data.packing.stream import Config
+from bertsmith.data.packing.windows import Windows
+from bertsmith.data.shards import Shards
+from bertsmith.errors import DataError
+from bertsmith.types import Frame
+
+
+def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> Windows:
+    return Config(length=length).build(shards, frame=frame, padding_id=PADDING, seed=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents=some.lists(some.lists(some.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=7),
+    data=some.data(),
+    frame=some.sampled_from([FRAME, BARE]),
+)
+def test_windows_follow_each_other_round_and_round(
+    documents: list[list[int]], data: some.DataObject, frame: Frame
+) -> None:
+    tape, token = [], FIRST
+    for document in documents:
+        tape += [*range(token, token + sum(document)), *([SEPARATOR] if frame is FRAME else [])]
+        token += sum(document)
+    length = data.draw(some.integers(2, max(2, len(tape))))
+    if length > len(tape):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        shards = make_shards(Path(folder, "set"), documents, documents_per_part=data.draw(some.integers(1, 7)))
+        packing = build(shards, length=length, frame=frame)
+        rows = 3 * packing.rows_per_epoch
+        batch = packing.take(0, rows)
+    assert packing.rows_per_epoch == len(tape) // length
+    order = np.argsort(batch.samples[:, 0])
+    assert sorted(batch.samples[:, 0].tolist()) == list(range(rows))
+    assert batch.ids[order].ravel().tolist() == (tape * (rows * length // len(tape) + 1))[: rows * length]
+    epochs = np.split(batch.samples[:, 0], 3)
+    assert all(set(part // packing.rows_per_epoch) == {number} for number, part in enumerate(epochs))
+
+
+def test_every_row_is_one_full_text(tmp_path: Path) -> None:
+    documents = some_documents(1, documents=80)
+    packing = build(make_shards(tmp_path / "set", documents), length=50)
+    batch = packing.batch(2, rows=20)
+    assert (batch.full, packing.full, packing.padding, packing.texts_per_row) == (True, True, 0, 1)
+    assert (batch.document == 1).all()
+    assert batch.positions.tolist() == [list(range(50))] * 20
+    assert batch.bounds.tolist() == list(range(0, 1001, 50))
+    assert batch.firsts.tolist() == list(range(0, 1000, 50))
+    assert np.array_equal(batch.special, batch.ids == SEPARATOR)
+    assert batch.special.any()
+    assert batch.tokens == 1000
+
+
+def test_rows_are_shuffled(tmp_path: Path) -> None:
+    packing = build(make_shards(tmp_path / "set", some_documents(1, documents=80)), length=10)
+    first, second = (packing.take(at, packing.rows_per_epoch).samples[:, 0] for at in (0, packing.rows_per_epoch))
+    assert (np.diff(first) == 1).mean() < 0.02
+    assert (first == second - packing.rows_per_epoch).mean() < 0.02
+
+
+def test_too_little_text(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"13 tokens do not fill one row of length=14: make it shorter"):
+        build(make_shards(tmp_path / "set", [[5, 5], [1]]), length=14)

@@ -1,0 +1,71 @@
+"""Evaluations without a model: a task over a file, and answers that are made up."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bertsmith.evaluation.evaluation import Evaluation, taken_apart
+from bertsmith.tasks import classification
+from bertsmith.tasks.task import Example, Prediction, Task
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+LABELS = ("copper", "iron", "은 silver", EVIL)
+
+
+def made_evaluation(task: Task, examples: list[Example], predictions: list[Prediction]) -> Evaluation:
+    """What `evaluate` would make of these answers."""
+    found = Evaluation(
+        model="runs/made-up/best",
+        task=task.name,
+        split="dev",
+        objective=task.objective,
+        main=task.main,
+        length=128,
+        unit="words",
+        device="cpu",
+        examples=len(examples),
+        cut=1,
+        seconds=0.5,
+        texts_per_second=len(examples) / 0.5,
+        found=dict(task.found),
+        answered=(examples, predictions),
+        submission=task.submission(examples, predictions),
+    )
+    sizes = [len(" ".join(example.texts).split()) for example in examples]
+    return taken_apart(found, task, sizes=sizes, cut=[number == 0 for number in range(len(examples))])
+
+
+def labelled(rows: Sequence[tuple[str, str]], folder: Path, labels: Sequence[str]) -> Task:
+    """A classification over texts and their labels."""
+    path = folder / "dev.jsonl"
+    lines = (json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in rows)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return classification.Config().build(files={"dev": path}, labels=labels)
+
+
+def said(labels: Sequence[str], chosen: str, sure: float) -> Prediction:
+    """An answer with that probability; the rest is shared among the others."""
+    rest = (1 - sure) / (len(labels) - 1)
+    return Prediction(chosen, sure, {"probabilities": {label: sure if label == chosen else rest for label in labels}})
+
+
+def mixed(folder: Path, count: int = 240) -> Evaluation:
+    """Four labels, one of them hostile, texts of many lengths, and a model that is right more often than not."""
+    draw = random.Random(3)
+    rows = [
+        (" ".join(draw.choices(["대장간", "the", "smith", "<b>", "hammers", EVIL], k=draw.randrange(1, 60))), label)
+        for label in draw.choices(LABELS, weights=(5, 3, 2, 1), k=count)
+    ]
+    task = labelled(rows, folder, LABELS)
+    examples = task.examples("dev")
+    predictions = []
+    for example in examples:
+        right = draw.random() < 0.7
+        sure = float(np.clip(draw.gauss(0.8 if right else 0.6, 0.15), 0.3, 0.999))
+        predictions.append(said(LABELS, example.gold if right else draw.choice(LABELS), sure))
+    return made_evaluation(task, examples, predictions)

@@ -1,0 +1,236 @@
+"""`evaluate` and `predict` as their users call them, on models that were just fine-tuned."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import call
+from finetuning_world import made_up, tiny_model, tuning_of, write
+from threads import threads
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.evaluation import answering, evaluate
+from bertsmith.evaluation.predicting import write_predictions
+from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.tasks import classification
+from bertsmith.tasks.tagged.sentences import Sentence
+from bertsmith.training.finetuning.tuning import make_tuning
+from bertsmith.training.finetuning.work import finetune
+
+KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    with threads(1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A run of two epochs for each kind of task, and one of CoLA in GLUE's own files."""
+    base = tmp_path_factory.mktemp("evaluate")
+    model = tiny_model(base)
+    for kind in KINDS:
+        (base / kind).mkdir()
+        tuning = tuning_of(kind, model, base / kind, "epochs=2", "rate=2e-3")
+        found = finetune(tuning, base / kind / "run", device="cpu", quiet=True)
+        (base / kind / "found.json").write_text(json.dumps(found), encoding="utf-8")
+    glue = base / "glue" / "CoLA"
+    glue.mkdir(parents=True)
+    for split in ("train", "dev"):
+        rows = [f"x\t{number % 2}\t\tthe smith has {('red', 'blue')[number % 2]} iron\n" for number in range(32)]
+        (glue / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
+    (glue / "test.tsv").write_text("index\tsentence\n0\tred iron\n1\tblue iron\n", encoding="utf-8")
+    tuning = make_tuning("glue/cola", model, {"data": base / "glue"}, ["epochs=1", "length=32"])
+    finetune(tuning, base / "cola", device="cpu", quiet=True)
+    return base
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
+    trained = json.loads((base / kind / "found.json").read_text(encoding="utf-8"))
+    files = {"dev": base / kind / "dev.jsonl"}
+    found = evaluate(base / kind / "run", kind, files, device="cpu")
+    assert found.length == 32  # that of the run
+    assert found.model == str(base / kind / "run" / "best")
+    last = evaluate(base / kind / "run" / "last", kind, files, length=32, device="cpu")
+    for name, value in last.scores.items():
+        assert value == pytest.approx(trained[f"score/{name}"], abs=1e-6), name
+    assert found.scores[found.main] >= last.scores[found.main]
+    assert found.interval is not None
+    assert found.interval.value == pytest.approx(found.scores[found.main])
+    assert found.interval.low <= found.scores[found.main] <= found.interval.high
+    assert found.examples == sum(one.examples for one in found.by_length) == 40
+    assert found.texts_per_second > 0
+    assert json.loads(json.dumps(found.to_dict()))["scores"] == found.scores
+
+
+def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"dev": base / "qa" / "dev.jsonl"}
+    whole = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
+    monkeypatch.setattr(answering, "AT_ONCE", 7)
+    parts = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
+    assert parts.scores == whole.scores
+    assert [example.id for example in parts.answered[0]] == [example.id for example in whole.answered[0]]
+
+
+def test_what_is_cut_is_told(base: Path) -> None:
+    task = classification.Config()
+    found = evaluate(base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, length=5)
+    assert found.cut == found.examples == sum(one.cut for one in found.by_length)
+    assert found.length == 5
+    assert found.by_length[0].least == 1
+    assert found.by_length[-1].most == 16  # lengths are those of whole texts
+
+
+def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
+    done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "errors=3")
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
+    numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
+    assert (numbers["task"], numbers["length"], len(numbers["errors"])) == ("tagging", 32, 3)
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 40
+    assert "COLOUR" in (tmp_path / "out" / "evaluation.html").read_text(encoding="utf-8")
+    told = call("evaluate", base / "qa" / "run" / "best", "--dev", base / "qa" / "dev.jsonl", "--json", "-o", tmp_path)
+    facts = json.loads(told.stdout)
+    assert facts["scores"].keys() == {"exact_match", "f1"}
+    assert str(tmp_path / "nbest_predictions.json") in facts["written"]
+
+
+def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
+    words = ["evaluate", base / "cola", "--data", base / "glue", "--split", "test", "--device", "cpu"]
+    done = call(*words, "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is scored" in done.stdout
+    lines = (tmp_path / "CoLA.tsv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
+    assert {line.split("\t")[1] for line in lines[1:]} <= {"0", "1"}
+    refused = call(*words)
+    assert (refused.returncode, refused.stderr.count("\n")) == (65, 1)
+    assert "test has no right answers" in refused.stderr
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_predictions_for_a_file_without_answers(base: Path, tmp_path: Path) -> None:
+    run = base / "classification" / "run"
+    rows = made_up("classification", 9, 5)
+    texts = [{"id": f"n{number}", "text": row["text"]} for number, row in enumerate(rows)]
+    source = write(tmp_path / "new.jsonl", texts)
+    assert call("predict", run, "--file", source, "-o", tmp_path / "p.jsonl", "--device", "cpu").returncode == 0
+    found = rows_of(tmp_path / "p.jsonl")
+    assert [row["id"] for row in found] == [f"n{number}" for number in range(9)]
+    for row in found:
+        assert row["value"] == max(row["probabilities"], key=row["probabilities"].get)
+        assert row["score"] == row["probabilities"][row["value"]]
+        assert sum(row["probabilities"].values()) == pytest.approx(1)
+    printed = call("predict", run, "--file", source, "--device", "cpu", "--quiet")
+    assert [json.loads(line) for line in printed.stdout.splitlines()] == found
+    for ending, between in ((".csv", ","), (".tsv", "\t")):
+        told = call("predict", run, "--file", source, "-o", tmp_path / f"p{ending}", "--device", "cpu", "--json")
+        assert json.loads(told.stdout)["examples"] == 9
+        with (tmp_path / f"p{ending}").open(encoding="utf-8", newline="") as file:
+            table = list(csv.DictReader(file, delimiter=between))
+        assert [(row["id"], row["value"]) for row in table] == [(row["id"], row["value"]) for row in found]
+        assert float(table[0]["probability iron"]) == found[0]["probabilities"]["iron"]
+
+
+def test_predictions_have_offsets(base: Path, tmp_path: Path) -> None:
+    asked = write(tmp_path / "qa.jsonl", [{"question": "which metal", "context": "the smith has red gold"}])
+    call("predict", base / "qa" / "run", "--file", asked, "-o", tmp_path / "qa.out.jsonl", "--device", "cpu")
+    (row,) = rows_of(tmp_path / "qa.out.jsonl")
+    assert row["value"] == "the smith has red gold"[row["start"] : row["end"]]
+    assert "answers" not in row
+    texts = write(tmp_path / "tag.jsonl", [{"tokens": ["red", "gold"]}, {"tokens": ["a", "thing"]}])
+    done = call("predict", base / "tagging" / "run", "--file", texts, "-o", tmp_path / "tag.csv", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "tag.csv").open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [len(row["value"].split()) for row in table] == [2, 2]
+    assert isinstance(json.loads(table[0]["entities"]), list)
+    numbers = call("predict", base / "regression" / "run", "--file", base / "regression" / "dev.jsonl", "--quiet")
+    assert set(json.loads(numbers.stdout.splitlines()[0])) == {"id", "value"}
+
+
+def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+
+    def rows(count: int, *, fails: bool) -> Iterator[dict[str, Any]]:
+        for number in range(count):
+            yield {"id": str(number), "value": 'a, "b"\nc', "probabilities": {"x": 0.5}}
+        if fails:
+            raise DataError("broken")
+
+    assert write_predictions(rows(2, fails=False), path) == 2
+    before = path.read_text(encoding="utf-8")
+    assert before.splitlines()[0] == "id,value,probability x"
+    assert list(csv.reader(before.splitlines(keepends=True)))[2] == ["1", 'a, "b"\nc', "0.5"]
+    with pytest.raises(DataError, match="broken"):
+        write_predictions(rows(500, fails=True), path)
+    assert path.read_text(encoding="utf-8") == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.csv"]
+
+
+def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "AT_ONCE", 2)
+    named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
+    assert answering._cuts(named) == [0, 3, 7, 8]
+    assert answering._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
+    assert answering._cuts([]) == [0]
+
+
+def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
+    model, tokenizer, _ = open_model(base / "classification" / "run" / "best")
+    with torch.no_grad():
+        model.encoder.table.fill_(float("nan"))
+    save_model(model, tokenizer, tmp_path / "broken")
+    with pytest.raises(DataError, match="numbers that are not finite"):
+        evaluate(tmp_path / "broken", "classification", {"dev": base / "classification" / "dev.jsonl"}, device="cpu")
+
+
+def test_a_sweep_knows_its_task(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "rate-5e-05-seed-0").mkdir()
+    shutil.copy(base / "pairs" / "run" / "recipe.json", tmp_path / "rate-5e-05-seed-0")
+    shutil.copytree(base / "pairs" / "run" / "best", tmp_path / "best")
+    done = call("evaluate", tmp_path, "--json", "--device", "cpu")
+    assert json.loads(done.stdout)["task"] == "pairs"
+
+
+def test_wrong_calls(base: Path, tmp_path: Path) -> None:
+    dev = {"dev": base / "qa" / "dev.jsonl"}
+    with pytest.raises(DataError, match=r"answers classify \(4 labels\); qa asks span"):
+        evaluate(base / "classification" / "run", "qa", dev)
+    with pytest.raises(DataError, match="answers masked_lm; qa asks span: take a model that was fine-tuned for it"):
+        evaluate(base / "m", "qa", dev)
+    with pytest.raises(ConfigError, match="length=99 is more than the 64 positions"):
+        evaluate(base / "qa" / "run", "qa", dev, length=99)
+    with pytest.raises(DataError, match="classification has no test file: pass --data DIR, or --file FILE"):
+        evaluate(base / "classification" / "run", "classification", dev, split="test")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "recipe.json").write_text("{}", encoding="utf-8")
+    lone = shutil.copytree(base / "qa" / "run" / "best", tmp_path / "x" / "lone")
+    file = ["--file", dev["dev"]]
+    for words, status, message in (
+        (["evaluate", lone, *file], 78, "pass --task"),
+        (["predict", lone, *file], 78, "pass --task"),
+        (["evaluate", tmp_path / "empty", *file], 65, "a run without a model yet"),
+        (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass one of them"),
+        (["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"], 2, "--file FILE with --split test"),
+        (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset is not known"),
+        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean length?"),
+        (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "such an ending"),
+    ):
+        done = call(*words, "--device", "cpu")
+        assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+        assert message in done.stderr

@@ -1,0 +1,68 @@
+"""The page about an evaluation: whole, harmless, small, and alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
+from pages_world import Reader, embedded
+
+from bertsmith.evaluation.page import MOST_LABELS, page
+from bertsmith.evaluation.writing import write_evaluation
+
+
+def test_cells_lead_to_their_examples(tmp_path: Path) -> None:
+    found = mixed(tmp_path)
+    assert found.confusion is not None
+    data = embedded(page(found))
+    for row, gold in enumerate(LABELS):
+        for column, answer in enumerate(LABELS):
+            cases = [data["cases"][number] for number in data["cells"].get(f"{row},{column}", [])]
+            assert len(cases) == found.confusion.counts[row][column]
+            assert all(case[1:3] == [gold, answer] for case in cases)
+    assert len(data["errors"]) == data["wrong"] == found.wrong
+    assert all(not data["cases"][number][6] for number in data["errors"])
+
+
+def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
+    text = page(mixed(tmp_path))
+    read = Reader(text)
+    tags = [tag for tag, _ in read.elements]
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    assert "b" not in tags
+    for tag, attributes in read.elements:
+        assert not attributes.keys() & {"src", "href", "data", "action", "srcset", "style"}, tag
+        assert not any(name.startswith("on") for name in attributes), tag
+    assert not re.search(r"https?:|@import|url\(", text, flags=re.IGNORECASE)
+    assert "default-src 'none'" in text
+    assert any(
+        label.startswith(f"{EVIL} taken for") for _, found in read.elements if (label := found.get("aria-label"))
+    )
+
+
+def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
+    known = [f"label {number}" for number in range(60)]
+    rows = [("word " * 100, known[number % 50 if number % 7 else 0]) for number in range(9000)]
+    task = labelled(rows, tmp_path, known)
+    examples = task.examples("dev")
+    found = made_evaluation(task, examples, [said(known, known[n % 3], 0.5) for n in range(len(examples))])
+    text = page(found)
+    assert len(text) < 4_000_000
+    assert text.count('scope="row"') == MOST_LABELS
+    assert "The 20 rarest labels are left out." in text
+
+
+def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:
+    found = mixed(tmp_path)
+    first = write_evaluation(found, tmp_path / "a" / "b")
+    assert [path.name for path in first] == ["evaluation.json", "evaluation.html", "predictions.jsonl"]
+    before = [path.read_bytes() for path in first]
+    assert write_evaluation(found, tmp_path / "a" / "b") == first
+    assert [path.read_bytes() for path in first] == before
+    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == sorted(path.name for path in first)
+    numbers = json.loads(before[0])
+    assert numbers["confusion"]["rows"] == list(LABELS)
+    assert numbers["errors"][0].keys() == {"id", "texts", "gold", "said", "sure", "source", "cell"}

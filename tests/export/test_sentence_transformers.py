@@ -1,0 +1,204 @@
+"""A sentence-transformers folder gives, there and here, the vectors that the model gives; strange ones are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import call
+from export.export_world import KINDS
+from export.export_world import model as small_model
+from faults.faulty_disks import FailingDisk
+from model_io.folder_world import TEXTS, folder, tokenizer
+from model_world import SIZE
+
+import bertsmith
+from bertsmith.errors import BertsmithError, StorageError
+from bertsmith.export import sentence_transformers as exporting
+from bertsmith.export.parity import NotEqual
+from bertsmith.export.sentence_transformers import export_sentence_transformers
+from bertsmith.model_io.model_folder import save_model, verify_folder
+
+LONG = [*TEXTS, "the cats " * 100, "서울은 한국의 " * 50]
+WAYS = [(pooling, normalize) for pooling in ("mean", "first", "pooled") for normalize in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder(tmp_path_factory.mktemp("source") / "model")
+
+
+@pytest.fixture(scope="module")
+def exported(source: Path) -> Path:
+    """Mean vectors of length 1."""
+    output = source.with_name("exported")
+    export_sentence_transformers(source, output, normalize=True)
+    return output
+
+
+def theirs(path: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(path), device="cpu")
+
+
+def apart(first: Any, second: Any) -> float:
+    return float(np.abs(first - second).max())
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), WAYS)
+def test_vectors_are_the_same_there_and_here(pooling: Any, normalize: bool, source: Path, tmp_path: Path) -> None:
+    facts = export_sentence_transformers(source, tmp_path / "out", pooling=pooling, normalize=normalize)
+    assert facts["largest_difference"] <= 1e-6
+    wanted = bertsmith.load(source, device="cpu").encode(LONG, pooling=pooling, normalize=normalize)
+    assert apart(theirs(tmp_path / "out").encode(LONG), wanted) < 1e-5
+    again = bertsmith.load(tmp_path / "out", device="cpu")
+    assert again.sentence.pooling == pooling
+    assert apart(again.encode(LONG), wanted) < 1e-6
+
+
+def test_what_sentence_transformers_saves_is_read(exported: Path, tmp_path: Path) -> None:
+    model = theirs(exported)
+    model.save(str(tmp_path / "theirs"))
+    again = bertsmith.load(tmp_path / "theirs", device="cpu")
+    assert (again.sentence.pooling, again.sentence.normalize) == ("mean", True)
+    assert apart(again.encode(LONG), model.encode(LONG)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_encoder(kind: str, tmp_path: Path) -> None:
+    words = tokenizer()
+    made = small_model(kind, vocabulary_size=SIZE, padding_id=words.padding_id)
+    save_model(made, words, tmp_path / "model")
+    export_sentence_transformers(tmp_path / "model", tmp_path / "out", pooling="first")
+    wanted = bertsmith.load(tmp_path / "model", device="cpu").encode(TEXTS, pooling="first")
+    assert apart(bertsmith.load(tmp_path / "out", device="cpu").encode(TEXTS), wanted) < 1e-6
+    assert apart(theirs(tmp_path / "out").encode(TEXTS), wanted) < 2e-5
+
+
+def test_command_line(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    done = call("export", source, "-o", output, "--to", "sentence-transformers", "--pooling", "first", "--normalize")
+    assert done.returncode == 0, done.stderr
+    assert "largest difference" in done.stdout
+    assert verify_folder(output) == ()
+    assert 'library_name: "sentence-transformers"' in (output / "README.md").read_text(encoding="utf-8")
+    found = json.loads(call("embed", output, "the cat", "--json").stdout)["vectors"]
+    wanted = bertsmith.load(source, device="cpu").encode("the cat", pooling="first", normalize=True)
+    assert apart(np.array(found[0]), wanted) < 1e-6
+    plain = json.loads(call("embed", output, "the cat", "--json", "--no-normalize").stdout)["vectors"]
+    assert abs(np.linalg.norm(plain) - 1) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(["--opset", "20"], "--opset"), (["--head", "vectors"], "--head"), (["--pooling", "max"], "mean, first, pooled")],
+)
+def test_wrong_wishes_are_one_line(flags: list[str], words: str, source: Path, tmp_path: Path) -> None:
+    done = call("export", source, "-o", tmp_path / "out", "--to", "sentence-transformers", *flags)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_pooler_no_pooled_vectors(tmp_path: Path) -> None:
+    folder(tmp_path / "model", "tag", pooler=False)
+    with pytest.raises(BertsmithError, match="no pooler"):
+        export_sentence_transformers(tmp_path / "model", tmp_path / "out", pooling="pooled")
+
+
+def test_vectors_that_differ_are_not_left_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = exporting.SentenceSettings("first", False)
+    kept = exporting.sentence_files
+    monkeypatch.setattr(exporting, "sentence_files", lambda settings, encoder: kept(wrong, encoder))
+    with pytest.raises(NotEqual, match="away"):
+        export_sentence_transformers(source, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fails_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_difference", lambda *_: 0.0)
+    failed = 0
+    for number in range(0, 200, 7):
+        try:
+            export_sentence_transformers(source, tmp_path / "out", disk=FailingDisk(number, "ENOSPC"))
+        except StorageError:
+            failed += 1
+            if (tmp_path / "out").exists():
+                break
+        else:
+            break
+    assert failed > 3
+    assert verify_folder(tmp_path / "out") == ()
+
+
+# Folders of strangers.
+
+
+def changed(exported: Path, path: Path, name: str, value: Any) -> Path:
+    shutil.copytree(exported, path)
+    (path / "checksums.json").unlink()
+    (path / name).write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+STEP = "sentence_transformers.models."
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("modules.json", "[", "no list of steps"),
+        ("modules.json", [{"path": ""}], "no list of steps"),
+        ("modules.json", [], "none"),
+        ("modules.json", [{"path": "1_Pooling", "type": STEP + "WeightedLayerPooling"}], "WeightedLayerPooling"),
+        ("modules.json", [{"path": "../x", "type": STEP + "Pooling"}], "no name of a folder"),
+        ("modules.json", [{"path": "x", "type": STEP + "Pooling"}], "missing"),
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, "max"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "is not read"),
+        ("1_Pooling/config.json", {}, "nothing"),
+        ("1_Pooling/config.json", "[]", "JSON object"),
+    ],
+)
+def test_what_is_not_known_is_said_when_vectors_are_asked_for(
+    name: str, value: Any, words: str, exported: Path, tmp_path: Path
+) -> None:
+    model = bertsmith.load(changed(exported, tmp_path / "strange", name, value), device="cpu")
+    with pytest.raises(BertsmithError, match="name the pooling") as found:
+        model.encode("the cat")
+    assert words in str(found.value)
+    assert str(found.value).isprintable()
+    assert model.encode("the cat", pooling="mean").shape == (32,)
+
+
+def test_a_matrix_that_is_not_the_pooler_is_not_read(source: Path, tmp_path: Path) -> None:
+    export_sentence_transformers(source, tmp_path / "out", pooling="pooled")
+    other = folder(tmp_path / "other", seed=1)
+    export_sentence_transformers(other, tmp_path / "out2", pooling="pooled")
+    shutil.copy(tmp_path / "out2" / "2_Dense" / "model.safetensors", tmp_path / "out" / "2_Dense" / "model.safetensors")
+    with pytest.raises(BertsmithError, match="not the model's pooler"):
+        bertsmith.load(tmp_path / "out", device="cpu").encode("the cat")
+
+
+def test_a_snapshot_of_the_hub(exported: Path, tmp_path: Path) -> None:
+    """Its files are links into blobs/, those of steps too."""
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    for number, path in enumerate(sorted(path for path in exported.rglob("*") if path.is_file())):
+        shutil.copy(path, blobs / str(number))
+        link = snapshot / path.relative_to(exported)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blobs / str(number), link.parent))
+    assert bertsmith.load(snapshot, device="cpu").sentence.normalize
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(exported / "1_Pooling" / "config.json", tmp_path / "elsewhere")
+    strange = changed(exported, tmp_path / "strange", "README.md", "")
+    shutil.rmtree(strange / "1_Pooling")
+    (strange / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    assert "leads out" in bertsmith.load(strange, device="cpu").sentence.unread

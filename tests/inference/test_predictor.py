@@ -1,0 +1,294 @@
+"""First uses of a model folder: gaps filled, pairs judged, vectors made, all as transformers would make them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bertsmith
+from bertsmith.encoders import bert
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.tokenizers import wordpiece
+from bertsmith.tokenizers.counting import count_unit
+
+TEXT = """the smith heats the iron and strikes the anvil while the fire burns
+a forge needs air and the bellows blow until the steel glows
+대장간에서 쇠를 두드리는 소리가 들린다 바람이 불고 불이 타오른다
+unbelievable heat makes the hammer sing and the sparks fly over the water"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = wordpiece.Config(min_count=1)
+    tokenizer = settings.learn(count_unit(TEXT, settings.splitter()), vocabulary_size=200)
+    shape = bert.Config(layers=3, width=32, heads=4, vocabulary_size=tokenizer.vocabulary_size + 3, positions=48)
+    torch.manual_seed(0)
+    model = Model.build(shape, [masked_lm.Config(), next_sentence.Config()])
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_(0, 0.3)
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    save_model(model, tokenizer, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def predictor(folder: Path) -> Predictor:
+    return bertsmith.load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> tuple[Any, Any]:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def their_logits(theirs: tuple[Any, Any], text: str, second: str | None = None) -> Any:
+    model, tokenizer = theirs
+    with torch.no_grad():
+        return model(**tokenizer(text, second, return_tensors="pt"), output_hidden_states=True), tokenizer
+
+
+def test_one_gap_equals_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+    text = "The smith heats the [MASK] and strikes."
+    output, tokenizer = their_logits(theirs, text)
+    place = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
+    logits = output.prediction_logits[0, place]
+    logits[list(predictor.tokenizer.special_ids)] = -torch.inf
+    logits[predictor.tokenizer.vocabulary_size :] = -torch.inf
+    expected = logits.softmax(-1).topk(7)
+    found = predictor.fill_mask(text, top_k=7)
+    assert [filling["token"] for filling in found] == expected.indices.tolist()
+    assert [filling["score"] for filling in found] == pytest.approx(expected.values.tolist(), rel=1e-4)
+    word = found[0]["token_str"]
+    assert found[0]["sequence"] == f"The smith heats the {word} and strikes."
+
+
+def test_several_gaps_apart_give_a_list_each(predictor: Predictor) -> None:
+    found = predictor.fill_mask("The [MASK] heats the [MASK].", top_k=3)
+    assert [len(run) for run in found] == [3, 3]
+    assert "[MASK]" in found[0][0]["sequence"]
+
+
+def test_masks_side_by_side_are_filled_together(predictor: Predictor) -> None:
+    """The score of the best filling is the product of what single gaps give, filled from left to right."""
+    best = predictor.fill_mask("the smith [MASK] [MASK] burns", top_k=4)
+    assert all(len(filling["token"]) == 2 for filling in best)
+    assert [filling["score"] for filling in best] == sorted((filling["score"] for filling in best), reverse=True)
+    first, second = best[0]["token"]
+    row = predictor.tokenizer.frame(
+        predictor.tokenizer.encode("the smith [MASK] [MASK] burns", specials_in_text=True), length=48
+    )
+    place = row.ids.tolist().index(predictor.tokenizer.mask_id)
+    alone = predictor.word_log_probabilities([row], [place])[0, first]
+    ids = row.ids.copy()
+    ids[place] = first
+    after = predictor.word_log_probabilities([dataclasses.replace(row, ids=ids)], [place + 1])[0, second]
+    assert best[0]["score"] == pytest.approx(float((alone + after).detach().exp()), rel=1e-4)
+
+
+def test_targets_are_scored_whole(predictor: Predictor) -> None:
+    """A word of several pieces scores less than its first piece alone: it is not replaced by that."""
+    text = "the [MASK] fire burns"
+    found = {
+        filling["token_str"]: filling for filling in predictor.fill_mask(text, targets=["iron", "hammers"], top_k=9)
+    }
+    assert set(found) == {"iron", "hammers"}
+    pieces = found["hammers"]["token"]
+    assert isinstance(pieces, list)
+    assert len(pieces) > 1
+    assert found["hammers"]["sequence"] == "the hammers fire burns"
+    every = predictor.fill_mask(text, top_k=200)
+    single = next(filling for filling in every if filling["token"] == found["iron"]["token"])
+    assert found["iron"]["score"] == pytest.approx(single["score"], rel=1e-4)
+
+
+def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
+    text = "the iron glows " * 40 + "the [MASK] sings " + "the water flows " * 40
+    found = predictor.fill_mask(text, top_k=2)
+    assert found[0]["cut"] is True
+    assert found[0]["sequence"] == text.replace("[MASK]", found[0]["token_str"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda one: one.fill_mask("no gap here"), r"the text has no \[MASK\]"),
+        (lambda one: one.fill_mask("a [MASK]", targets=["☃"]), "cannot be spelled"),
+        (lambda one: one.fill_mask("a [MASK]", targets=[" "]), "comes to nothing"),
+        (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least one"),
+        (lambda one: one.encode("a", layers=[9]), "layer 9 is not there: 0 .* to 3"),
+        (lambda one: one.encode("a", pooling="max"), "pooling max is not known"),
+    ],
+)
+def test_wrong_questions(predictor: Predictor, call: Any, message: str) -> None:
+    with pytest.raises(BertsmithError, match=message):
+        call(predictor)
+
+
+def test_next_sentence_equals_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+    output, _ = their_logits(theirs, "the fire burns", "바람이 불고 the water")
+    expected = output.seq_relationship_logits[0].softmax(-1).tolist()
+    found = predictor.next_sentence("the fire burns", "바람이 불고 the water")
+    assert [found["is_next"], found["random"]] == pytest.approx(expected, rel=1e-4)
+    assert found["cut"] is False
+    assert predictor.next_sentence("the fire " * 40, "burns")["cut"] is True
+
+
+def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+    texts = ["the smith", "a forge needs air and the bellows blow", "대장간에서 쇠를 두드리는", "", "heat " * 60]
+    found = {
+        "mean": predictor.encode(texts),
+        "first": predictor.encode(texts, pooling="first", layers=[-2]),
+        "last four": predictor.encode(texts, layers=[-4, -3, -2, -1], combine="concat"),
+        "pooled": predictor.encode(texts, pooling="pooled"),
+    }
+    model, tokenizer = theirs
+    for place, text in enumerate(texts):
+        with torch.no_grad():
+            inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=48)
+            output = model.bert(**inputs, output_hidden_states=True)
+        layers = [layer[0] for layer in output.hidden_states]
+        assert np.allclose(found["mean"][place], layers[-1].mean(0), atol=1e-5)
+        assert np.allclose(found["first"][place], layers[-2][0], atol=1e-5)
+        assert np.allclose(found["last four"][place], torch.cat([layer.mean(0) for layer in layers[-4:]]), atol=1e-5)
+        assert np.allclose(found["pooled"][place], output.pooler_output[0], atol=1e-5)
+    assert predictor.embed(texts).cut == (4,)
+    assert np.allclose(np.linalg.norm(predictor.encode(texts, normalize=True), axis=1), 1, atol=1e-5)
+    assert predictor.encode("one").shape == (32,)
+    assert predictor.encode([]).shape == (0, 32)
+
+
+def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+    texts = ["대장간에서 쇠를", "the smith heats", "heat " * 60]
+    found = predictor.embed_all(texts)
+    lower = predictor.embed_all(texts, layer=1)
+    for place, text in enumerate(texts):
+        output, tokenizer = their_logits(theirs, text) if place < 2 else (None, None)
+        if output is not None:
+            assert np.allclose(found.vectors[place], output.hidden_states[-1][0], atol=1e-5)
+            assert np.allclose(lower.vectors[place], output.hidden_states[1][0], atol=1e-5)
+            assert list(found.tokens[place]) == tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+    assert found.cut == (2,)
+    assert found.vectors[2].shape == (48, 32)
+    assert predictor.embed_all([]).vectors == []
+    with pytest.raises(BertsmithError, match="layer 7 is not there"):
+        predictor.embed_all(texts, layer=7)
+
+
+def test_texts_as_tokens(predictor: Predictor) -> None:
+    texts = ["The smith, 쇠를 🔥", "", "heat " * 60]
+    for specials in (True, False):
+        for text, found in zip(texts, predictor.tokenize(texts, specials=specials), strict=True):
+            inner = slice(1, -1) if specials else slice(None)
+            encoded = predictor.tokenizer.encode(text)
+            assert list(found.ids[inner]) == encoded.ids.tolist()
+            assert [list(pair) for pair in found.offsets[inner]] == encoded.offsets.tolist()
+            assert (
+                found.special == (True, *[False] * len(encoded), True)[0 if specials else 1 : None if specials else -1]
+            )
+            assert [predictor.tokenizer.id(token) for token in found.tokens] == list(found.ids)
+    counts = [len(found.ids) for found in predictor.tokenize(texts)]
+    assert predictor.tokens_in(texts) == counts
+    assert counts[2] > predictor.length
+    assert predictor.tokenize([]) == predictor.tokens_in([]) == []
+
+
+def test_ids_as_texts(predictor: Predictor) -> None:
+    texts = ["The smith, 쇠를", "heat " * 60]
+    ids = [predictor.tokenizer.encode(text).ids.tolist() for text in texts]
+    found = predictor.embed_ids(ids, normalize=True)
+    expected = predictor.embed(texts, normalize=True)
+    assert np.array_equal(found.vectors, expected.vectors)
+    assert found.cut == expected.cut == (1,)
+    for wrong in (-1, predictor.tokenizer.vocabulary_size):
+        with pytest.raises(BertsmithError, match=f"id {wrong} is outside this vocabulary"):
+            predictor.embed_ids([[3, wrong]])
+
+
+def test_threads_share_a_predictor(predictor: Predictor) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [f"the smith {word} [MASK]" for word in TEXT.split()]
+    alone = [predictor.fill_mask(text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(predictor.fill_mask, texts)) == alone
+
+
+def test_models_without_heads_say_so(folder: Path, tmp_path: Path) -> None:
+    from bertsmith.model_io.model_folder import open_model
+
+    model, tokenizer, _ = open_model(folder, objectives=[])
+    with pytest.raises(BertsmithError, match="no masked_lm head"):
+        Predictor(model, tokenizer).fill_mask("a [MASK]")
+    with pytest.raises(BertsmithError, match="no next_sentence head"):
+        Predictor(model, tokenizer).next_sentence("a", "b")
+
+
+# --- the same from the command line ----------------------------------------------------------------------------------
+
+
+def test_command_line(folder: Path, tmp_path: Path) -> None:
+    from command_line import call
+
+    found = json.loads(call("fill-mask", folder, "the [MASK] burns", "-k", 2, "--json").stdout)
+    assert len(found["fillings"][0]) == 2
+    assert "%" in call("fill-mask", folder, "the [MASK] burns").stdout
+    assert 0 <= json.loads(call("next-sentence", folder, "the fire", "burns", "--json").stdout)["is_next"] <= 1
+    shown = json.loads(call("show", folder, "--json").stdout)
+    assert sum(shown["parameters_by_room"].values()) == shown["parameters"]
+    assert shown["checksums"] is True
+    assert "embeddings" in call("show", folder).stdout
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
+def test_vectors_in_files(folder: Path, predictor: Predictor, tmp_path: Path, suffix: str) -> None:
+    import pyarrow.parquet
+    from command_line import call
+
+    (tmp_path / "texts.txt").write_text(TEXT, encoding="utf-8")
+    output = tmp_path / f"vectors{suffix}"
+    done = call("embed", folder, tmp_path / "texts.txt", "-o", output, "--normalize", "--json")
+    assert done.returncode == 0, done.stderr
+    expected = predictor.encode(TEXT.split("\n"), normalize=True)
+    if suffix == ".npy":
+        vectors = np.load(output)
+    elif suffix == ".jsonl":
+        vectors = np.array([json.loads(line)["vector"] for line in output.read_text(encoding="utf-8").splitlines()])
+    else:
+        vectors = np.array(pyarrow.parquet.read_table(output)["vector"].to_pylist())
+    assert np.allclose(vectors, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "part"),
+    [
+        (["fill-mask", "{m}", "no gap"], 2, "no [MASK]"),
+        (["fill-mask", "{t}", "a [MASK]"], 65, "no model folder"),
+        (["fill-mask", "{t}/nowhere", "a [MASK]"], 65, "nowhere"),
+        (["fill-mask", "{m}", "a [MASK]", "--device", "cuda"], 2, "cuda"),
+        (["embed", "{m}", "text", "-o", "{t}/x.csv"], 2, ".parquet"),
+        (["embed", "{m}", "text", "--layers", "a"], 2, "--layers"),
+        (["show", "{m}", "--length", "600"], 2, "48 positions"),
+    ],
+)
+def test_bad_input_is_one_clear_line(folder: Path, tmp_path: Path, words: list[str], status: int, part: str) -> None:
+    from command_line import call
+
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is CUDA here")
+    done = call(*[word.format(m=folder, t=tmp_path) for word in words])
+    assert done.returncode == status, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

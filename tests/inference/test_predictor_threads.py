@@ -1,0 +1,129 @@
+"""Threads that share a predictor, or an engine, get what each would get alone."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.engine import Engine, Expired, Facts, Overloaded, deadline
+from bertsmith.inference.predictor import Predictor
+from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
+
+THREADS = 8
+SHORT_AND_LONG = pytest.mark.parametrize("seconds", [1.5, pytest.param(30, marks=pytest.mark.slow)])
+Ask = Callable[[Predictor], Any]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    heads = [classify.Config(labels=("no", "yes")), tag.Config(labels=TAGS), span.Config(), choose.Config()]
+    return Predictor(random_model(*heads, masked_lm.Config(), next_sentence.Config()), tokenizer())
+
+
+WORDS = ("iron", "gold", "red thing", "blue", "smith")
+ASKED: list[Ask] = [
+    *(lambda one, word=word: one.embed([f"the {word}", *TEXTS, LONG]).vectors for word in WORDS),  # type: ignore[misc]
+    lambda one: one.encode(TEXTS, pooling="first", layers=[-2]),
+    lambda one: one.embed_all([LONG, "gold"]).vectors,
+    lambda one: one.predict_proba([*TEXTS, LONG]).values,
+    lambda one: [found["score"] for found in one.rank("red iron", TEXTS)],
+    lambda one: [[found["score"] for found in some] for some in one.ner([LONG, *TEXTS])],
+    lambda one: [found["score"] for found in one.answer("which thing", LONG, top_k=5)],
+    lambda one: one.choose("the smith has", ["iron", "a thing of gold", "red"])["probabilities"],
+    lambda one: [found["score"] for found in one.fill_mask("the [MASK] [MASK] is red")],
+    lambda one: [found["score"] for found in one.fill_mask("the [MASK] is", targets=["iron", "gold"])],
+    lambda one: one.next_sentence("the smith", "has iron")["is_next"],
+    lambda one: one.attention("the smith has red iron").weights,
+]
+
+
+def numbers(found: Any) -> np.ndarray[Any, Any]:
+    if isinstance(found, list):
+        return np.concatenate([numbers(one) for one in found]) if found else np.zeros(0)
+    return np.asarray(found, np.float64).reshape(-1)
+
+
+def expect_equal(predictor: Predictor, serial: list[np.ndarray[Any, Any]], *, seconds: float) -> int:
+    """Asks everything again and again from several threads; how many answers were compared."""
+    counts = itertools.count()
+    until = time.monotonic() + seconds
+
+    def caller(first: int) -> None:
+        for turn in itertools.count(first):
+            number = turn * 5 % len(ASKED)
+            # the company changes the order in which sums are taken, and so the last bits
+            assert np.allclose(numbers(ASKED[number](predictor)), serial[number], rtol=1e-5, atol=1e-6)
+            next(counts)
+            if time.monotonic() > until:
+                return
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(caller, number) for number in range(THREADS)]:
+            done.result(120)
+    return next(counts)
+
+
+@pytest.fixture(scope="module")
+def serial(predictor: Predictor) -> list[np.ndarray[Any, Any]]:
+    return [numbers(ask(predictor)) for ask in ASKED]
+
+
+@SHORT_AND_LONG
+def test_threads_share_a_predictor(predictor: Predictor, serial: list[Any], seconds: float) -> None:
+    assert expect_equal(predictor, serial, seconds=seconds) > THREADS
+
+
+@SHORT_AND_LONG
+def test_threads_share_an_engine(predictor: Predictor, serial: list[Any], seconds: float) -> None:
+    told: list[Facts] = []
+    with Engine(predictor.computing, batch_tokens=256, observe=told.append) as engine:
+        through = predictor.through(engine)
+        assert through.model is predictor.model
+        assert expect_equal(through, serial, seconds=seconds) > THREADS
+        assert engine.waiting == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "bertsmith-engine"]
+    assert {facts.kind for facts in told} == {"vectors", "states", "answers", "attentions"}
+    assert max(facts.tokens for facts in told) <= 256
+    assert predictor.computing is not engine, "the first one still computes for itself"
+
+
+def test_an_exchange_of_answers_would_be_seen(predictor: Predictor, serial: list[Any]) -> None:
+    class Exchanging:
+        def compute(self, wish: Any, items: Any) -> list[Any]:
+            return predictor.computing.compute(wish, items)[::-1]
+
+    with Engine(Exchanging()) as engine, pytest.raises((AssertionError, ValueError, IndexError)):
+        expect_equal(predictor.through(engine), serial, seconds=0)
+
+
+def test_engines_refuse_through_every_method(predictor: Predictor) -> None:
+    with Engine(predictor.computing) as engine, deadline(0):
+        for ask in ASKED:
+            with pytest.raises(Expired):
+                ask(predictor.through(engine))
+        assert engine.waiting == 0
+    assert issubclass(Overloaded, BertsmithError)
+
+
+def test_a_wrong_question_harms_nobody(predictor: Predictor, serial: list[Any]) -> None:
+    """Ids that the model has no row for, asked straight of the engine, beside good ones."""
+    with Engine(predictor.computing) as engine, ThreadPoolExecutor(4) as pool:
+        wrong = predictor.through(engine)
+        row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), length=8)
+        row.ids[1] = 10_000
+        bad = [pool.submit(wrong.word_log_probabilities, [row], [1]) for _ in range(4)]
+        good = [pool.submit(ASKED[number], wrong) for number in (0, 7, 12)]
+        for one in bad:
+            with pytest.raises(BertsmithError, match="outside this encoder's table"):
+                one.result(30)
+        for number, one in zip((0, 7, 12), good, strict=True):
+            assert np.allclose(numbers(one.result(30)), serial[number], rtol=1e-5, atol=1e-6)

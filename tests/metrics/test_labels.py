@@ -1,0 +1,125 @@
+"""Scores of labels are scikit-learn's, on random and on degenerate predictions."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from bertsmith.errors import DataError
+from bertsmith.metrics import labels
+
+NUMBERS = st.integers(-2, 4)
+WORDS = st.sampled_from(["", "a", "é", "e\u0301", "🙂", "acceptable", "모순"])
+
+
+def pairs(kind: st.SearchStrategy[object]) -> st.SearchStrategy[list[tuple[object, object]]]:
+    """Gold and predicted labels; now and then all of one class."""
+    return st.lists(st.tuples(kind, kind), min_size=1, max_size=40) | st.tuples(
+        st.lists(kind, min_size=1, max_size=40), kind
+    ).map(lambda drawn: [(gold, drawn[1]) for gold in drawn[0]])
+
+
+def agree(gold: list[object], predicted: list[object]) -> None:
+    """All scores of one set of predictions, compared with scikit-learn's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = sorted({*gold, *predicted})
+        table = metrics.confusion_matrix(gold, predicted, labels=known)
+        precision, recall, f1, support = metrics.precision_recall_fscore_support(
+            gold, predicted, labels=known, zero_division=0
+        )
+        expected = {
+            "accuracy": metrics.accuracy_score(gold, predicted),
+            "macro": metrics.f1_score(gold, predicted, average="macro", zero_division=0),
+            "micro": metrics.f1_score(gold, predicted, average="micro", zero_division=0),
+            "matthews": metrics.matthews_corrcoef(gold, predicted),
+        }
+    found = {
+        "accuracy": labels.accuracy(gold, predicted),
+        "macro": labels.macro_f1(gold, predicted),
+        "micro": labels.micro_f1(gold, predicted),
+        "matthews": labels.matthews(gold, predicted),
+    }
+    assert found == pytest.approx(expected, abs=1e-9)
+    counted = labels.confusion(gold, predicted)
+    assert list(counted.labels) == known
+    assert (counted.table == table).all()
+    parts = labels.by_label(gold, predicted)
+    assert [part.precision for part in parts.values()] == pytest.approx(precision, abs=1e-9)
+    assert [part.recall for part in parts.values()] == pytest.approx(recall, abs=1e-9)
+    assert [part.f1 for part in parts.values()] == pytest.approx(f1, abs=1e-9)
+    assert [part.gold for part in parts.values()] == list(support)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs(NUMBERS) | pairs(WORDS))
+def test_all_scores_are_those_of_scikit_learn(drawn: list[tuple[object, object]]) -> None:
+    agree([gold for gold, _ in drawn], [predicted for _, predicted in drawn])
+
+
+@settings(max_examples=100, deadline=None)
+@given(pairs(st.integers(0, 1)))
+def test_binary_f1_is_that_of_scikit_learn(drawn: list[tuple[int, int]]) -> None:
+    gold, predicted = [a for a, _ in drawn], [b for _, b in drawn]
+    expected = metrics.f1_score(gold, predicted, pos_label=1, zero_division=0)
+    assert labels.f1(gold, predicted) == pytest.approx(expected, abs=1e-9)
+
+
+def test_thousands_of_predictions() -> None:
+    draw = random.Random(0)
+    for size, kinds in ((5000, 2), (5000, 3), (3000, 50)):
+        gold = [draw.randrange(kinds) for _ in range(size)]
+        agree(gold, [label if draw.random() < 0.7 else draw.randrange(kinds + 1) for label in gold])
+
+
+def test_tables_are_scored_many_at_once() -> None:
+    tables = np.random.default_rng(0).integers(0, 9, size=(20, 3, 3))
+    for score in (labels.accuracy_of, labels.macro_f1_of, labels.matthews_of):
+        assert score(tables) == pytest.approx([float(score(table)) for table in tables], abs=1e-12)
+    tables[5, 1, :] = tables[5, :, 1] = 0  # a label that a resample has lost is left out of its mean
+    assert labels.macro_f1_of(tables)[5] == pytest.approx(float(labels.macro_f1_of(tables[5][::2, ::2])), abs=1e-12)
+    one = labels.one_label(labels.Confusion((0, 1, 2), tables[4]), 1).f1
+    assert labels.label_f1_of(tables, place=1)[4] == pytest.approx(one, abs=1e-12)
+
+
+def test_degenerate_cases_have_defined_values() -> None:
+    assert labels.matthews([0, 1, 1], [1, 1, 1]) == 0.0
+    assert labels.matthews([1, 1], [1, 1]) == 0.0
+    assert labels.f1([0, 0], [0, 0]) == 0.0
+    assert labels.f1([1, 0], [0, 0]) == 0.0
+    assert labels.micro_f1([0, 1, 2], [0, 2, 1], labels=[1, 2]) == 0.0
+    assert labels.micro_f1(["O", "A", "A"], ["O", "A", "O"], labels=["A"]) == pytest.approx(2 / 3)
+
+
+def test_arrays_and_named_labels() -> None:
+    assert labels.accuracy(["a"], ["a\0"]) == 0.0  # numpy's strings cannot tell these two apart
+    counted = labels.confusion(np.array([0, 1, 1]), np.array([0, 1, 0]), labels=[1, 0, 7])
+    assert counted.table.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "message"),
+    [
+        ([], [], "empty"),
+        ([1, 2], [1], "2 gold labels but 1 predicted"),
+        ([1, 2], ["1", "2"], "all numbers or all strings"),
+        ([1.5], [1], "gold label 1 is 1.5"),
+        ([1], [None], "predicted label 1 is None"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        labels.accuracy(gold, predicted)
+
+
+def test_a_positive_label_that_does_not_occur_is_said() -> None:
+    with pytest.raises(DataError, match="'yes' is none of"):
+        labels.f1(["Yes", "no"], ["no", "no"], positive="yes")
+    with pytest.raises(DataError, match="7 is none of"):
+        labels.confusion([7], [0], labels=[0, 1])

@@ -1,0 +1,151 @@
+"""Entities are read as seqeval reads them, leniently and strictly; schemes are told apart and converted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval import scheme as oracle
+from seqeval.metrics.sequence_labeling import get_entities
+
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.metrics import tags
+from bertsmith.metrics.tags import SCHEMES, Entity, Scheme
+
+LETTERS = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES", "BILOU": "BILU"}
+
+
+def every(scheme: Scheme) -> Iterator[list[str]]:
+    """Every sequence of up to five tags (four for schemes of many letters) of two types, valid or not."""
+    pool = ["O", *(f"{letter}-{kind}" for letter in LETTERS[scheme] for kind in "AB")]
+    for length in range(6 if len(pool) < 6 else 5):
+        yield from map(list, itertools.product(pool, repeat=length))
+
+
+def odd(scheme: Scheme) -> Iterator[list[str]]:
+    """Longer sequences with types that are hard to read: with hyphens, in another script, or none."""
+    draw = random.Random(scheme)
+    pool = ["O", "O", *(letter + kind for letter in LETTERS[scheme] for kind in ("-PER", "-X-Y", "-인물", ""))]
+    for _ in range(1000):
+        yield [draw.choice(pool) for _ in range(draw.randint(5, 14))]
+
+
+def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
+    """Tags that spell entities correctly."""
+    entity = st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 2), st.integers(1, 3))
+
+    def spelt(drawn: list[tuple[str, int, int]]) -> list[str]:
+        found, place = [], 0
+        for kind, gap, length in drawn:
+            found.append(Entity(kind, place + gap, place + gap + length))
+            place += gap + length
+        return tags.spell(found, words=place + 1, scheme=scheme)
+
+    return st.lists(entity, max_size=6).map(spelt)
+
+
+@pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
+def test_lenient_reading_is_that_of_seqeval(scheme: Scheme) -> None:
+    for drawn in itertools.chain(every(scheme), odd(scheme)):
+        assert [(kind, begin, end - 1) for kind, begin, end in tags.entities(drawn)] == get_entities(drawn)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_strict_reading_is_that_of_seqeval(scheme: Scheme) -> None:
+    for drawn in itertools.chain(every(scheme), odd(scheme)):
+        expected = oracle.Tokens(drawn, getattr(oracle, scheme)).entities
+        assert tags.entities(drawn, scheme=scheme) == [(each.tag, each.start, each.end) for each in expected]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_valid_tags_read_alike_and_convert_there_and_back(scheme: Scheme, data: st.DataObject) -> None:
+    drawn = data.draw(valid(scheme))
+    assert not tags.faults(drawn, scheme=scheme)
+    assert tags.entities(drawn) == tags.entities(drawn, scheme=scheme)
+    for other in SCHEMES:
+        turned = tags.convert(drawn, to=other)
+        assert not tags.faults(turned, scheme=other)
+        assert tags.entities(turned, scheme=other) == tags.entities(drawn)
+        assert tags.convert(turned, to=scheme) == drawn
+    assert tags.detect([drawn]) == (scheme if tags.entities(drawn) else "IOB2")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_tags_have_faults_exactly_where_they_do_not_spell_what_they_say(scheme: Scheme) -> None:
+    for drawn in every(scheme):
+        assert bool(tags.faults(drawn, scheme=scheme)) == (tags.convert(drawn, to=scheme) != drawn)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lenient", "strict"),
+    [
+        ("O I-PER I-PER O", [("PER", 1, 3)], []),
+        ("B-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)], [("PER", 0, 1)]),
+        ("B-A B-A I-A", [("A", 0, 1), ("A", 1, 3)], [("A", 0, 1), ("A", 1, 3)]),
+        ("I I O B", [("_", 0, 2), ("_", 3, 4)], [("_", 3, 4)]),
+    ],
+)
+def test_examples(sentence: str, lenient: list[Entity], strict: list[Entity]) -> None:
+    assert tags.entities(sentence.split()) == lenient
+    assert tags.entities(sentence.split(), scheme="IOB2") == strict
+
+
+def test_other_letters_for_end_and_single_are_read_too() -> None:
+    assert tags.entities(["B-A", "I-A", "L-A", "U-B"]) == [("A", 0, 3), ("B", 3, 4)]
+    assert tags.convert(["B-A", "L-A", "U-B"], to="IOBES") == ["B-A", "E-A", "S-B"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sentence", "fault"),
+    [
+        ("IOB2", "O I-A", (1, "I-A goes on with nothing")),
+        ("IOB1", "O B-A", (1, "B-A stands where no entity of its type ends: IOB1 begins with I")),
+        ("IOBES", "B-A O", (0, "B-A is followed by O")),
+        ("IOBES", "S-A B-A", (1, "B-A is followed by nothing")),
+        ("IOBES", "O E-A", (1, "E-A goes on with nothing")),
+        ("BILOU", "O E-A", (1, "E-A has no place in BILOU")),
+    ],
+)
+def test_faults_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str]) -> None:
+    assert tags.faults(sentence.split(), scheme=scheme)[0] == fault
+
+
+def test_what_follows_no_scheme_is_said() -> None:
+    with pytest.raises(DataError, match=r"not IOB2 \(sentence 1, word 1: I-A goes.*not IOB1 \(sentence 2, word 2: B-A"):
+        tags.detect([["I-A", "O"], ["O", "B-A"]])
+    with pytest.raises(DataError, match=r"not IOBES \(sentence 1, word 2: L-B has no place in IOBES"):
+        tags.detect([["S-A", "L-B"]])
+
+
+@pytest.mark.parametrize("tag", ["", "X-PER", "PER", "O-PER", "b-PER", "BPER", "-", "B_PER"])
+def test_what_is_no_tag_is_said(tag: str) -> None:
+    with pytest.raises(DataError, match="word 2 has the tag"):
+        tags.entities(["O", tag])
+    with pytest.raises(DataError, match="word 2 has the tag"):
+        tags.entities(["O", tag], scheme="IOB2")
+
+
+def test_other_mistakes() -> None:
+    with pytest.raises(DataError, match="E-A', which has no place in IOB2"):
+        tags.entities(["E-A"], scheme="IOB2")
+    with pytest.raises(ConfigError, match="'BIOES' is no tagging scheme"):
+        tags.entities(["O"], scheme="BIOES")
+    with pytest.raises(DataError, match="is one text"):
+        tags.entities("O O")
+    with pytest.raises(DataError, match="overlaps"):
+        tags.spell([Entity("A", 0, 2), Entity("A", 1, 3)], words=3, scheme="IOB2")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> object:
+    """seqeval warns of bare tags."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,253 @@
+"""Heads of fine-tuning in folders: labels and settings, heads that transformers has not, encoders under new ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_io.folder_world import (
+    Tensors,
+    change_config,
+    change_weights,
+    folder,
+    foreign,
+    model,
+    one_line,
+    same_weights,
+    tokenizer,
+)
+from model_world import shaken
+
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.model_io.importing import import_folder
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
+from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
+
+COLOURS = ("red", "green", "파랑")
+
+
+# --- there and back ------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "classes": classify.Config(labels=COLOURS, dropout=0.3),
+    "numbers": regress.Config(dropout=0.0),
+    "words": tag.Config(labels=("O", "B-PER", "I-PER"), dropout=0.25),
+    "choices": choose.Config(dropout=0.4),
+    "spans": span.Config(),
+    "spans that may be none": span.Config(no_answer=-1.25),
+}
+OWN = {
+    "mean of a mix": classify.Config(labels=COLOURS, readout="mean", layers="mix"),
+    "last": regress.Config(readout="last"),
+    "raw": choose.Config(readout="raw_first", layers="second_to_last"),
+    "recurrent": tag.Config(between="bilstm", between_width=9, between_layers=2, layers="all_sum"),
+    "recurrent span": span.Config(between="bilstm", between_width=9, between_layers=1),
+    "recurrent class": classify.Config(labels=COLOURS, between="bilstm", between_width=9, readout="mean"),
+    "recurrent number": regress.Config(between="bilstm", between_width=9, between_layers=1, readout="last"),
+    "recurrent choice": choose.Config(between="bilstm", between_width=9, readout="concat_pool", layers="mix"),
+    "wide": tag.Config(layers="last_four_concat"),
+}
+
+
+@pytest.mark.parametrize("case", [*SETTINGS, *OWN])
+def test_settings_and_weights_come_back(case: str, tmp_path: Path) -> None:
+    settings = (SETTINGS | OWN)[case]
+    ours = model(settings, layers=4)
+    save_model(ours, tokenizer(), tmp_path / "m")
+    again, _, facts = open_model(tmp_path / "m")
+    same_weights(ours, again)
+    (head,) = again.objectives.values()
+    assert head.config == settings
+    assert again.encoder.config == ours.encoder.config
+    assert facts.notes == ()
+    assert open_model(tmp_path / "m", objectives=())[0].objectives.keys() == set()
+    imported = import_folder(tmp_path / "m", tmp_path / "n")
+    assert imported.sealed
+    same_weights(ours, open_model(tmp_path / "n")[0])
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    folder(tmp_path / "m", SETTINGS["classes"])
+    written = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert written["architectures"] == ["BertForSequenceClassification"]
+    assert written["id2label"] == {"0": "red", "1": "green", "2": "파랑"}
+    assert written["label2id"] == {"red": 0, "green": 1, "파랑": 2}
+    assert (written["num_labels"], written["problem_type"]) == (3, "single_label_classification")
+    assert written["classifier_dropout"] == 0.3
+    assert "bertsmith" not in written
+    folder(tmp_path / "n", "masked_lm")
+    plain = json.loads((tmp_path / "n" / "config.json").read_text())
+    assert plain["classifier_dropout"] is None
+    assert "id2label" not in plain
+
+
+def test_a_head_that_transformers_has_not_says_so(tmp_path: Path) -> None:
+    folder(tmp_path / "m", OWN["mean of a mix"])
+    written = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert written["model_type"] == "bertsmith"
+    assert written["bertsmith"]["objectives"]["classify"]["readout"] == "mean"
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "bertsmith.load" in card
+    assert "from transformers" not in card
+
+
+# --- folders of others ---------------------------------------------------------------------------------------------
+
+
+def test_settings_that_a_folder_does_not_say(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", SETTINGS["classes"], dropout=0.2)
+    change_config(path, id2label=..., label2id=..., num_labels=..., problem_type=..., classifier_dropout=None)
+    head = open_model(path)[0].objectives["classify"]
+    assert head.config == classify.Config(labels=("LABEL_0", "LABEL_1", "LABEL_2"), dropout=0.2)
+
+
+@pytest.mark.parametrize("says", [{"problem_type": None}, {"problem_type": "regression"}, {"id2label": ...}], ids=str)
+def test_one_number_is_a_regression(says: dict[str, Any], tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", "regress")
+    change_config(path, **says)
+    assert list(open_model(path)[0].objectives) == ["regress"]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "too many names": ({"id2label": {str(number): str(number) for number in range(4)}}, "names 4 classes, but .* 3"),
+    "gap": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "no name for class 2"),
+    "no names": ({"id2label": ["a", "b", "c"]}, "must give a name"),
+    "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must give a name"),
+    "twice": ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "'a' more than once"),
+    "count": ({"id2label": ..., "num_labels": 10**9}, "num_labels=1000000000, but the weights have 3"),
+    "problem": ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
+    "dropout": ({"classifier_dropout": 1.5}, "classifier_dropout=1.5 must be a number"),
+    "odd": ({"id2label": {"0": "a\n", "1": "b", "2": "a\n"}}, "more than once"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_labels(case: str, tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", SETTINGS["classes"])
+    change_config(path, **WRONG[case][0])
+    with pytest.raises(ConfigError, match=WRONG[case][1]) as found:
+        open_model(path)
+    one_line(found, str(path / "config.json"))
+    assert list(open_model(path, objectives=())[0].objectives) == []
+
+
+OWN_WRONG: dict[str, tuple[Any, str]] = {
+    "absent": (..., "does not say which heads"),
+    "a list": ({"objectives": []}, "does not say which heads"),
+    "unknown": ({"objectives": {"guess\n": {}}}, r"'guess\\n', which is no objective"),
+    "setting": ({"objectives": {"tag": {"betwixt": 1}}}, "betwixt=1 is no setting"),
+    "huge": ({"objectives": {"tag": {"between": "bilstm", "between_width": 10**9}}}, "between_width=1000000000"),
+    "wider": ({"objectives": {"tag": {"between": "bilstm", "between_width": 11}}}, "has the shape"),
+    "deep": ({"objectives": {"tag": {"between": "bilstm", "between_layers": 10**9}}}, "between_layers=1000000000"),
+    "pre-training": ({"objectives": {"masked_lm": {}}}, "weights are missing: bertsmith.masked_lm"),
+}
+
+
+@pytest.mark.parametrize("case", OWN_WRONG)
+def test_wrong_words_of_our_own(case: str, tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", tag.Config(between="bilstm", between_width=9))
+    change_config(path, bertsmith=OWN_WRONG[case][0])
+    with pytest.raises((ConfigError, DataError), match=OWN_WRONG[case][1]) as found:
+        open_model(path)
+    one_line(found, str(path))
+
+
+def test_weights_of_a_head_that_nobody_names(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", SETTINGS["classes"])
+    change_config(path, architectures=["BertModel"])
+    with pytest.raises(DataError) as found:
+        open_model(path)
+    one_line(found, "classifier.bias", "objectives=['classify']")
+    assert open_model(path, objectives=["classify"])[0].objectives["classify"].config.labels == COLOURS
+
+
+def test_a_head_of_another_size(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", "span")
+
+    def wider(tensors: Tensors) -> None:
+        tensors["qa_outputs.weight"] = torch.ones(3, 32)
+
+    change_weights(path, wider)
+    with pytest.raises(DataError) as found:
+        open_model(path)
+    one_line(found, "qa_outputs.weight has the shape [3, 32], the config means [2, 32]")
+
+
+def test_two_heads_of_fine_tuning_have_no_folder(tmp_path: Path) -> None:
+    for heads in (("classify", "regress"), ("tag", "span")):
+        with pytest.raises(ConfigError, match=f"no model folder has the heads {heads[0]} \\+ {heads[1]} together"):
+            folder(tmp_path / "m", *heads)
+
+
+# --- an encoder under new heads --------------------------------------------------------------------------------------
+
+
+def test_new_heads_on_a_trained_encoder(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m")
+    settings = classify.Config(labels=COLOURS)
+    made, words, facts = open_for(path, [settings], seed=1)
+    assert list(made.objectives) == ["classify"]
+    assert made.objectives["classify"].config == settings
+    assert words.fingerprint == tokenizer().fingerprint
+    same_weights(made.encoder, model("masked_lm", "next_sentence").encoder)
+    (note,) = facts.notes
+    assert note.startswith("new, knowing nothing yet: the head classify; left out as not asked for: cls.predictions.")
+    assert note.endswith("and 3 more")
+
+
+def test_new_heads_are_a_function_of_the_seed(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", "masked_lm", pooler=False)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = open_for(path, [classify.Config()], seed=1)[0]
+    assert torch.equal(torch.get_rng_state(), before), "the world's own numbers are not touched"
+    torch.manual_seed(6)
+    same_weights(first, open_for(path, [classify.Config()], seed=1)[0])
+    other = open_for(path, [classify.Config()], seed=2)[0]
+    for name in ("objectives.classify.head.weight", "encoder.pooler.weight"):
+        assert not torch.equal(first.get_parameter(name), other.get_parameter(name))
+
+
+@pytest.mark.parametrize("settings", [span.Config(), tag.Config(), classify.Config(readout="mean")])
+def test_a_pooler_that_nobody_reads_is_left_out(settings: Any, tmp_path: Path) -> None:
+    made, _, facts = open_for(folder(tmp_path / "m"), [settings])
+    assert made.encoder.pooler is None
+    assert "bert.pooler.dense.bias" in facts.notes[0]
+
+
+def test_a_new_pooler_is_noted(tmp_path: Path) -> None:
+    _, _, facts = open_for(folder(tmp_path / "m", "masked_lm", pooler=False), [classify.Config()])
+    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+
+
+def test_one_task_after_another(tmp_path: Path) -> None:
+    """A fine-tuned folder under a head of the same name: the old one goes, whatever its size."""
+    path = folder(tmp_path / "m", SETTINGS["classes"])
+    made, _, facts = open_for(path, [classify.Config(labels=("no", "yes"))])
+    assert made.objectives["classify"].head.out_features == 2
+    assert "left out as not asked for: classifier.bias, classifier.weight" in facts.notes[0]
+    own = folder(tmp_path / "n", OWN["mean of a mix"])
+    again, _, facts = open_for(own, [tag.Config()])
+    assert list(again.objectives) == ["tag"]
+    assert "left out as not asked for: bert.pooler.dense.bias" in facts.notes[0]
+
+
+def test_heads_that_are_kept(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m")
+    made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(rate=0.3)])
+    assert set(made.objectives) == {"masked_lm", "classify"}
+    trained = model("masked_lm", "next_sentence").objectives["masked_lm"]
+    assert torch.equal(made.objectives["masked_lm"].bias, trained.bias)
+    with pytest.raises(BertsmithError, match="classify cannot be kept and begin anew"):
+        open_for(path, [classify.Config()], keep=["classify"])
+
+
+def test_what_was_fine_tuned_is_saved_and_opened(tmp_path: Path) -> None:
+    made = shaken(open_for(folder(tmp_path / "m"), [SETTINGS["words"]])[0], 3)
+    save_model(made, tokenizer(), tmp_path / "n")
+    again, _, facts = open_model(tmp_path / "n")
+    same_weights(made, again)
+    assert facts.architectures == ("BertForTokenClassification",)

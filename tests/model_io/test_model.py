@@ -1,0 +1,141 @@
+"""The model: encode once, read only what is asked, score each; losses that add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_world import VOCABULARY, apart, config, pretraining, random_batch, shaken
+
+from bertsmith.encoders.bert import BERT
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.model import Model
+from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.objectives.next_sentence import NextSentence
+from bertsmith.objectives.objective import Embed
+from bertsmith.types import Batch, Encoding, Loss
+
+LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
+
+
+def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = pretraining(), []
+    forward = model.encoder.forward
+
+    def watch(batch: Batch, **how: Any) -> Encoding:
+        seen.append(forward(batch, **how))
+        return seen[-1]
+
+    monkeypatch.setattr(model.encoder, "forward", watch)
+    batch = model.hide(random_batch(LENGTHS, length=40))
+    loss = model(batch)
+    assert len(seen) == 1
+    assert len(seen[0].top) == len(batch.places["masked_lm"]) + len(LENGTHS) < batch.ids.numel() / 3
+    whole = forward(batch)
+    expected = [model.objectives[name].score(whole, batch, model.encoder.table) for name in model.objectives]
+    for one in expected:
+        for name, total in one.sums.items():
+            assert loss.sums[name].item() == pytest.approx(total.item(), rel=1e-5)
+
+
+def test_reading_less_gives_the_same_gradients() -> None:
+    model = pretraining()
+    batch = model.hide(random_batch(LENGTHS, length=40))
+    model(batch).mean().backward()
+    less = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    whole = model.encoder(batch)
+    losses = [model.objectives[name].score(whole, batch, model.encoder.table) for name in model.objectives]
+    (losses[0] + losses[1]).mean().backward()
+    for name, parameter in model.named_parameters():
+        if "qkv.bias" not in name:
+            assert apart(less[name], parameter.grad) < 1e-5, name
+
+
+class Doubling(NextSentence):
+    """An objective that guesses: every id becomes the next one before the encoder sees it."""
+
+    def refill(self, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
+        return batch.replace(ids=(batch.ids + 1) % 97), None
+
+
+def test_guesses_are_filled_in_before_the_encoding() -> None:
+    plain = shaken(Model.build(config(), [next_sentence.Config()])).eval()
+    head = Doubling(width=32, style=plain.encoder.style, weight=1.0)
+    filling = Model(plain.encoder, [head]).eval()
+    head.load_state_dict(plain.objectives["next_sentence"].state_dict())
+    batch = random_batch(LENGTHS, length=40)
+    batch = batch.replace(
+        labels={"next_sentence": batch.labels["next_sentence"], head.name: batch.labels["next_sentence"]}
+    )
+    expected = plain(batch.replace(ids=(batch.ids + 1) % 97)).mean()
+    assert filling(batch).mean().item() == pytest.approx(expected.item(), rel=1e-6)
+    assert plain(batch).mean().item() != pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape() -> None:
+    model = pretraining(dropout=0.0, attention_dropout=0.0)
+
+    def step(batch: Batch) -> torch.Tensor:
+        return model(model.hide(batch)).mean()
+
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in range(3):
+            batch = random_batch(LENGTHS, length=40, pack=True, shape=(6, 9), seed=seed, epoch=seed)
+            assert compiled(batch).item() == pytest.approx(step(batch).item(), rel=1e-5)
+
+
+def test_learns() -> None:
+    """Sixty steps on one batch: the loss falls to a fraction, so gradients point the right way."""
+    torch.manual_seed(0)
+    model = Model.build(config(), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY).train()
+    batch = model.hide(random_batch(LENGTHS, length=40))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = model(batch).mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.4 * losses[0]
+
+
+def test_depths_hold_every_parameter_once() -> None:
+    model = pretraining()
+    found = [id(parameter) for part in model.depths() for parameter in part.parameters()]
+    assert sorted(found) == sorted(map(id, model.parameters()))
+    assert model.depths()[-1] is model.objectives
+
+
+def test_the_table_is_one() -> None:
+    """Tied, not copied: the head's gradient reaches the rows of words that never stood in the text."""
+    model = pretraining()
+    batch = model.hide(random_batch(LENGTHS, length=40))
+    absent = sorted(set(range(97)) - set(batch.ids.flatten().tolist()) - set(batch.labels["masked_lm"].tolist()))
+    assert isinstance(model.encoder, BERT)
+    model(batch).mean().backward()
+    assert absent
+    assert model.encoder.embeddings.tokens.weight.grad[absent].abs().sum() > 0
+
+
+def test_what_is_refused() -> None:
+    model = pretraining()
+    batch = random_batch([12], length=12)
+    with pytest.raises(BertsmithError, match="masked_lm has asked nothing of this batch: hide it first"):
+        model(batch)
+    with pytest.raises(BertsmithError, match="this model was not made for causal_lm: it has masked_lm, next_sentence"):
+        model.answer(batch, "causal_lm")
+
+
+def test_losses_add_up() -> None:
+    def loss(name: str, total: float, count: int, weight: float = 1.0) -> Loss:
+        return Loss({name: torch.tensor(total)}, {name: torch.tensor(count)}, {name: torch.tensor(1)}, {name: weight})
+
+    both = loss("a", 6.0, 2) + loss("a", 3.0, 1) + loss("b", 5.0, 10, weight=2.0)
+    assert both.mean().item() == pytest.approx(9 / 3 + 2 * 5 / 10)
+    assert both.over({"a": torch.tensor(90), "b": torch.tensor(10)}).item() == pytest.approx(0.1 + 1.0)
+    assert both.correct["a"].item() == 2
+    assert loss("a", 0.0, 0).mean().item() == 0

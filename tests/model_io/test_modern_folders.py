@@ -1,0 +1,182 @@
+"""Folders of `modern`: what transformers has no class for comes back as it was; what a stranger claims is checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
+from model_world import apart, shaken
+
+from bertsmith.encoders import modern
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for, open_model, save_model
+from bertsmith.objectives import causal_lm, classify, masked_lm, next_sentence, replaced_token, span, tag
+
+SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "positions": 24}
+AS_BERT = {"norm": "after", "gated": False, "rotary": False, "biases": True, "segments": 2, "pooler": True}
+LABELS = ("a", "b", "c")
+OWN: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "norm after": ({"norm": "after"}, [masked_lm.Config()]),
+    "not gated": ({"gated": False}, [masked_lm.Config()]),
+    "learned positions": ({"rotary": False}, [masked_lm.Config()]),
+    "segments": ({"segments": 3}, [masked_lm.Config()]),
+    "left to right": ({"causal": True, "depth_scaled": True}, [causal_lm.Config()]),
+    "pooler alone": ({"pooler": True}, []),
+    "all as BERT": (AS_BERT, [masked_lm.Config(), next_sentence.Config()]),
+    "all as BERT, encoder": (AS_BERT, []),
+    "classify": ({"pooler": True, "rotary_base": 77.0}, [classify.Config(labels=LABELS, dropout=0.2)]),
+    "tag": ({"norm": "after", "dropout": 0.2, "attention_dropout": 0.3}, [tag.Config(labels=LABELS)]),
+    "span": ({"gated": False, "rotary": False}, [span.Config()]),
+}
+
+
+def model(heads: list[Any], **changes: Any) -> Model:
+    settings = modern.Config(**SMALL | {"vocabulary_size": tokenizer().vocabulary_size} | changes)
+    return shaken(Model.build(settings, heads)).eval()
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_what_transformers_has_no_class_for(case: str, tmp_path: Path) -> None:
+    changes, heads = OWN[case]
+    made = model(heads, **changes)
+    save_model(made, tokenizer(), tmp_path / "m")
+    written = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert written["model_type"] == "bertsmith", "transformers refuses it instead of answering something else"
+    assert written["bertsmith"]["encoder"] == "modern"
+    again, _, facts = open_model(tmp_path / "m")
+    same_weights(made, again)
+    assert again.encoder.config == made.encoder.config
+    assert facts.notes == ()
+    assert [head.config for head in again.objectives.values() if hasattr(head, "config")] == [
+        head.config for head in made.objectives.values() if hasattr(head, "config")
+    ]
+
+
+def test_a_pretrained_folder_under_new_heads_and_back(tmp_path: Path) -> None:
+    made = model([masked_lm.Config()])
+    save_model(made, tokenizer(), tmp_path / "m")
+    tuned, words, facts = open_for(tmp_path / "m", [classify.Config(labels=LABELS)], seed=3)
+    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out as not asked")
+    assert torch.equal(tuned.encoder.table, made.encoder.table)
+    save_model(tuned, words, tmp_path / "tuned")
+    again, _, facts = open_model(tmp_path / "tuned")
+    same_weights(tuned, again)
+    assert facts.notes == ()
+
+
+def test_heads_without_a_place_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for changes in ({}, {"norm": "after"}):
+        with pytest.raises(BertsmithError, match="no model folder has the heads replaced_token"):
+            save_model(model([replaced_token.Config(generator=0)], **changes), tokenizer(), tmp_path / "m")
+        assert not (tmp_path / "m").exists()
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A stranger's folder: without its seal."""
+    save_model(model([masked_lm.Config()]), tokenizer(), tmp_path / "m")
+    (tmp_path / "m" / "checksums.json").unlink()
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (
+            {"global_attn_every_n_layers": 3, "local_attention": 16},
+            "1 of 2 layers have local attention (local_attention=16)",
+        ),
+        ({"global_attn_every_n_layers": ..., "local_rope_theta": 99}, "1 of 2 layers have local attention"),
+        ({"layer_types": ["full_attention"]}, "layer_types must say full_attention or sliding_attention for each of 2"),
+        ({"layer_types": ["full_attention", ["x"]]}, "layer_types must say"),
+        ({"global_rope_theta": "10000"}, "global_rope_theta='10000' must be a number over 1"),
+        ({"global_rope_theta": 0.5}, "global_rope_theta=0.5 must be a number over 1"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "bertsmith reads default"),
+        ({"rope_parameters": [1]}, "bertsmith reads default"),
+        ({"rope_parameters": {"full_attention": 3}}, "bertsmith reads default"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling="),
+        (
+            {"mlp_bias": True},
+            "mlp_bias=true, norm_bias=false; bertsmith reads models in which all of them are the same",
+        ),
+        ({"classifier_bias": True}, "classifier_bias=true; bertsmith reads"),
+        ({"classifier_activation": "silu"}, "classifier_activation='silu'; bertsmith reads 'gelu' only"),
+        ({"decoder_bias": False}, "decoder_bias=False"),
+        ({"norm_bias": 1}, "norm_bias=1 must be true or false"),
+        ({"num_hidden_layers": 3}, "num_hidden_layers=3, but the weights have 2 layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
+        ({"num_attention_heads": 5}, "width=32 cannot be split among heads=5"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0 must be a whole number"),
+        ({"hidden_activation": "swiglu"}, "activation=swiglu is unknown"),
+        ({"pad_token_id": ...}, "padding_id=50283 is outside a vocabulary"),
+        ({"model_type": "modern"}, "is of a 'modern' model"),
+    ],
+    ids=str,
+)
+def test_a_config_that_claims_something_else(theirs: Path, claim: dict[str, Any], words: str) -> None:
+    change_config(theirs, **claim)
+    with pytest.raises(BertsmithError) as caught:
+        open_model(theirs)
+    one_line(caught, words, "config.json")
+
+
+def test_settings_of_ours_are_not_read_in_a_folder_of_theirs(theirs: Path) -> None:
+    before, _, _ = open_model(theirs)
+    change_config(theirs, norm="after", gated=False, rotary=False, is_decoder=True, type_vocab_size=2)
+    after, _, _ = open_model(theirs)
+    assert after.encoder.config == before.encoder.config
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"max_position_embeddings": 10**9}, "max_position_embeddings=1000000000, but the weights have 24"),
+        ({"type_vocab_size": 3}, "type_vocab_size=3, but the weights have 2"),
+        ({"type_vocab_size": ...}, "does not say type_vocab_size"),
+        ({"rotary": ...}, "weights are left over: model.embeddings.position_embeddings.weight"),
+        ({"gated": ...}, "the config means [96, 32]"),
+        ({"norm": ...}, "weights are missing: model.final_norm"),
+        ({"norm": "beside"}, "norm=beside must be one of before, after"),
+        ({"norm": 3}, "norm=3 must be a name"),
+        ({"gated": "no"}, "gated='no' must be true or false"),
+    ],
+    ids=str,
+)
+def test_a_folder_in_our_own_words_that_claims_something_else(
+    claim: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    save_model(model([masked_lm.Config()], **AS_BERT), tokenizer(), tmp_path / "m")
+    (tmp_path / "m" / "checksums.json").unlink()
+    change_config(tmp_path / "m", **claim)
+    with pytest.raises(BertsmithError) as caught:
+        open_model(tmp_path / "m")
+    one_line(caught, words)
+
+
+def test_a_table_without_a_shape(theirs: Path) -> None:
+    name = "model.embeddings.position_embeddings.weight"
+    change_weights(theirs, lambda tensors: tensors | {name: torch.tensor(1.0)})
+    with pytest.raises(BertsmithError) as caught:
+        open_model(theirs)
+    one_line(caught, "weights are left over", name)
+
+
+def test_a_decoder_that_is_no_copy_is_refused(theirs: Path) -> None:
+    table = "model.embeddings.tok_embeddings.weight"
+    change_weights(theirs, lambda tensors: tensors | {"decoder.weight": tensors[table].clone()})
+    open_model(theirs)
+    change_weights(theirs, lambda tensors: tensors | {"decoder.weight": tensors[table] + 1})
+    with pytest.raises(BertsmithError, match=r"decoder\.weight and .* differ"):
+        open_model(theirs)
+
+
+def test_the_encoder_is_the_same_with_and_without_a_head_over_it(theirs: Path) -> None:
+    whole, _, _ = open_model(theirs)
+    bare, _, _ = open_model(theirs, objectives=())
+    assert apart(whole.encoder.table, bare.encoder.table) == 0
+    assert list(bare.objectives) == []

@@ -1,0 +1,164 @@
+"""Folders that cannot be opened: each is one line that names the place and says what was found and expected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_io.folder_world import (
+    TABLE,
+    Tensors,
+    change_config,
+    change_weights,
+    folder,
+    foreign,
+    model,
+    one_line,
+    tokenizer,
+)
+
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.model_io.model_folder import open_model, save_model
+
+
+def untied(tensors: Tensors) -> None:
+    tensors["cls.predictions.decoder.weight"] = tensors[TABLE] + 1
+
+
+def classifier(tensors: Tensors) -> None:
+    tensors |= {"classifier.weight": torch.ones(3, 32), "classifier.bias": torch.ones(3)}
+
+
+WEIGHTS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
+    "left over": (lambda tensors: tensors.update(odd=torch.ones(1)), "weights are left over: odd"),
+    "of the encoder": (lambda tensors: tensors.update({"bert.odd": torch.ones(1)}), "weights are left over: bert.odd"),
+    "another head": (classifier, "weights are left over: classifier.bias, classifier.weight"),
+    "missing": (
+        lambda tensors: tensors.pop("bert.encoder.layer.1.output.dense.bias"),
+        "bert.encoder.layer.1.output.dense.bias",
+    ),
+    "missing table": (lambda tensors: tensors.pop(TABLE), f"the weights lack {TABLE}"),
+    "missing head": (lambda tensors: tensors.pop("cls.seq_relationship.bias"), "missing: cls.seq_relationship.bias"),
+    "untied": (untied, "decoder.weight and bert.embeddings.word_embeddings.weight differ"),
+    "two names": (lambda tensors: tensors.update({"pooler.dense.bias": torch.ones(32)}), "two names of one weight"),
+    "shape": (
+        lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(31)}),
+        "has the shape [31], the config means [32]",
+    ),
+    "whole numbers": (
+        lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(32).int()}),
+        "is of type I32",
+    ),
+    "table of three dimensions": (lambda tensors: tensors.update({TABLE: tensors[TABLE][None]}), "is no table"),
+    "control characters": (lambda tensors: tensors.update({"a\n\x1b[31mb": torch.ones(1)}), "'a\\n\\x1b[31mb'"),
+}
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_wrong_weights(case: str, tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m")
+    change_weights(path, WEIGHTS[case][0])
+    with pytest.raises(DataError) as found:
+        open_model(path)
+    one_line(found, str(path), WEIGHTS[case][1])
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "another family": (
+        {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]},
+        "'xlm-roberta' model ('XLMRobertaForMaskedLM')",
+    ),
+    "gpt2": ({"model_type": "gpt2"}, "bertsmith reads "),
+    "architecture of others": (
+        {"architectures": ["RobertaModel"]},
+        "('RobertaModel'); bertsmith reads BertModel, BertForPreTraining",
+    ),
+    "our words about another": (
+        {"model_type": "bertsmith", "bertsmith": {"encoder": ["bert"]}},
+        "is of a ['bert'] model",
+    ),
+    "width": ({"hidden_size": 10**9}, "hidden_size=1000000000, but the weights have 32"),
+    "layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
+    "too few layers": ({"num_hidden_layers": 1}, "num_hidden_layers=1, but the weights have 2"),
+    "vocabulary": ({"vocab_size": 2**40}, "vocab_size=1099511627776 must be a whole number"),
+    "heads": ({"num_attention_heads": 5}, "width=32 cannot be split among heads=5"),
+    "no heads": ({"num_attention_heads": ...}, "does not say num_attention_heads"),
+    "zero heads": ({"num_attention_heads": 0}, "num_attention_heads=0 must be"),
+    "text as a size": ({"hidden_size": "32"}, "hidden_size='32' must be a whole number"),
+    "true as a size": ({"type_vocab_size": True}, "type_vocab_size=True must be"),
+    "dropout": ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5"),
+    "epsilon": ({"layer_norm_eps": 0}, "epsilon=0.0"),
+    "activation": ({"hidden_act": "gelo"}, "activation=gelo is unknown"),
+    "activation that is none": ({"hidden_act": {"a": 1}}, "must be a name"),
+    "relative positions": ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+    "cross attention": ({"add_cross_attention": True}, "add_cross_attention=True"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "quantised"),
+    "padding": ({"pad_token_id": 10**6}, "padding_id=1000000 is outside"),
+    "decoder": ({"is_decoder": "yes"}, "is_decoder='yes' must be true or false"),
+    "architectures": ({"architectures": "BertModel"}, "must be a list of names"),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_wrong_settings(case: str, tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m")
+    change_config(path, **SETTINGS[case][0])
+    with pytest.raises((DataError, ConfigError)) as found:
+        open_model(path)
+    one_line(found, str(path / "config.json"), SETTINGS[case][1])
+
+
+def test_a_fine_tuned_folder_opens_without_its_head(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m", "masked_lm")
+    change_config(path, architectures=["BertForIntents"])
+    change_weights(path, classifier)
+    with pytest.raises(DataError) as found:
+        open_model(path)
+    one_line(found, "classifier.weight", "'BertForIntents' is not read as a whole, objectives=()")
+    assert "classifier.bias" in open_model(path, objectives=())[2].notes[0]
+
+
+def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="23 tokens, the model's table only 22 rows"):
+        folder(tmp_path / "m", vocabulary_size=22)
+    path = foreign(tmp_path / "m", vocabulary_size=32)
+    assert open_model(path)[2].notes == ("the table has 9 rows more than the tokenizer has tokens",)
+    change_config(path, vocab_size=22)
+    change_weights(path, lambda tensors: tensors.update({TABLE: tensors[TABLE][:22].clone()}))
+    with pytest.raises(DataError) as found:
+        open_model(path)
+    one_line(found, str(path), "the tokenizer has 23 tokens, the model's table only 22 rows")
+
+
+def test_not_a_model_folder(tmp_path: Path) -> None:
+    cases = {"nowhere": "is no folder", "file": "is no folder", "empty": "has no config.json"}
+    cases |= {"config only": "has no model.safetensors", "pickled": "bertsmith import", "google": "bertsmith import"}
+    for name in ("empty", "config only", "pickled", "google"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").write_text("a")
+    for name in ("config only", "pickled"):
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "pickled" / "pytorch_model.bin").write_text("x")
+    (tmp_path / "google" / "bert_model.ckpt.index").write_text("x")
+    for name, words in cases.items():
+        with pytest.raises(DataError) as found:
+            open_model(tmp_path / name)
+        one_line(found, str(tmp_path / name), words)
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "m")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        (path / name).unlink()
+    with pytest.raises(DataError, match="has no tokenizer in it"):
+        open_model(path)
+
+
+def test_heads_without_a_folder_of_transformers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no model folder has the heads masked_lm \+ causal_lm together"):
+        save_model(model("masked_lm", "causal_lm", causal=True), tokenizer(), tmp_path / "m")
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,63 @@
+"""Only plain JSON passes, and no refusal repeats what was sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from bertsmith.server.limits import Limits
+from bertsmith.server.problems import Problem
+from bertsmith.server.strict_json import DEPTH, VALUES, parse
+
+LIMITS = Limits(max_bytes_per_text=10)
+VALUE = some.recursive(
+    some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.floats(allow_nan=False, allow_infinity=False)
+    | some.text("ab쇠", max_size=3),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text("xyz", max_size=3), inner, max_size=3),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(VALUE)
+@settings(max_examples=50, deadline=None)
+def test_what_is_json_comes_through(value: object) -> None:
+    assert parse(json.dumps(value, ensure_ascii=False).encode(), LIMITS) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"\xff", 400),
+        (b"\xef\xbb\xbf{}", 400),
+        (b"{} {}", 400),
+        (b"NaN", 400),
+        (b'{"secret": -Infinity}', 400),
+        (b"1e999", 400),
+        (b"9" * 5000, 400),
+        (b'{"secret": 1, "secret": 2}', 400),
+        (b"[" * 100_000, 400),
+        (b"[" * (DEPTH + 2) + b"]" * (DEPTH + 2), 400),
+        (b'"\\ud800"', 422),
+        (b'{"\\udfff": 1}', 422),
+        (b'["' + b"a" * 11 + b'"]', 413),
+        ('["쇠쇠쇠쇠"]', 413),
+        (b"[" + b"1," * VALUES + b"1]", 413),
+    ],
+)
+def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
+    with pytest.raises(Problem) as found:
+        parse(body.encode() if isinstance(body, str) else body, LIMITS)
+    assert found.value.status == status
+    assert "secret" not in found.value.message
+    assert found.value.message.isprintable()
+
+
+def test_a_limit_is_named_with_its_flag() -> None:
+    with pytest.raises(Problem, match=r"11 bytes, at most 10: --max-bytes-per-text"):
+        parse(b'["aaaaaaaaaaa"]', LIMITS)
+    assert parse('["쇠쇠쇠"]'.encode(), LIMITS) == ["쇠쇠쇠"]

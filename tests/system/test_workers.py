@@ -1,0 +1,258 @@
+"""Ordered maps over processes: order, bounds, failures that can be named, and the same over Ray."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+import pytest
+
+from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.system.workers import AHEAD, GRACE, CallerDied, Callers, ordered_map
+from bertsmith.training.stopper import Stopper
+
+
+def slow_first(unit: int) -> int:
+    time.sleep(0.2 if unit == 0 else 0.0)
+    return unit * unit
+
+
+def fail_at_three(unit: int) -> int:
+    if unit == 3:
+        raise DataError("unit 3 is broken")
+    return unit
+
+
+def die_at_three(unit: int) -> int:
+    if unit == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return unit
+
+
+def hang_at_three(unit: int) -> int:
+    if unit == 3:
+        time.sleep(60)
+    return unit
+
+
+def tidy_up_at_the_end(unit: Path) -> int:
+    """The worker leaves a file when it ends of itself; told to end, it does not come to that."""
+    Finalize(None, unit.touch, exitpriority=0)
+    return os.getpid()
+
+
+def until_told(unit: Path) -> None:
+    """As a training run does: it stops when a signal comes, and saves; a second signal does not keep it from that."""
+    with Stopper() as stopper:
+        unit.with_suffix(".begun").write_text(str(os.getpid()))
+        while not stopper.asked:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        unit.with_suffix(".saved").touch()
+    raise Stopped("saved")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_come_in_order(workers: int) -> None:
+    assert list(ordered_map(slow_first, range(20), workers=workers)) == [unit * unit for unit in range(20)]
+
+
+def test_only_a_few_units_are_under_way() -> None:
+    taken = 0
+
+    def units() -> Iterator[int]:
+        nonlocal taken
+        for unit in range(1000):
+            taken += 1
+            yield unit
+
+    results = ordered_map(slow_first, units(), workers=2)
+    next(results)
+    assert taken <= 2 * AHEAD + 1
+    results.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_worker_arrives_as_it_was(workers: int) -> None:
+    with pytest.raises(DataError, match="unit 3 is broken"):
+        list(ordered_map(fail_at_three, range(6), workers=workers))
+
+
+def test_who_has_all_results_lets_the_workers_end_of_themselves(tmp_path: Path) -> None:
+    """What a library keeps in them is then put away: torch's compiler has left semaphores behind."""
+    units = [tmp_path / "one", tmp_path / "two"]
+    with closing(ordered_map(tidy_up_at_the_end, units, workers=2)) as done:
+        workers = {next(done) for _ in units}
+    assert all(map(gone, workers))
+    assert [unit for unit in units if not unit.exists()] == []
+
+
+def test_a_killed_worker_is_named() -> None:
+    results = ordered_map(die_at_three, range(30), workers=2)
+    with pytest.raises(Stopped, match=r"a worker process was killed .* at work unit"):
+        list(results)
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    script = (
+        "import multiprocessing, os, signal, sys, time\n"
+        "from bertsmith.system.workers import ordered_map\n"
+        "results = ordered_map(time.sleep, [0] * 8, workers=2)\n"
+        "next(results)\n"
+        "names = [str(child.pid) for child in multiprocessing.active_children()]\n"
+        "open(sys.argv[1], 'w').write(' '.join(names))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    told = tmp_path / "workers"
+    subprocess.run([sys.executable, "-c", script, told], check=False)
+    workers = [int(word) for word in told.read_text().split()]
+    assert workers
+    assert all(gone(worker) for worker in workers)
+
+
+@pytest.mark.parametrize(
+    ("number", "whom"), [(signal.SIGINT, "all"), (signal.SIGTERM, "all"), (signal.SIGTERM, "first")]
+)
+def test_who_is_interrupted_ends_his_workers_and_they_save(number: signal.Signals, whom: str, tmp_path: Path) -> None:
+    script = (
+        "import pathlib, signal, sys\n"
+        "from bertsmith.system.workers import ordered_map\n"
+        "from test_workers import until_told\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "    units = [pathlib.Path(sys.argv[1]) / str(number) for number in range(8)]\n"
+        "    list(ordered_map(until_told, units, workers=2))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    words = [sys.executable, tmp_path / "script.py", tmp_path]
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    first = subprocess.Popen(
+        words, env=os.environ | {"PYTHONPATH": paths}, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(600):
+            begun = list(tmp_path.glob("*.begun"))
+            if len(begun) == 2 and all(path.read_text() for path in begun):
+                break
+            time.sleep(0.05)
+        (os.killpg if whom == "all" else os.kill)(first.pid, number)
+        assert first.wait(GRACE) == -signal.SIGINT or first.returncode == 1
+        assert {path.stem for path in tmp_path.glob("*.begun")} == {"0", "1"}  # and none of those that waited
+        assert {path.stem for path in tmp_path.glob("*.saved")} == {"0", "1"}
+    finally:
+        with suppress(ProcessLookupError):  # there is nobody left
+            os.killpg(first.pid, signal.SIGKILL)
+    assert all(gone(int(path.read_text())) for path in begun)
+
+
+def test_a_hung_worker_ends_within_its_time() -> None:
+    began = time.monotonic()
+    assert list(ordered_map(hang_at_three, range(3), workers=2)) == [0, 1, 2]
+    patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine is long in starting workers
+    began = time.monotonic()
+    with pytest.raises(Stopped, match=f"no worker answered within {patience} s at work unit 3"):
+        list(ordered_map(hang_at_three, range(6), workers=2, patience=patience))
+    assert time.monotonic() - began < patience + 18  # far from the minute that it hangs for
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        ordered_map(slow_first, [], workers=0)
+    with pytest.raises(ConfigError, match="the engines are local and ray"):
+        ordered_map(slow_first, [], engine="spark")
+
+
+class Shelf:
+    """What a process holds: it knows where it is, and how to fail."""
+
+    def __init__(self, things: list[str]) -> None:
+        self.things = things
+
+    def take(self, number: int, *, loud: bool = False) -> tuple[str, int]:
+        print("printed things do not disturb answers")
+        if number >= len(self.things):
+            raise DataError(f"there is no thing {number}")
+        return self.things[number].upper() if loud else self.things[number], os.getpid()
+
+    def end(self) -> None:
+        os._exit(3)
+
+
+@pytest.fixture
+def callers() -> Iterator[Callers]:
+    found = Callers(Shelf(["iron", "쇠"]).take, 2)
+    yield found
+    found.close()
+
+
+def test_callers_answer_from_processes_of_their_own(callers: Callers) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: callers(number % 2, loud=number > 5), range(8)))
+    assert [thing for thing, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_callers_that_another_thread_closed_are_gone(callers: Callers) -> None:
+    callers.close()
+    for _ in range(3):
+        with pytest.raises(CallerDied):
+            callers("take", 0)
+
+
+def test_callers_raise_what_the_function_raises_and_go_on(callers: Callers) -> None:
+    for _ in range(3):
+        with pytest.raises(DataError, match="there is no thing 7"):
+            callers(7)
+    assert callers(0)[0] == "iron"
+
+
+def test_a_caller_that_is_gone_is_told() -> None:
+    callers = Callers(Shelf([]).end, 1)
+    for _ in range(2):
+        with pytest.raises(CallerDied):
+            callers()
+    callers.close()
+
+
+def test_callers_end_when_nobody_holds_them() -> None:
+    callers = Callers(os.getpid, 1)
+    process = callers._all[0]
+    assert process.poll() is None
+    del callers
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_callers_end_with_the_process_that_started_them() -> None:
+    script = (
+        "import os, sys, signal\n"
+        "from bertsmith.system.workers import Callers\n"
+        "callers = Callers(os.getpid, 1)\n"
+        "print(callers(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert gone(int(done.stdout))
+
+
+def gone(process: int) -> bool:
+    """Whether a process ends within 20 seconds."""
+    there = Path(f"/proc/{process}/status")
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            if "State:\tZ" in there.read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,124 @@
+"""What each rank does for test_world.py: `torchrun --nproc-per-node 2 ranks.py FOLDER`, answers in FOLDER/RANK.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from model_world import VOCABULARY, config, shaken
+from training.test_trainer import Poisoned, bert_feed
+from training.train_world import feed, toy_batch, trainer
+
+from bertsmith.model_io.model import Model
+from bertsmith.objectives import masked_lm
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.optimizers import adamw
+from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Trainer
+from bertsmith.training.world import World, join
+
+THAW = Plan(steps=6, rate=0.05, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=2), Thaw(after=4, parts=3)))
+
+
+def told(made: Trainer) -> dict[str, Any]:
+    """The rest of a run: losses and norms, then all weights as numbers."""
+    steps = [(step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in made]
+    weights = {name: value.flatten().tolist() for name, value in made.module.state_dict().items()}
+    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.done}
+
+
+def shared_feed(world: World) -> Any:
+    return feed(micro_rows=2, rank=world.rank, ranks=world.size)
+
+
+def straight(world: World, **how: Any) -> dict[str, Any]:
+    """Two micro-batches on each of two ranks, four on one."""
+    return told(trainer(feed=shared_feed(world), world=world, **how))
+
+
+def real_model(world: World) -> dict[str, Any]:
+    """BERT whose pooler nobody reads: it has no gradient, which ranks must not wait for."""
+    changes = {"layers": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    model = shaken(Model.build(config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
+    whole = bert_feed(4, rows=8)
+
+    def share(step: int) -> Any:
+        return whole(step) if world.size == 1 else [whole(step)[world.rank]]
+
+    plan = Plan(steps=3, rate=1e-3, warmup=1)
+    return told(Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world))
+
+
+def one_rank_is_told_to_stop(world: World, run: Path) -> dict[str, Any]:
+    """SIGTERM to rank 1 alone; rank 0 saves where both have stopped."""
+    with Stopper() as stopper:
+        made = trainer(feed=shared_feed(world), world=world, stopper=stopper, dropout=0.3)
+        for step in made:
+            if step.number == 4 and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+        if world.leads:
+            with Checkpoints(run) as checkpoints:
+                checkpoints.save(made.state())
+        return {"done": made.done, "stopped": made.stopped, "asked": stopper.asked}
+
+
+def goes_on(world: World, run: Path) -> dict[str, Any]:
+    """Only rank 0 reads the checkpoint."""
+    made = trainer(feed=shared_feed(world), world=world, dropout=0.3)
+    state = None
+    if world.leads:
+        with Checkpoints(run) as checkpoints:
+            state = checkpoints.resume().state
+    notes = made.load(state)
+    return {"begun": made.done, "notes": notes, **told(made)}
+
+
+def one_rank_has_nan(world: World) -> dict[str, Any]:
+    model = Poisoned(where="loss", value=math.nan, passes=[2] if world.rank == 1 else [])
+    return told(trainer(feed=shared_feed(world), world=world, model=model, plan=Plan(steps=4, rate=0.05)))
+
+
+def clocks_differ(world: World) -> dict[str, Any]:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0 + 5 * world.rank
+        return now[0]
+
+    made = trainer(feed=shared_feed(world), world=world, clock=clock, plan=Plan(steps=99, rate=1.0, minutes=0.3))
+    return {"rates": [step.rate for step in made]}
+
+
+def scored(world: World) -> dict[str, Any]:
+    made = trainer(feed=shared_feed(world), world=world)
+    half = slice(0, 3) if world.rank == 0 else slice(3, None)
+    scores = made.score([toy_batch(7, half)])
+    return {"loss": scores.loss, "counts": scores.counts}
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    with join("cpu") as world:
+        answers = {
+            "straight": straight(world),
+            "dropout": straight(world, dropout=0.3),
+            "thaw": straight(world, plan=THAW),
+            "real": real_model(world),
+            "stop": one_rank_is_told_to_stop(world, folder / "run"),
+            "goes_on": goes_on(world, folder / "run"),
+            "nan": one_rank_has_nan(world),
+            "clocks": clocks_differ(world),
+            "scored": scored(world),
+        }
+        (folder / f"{world.rank}.json").write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

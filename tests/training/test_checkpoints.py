@@ -1,0 +1,289 @@
+"""Checkpoints: what they hold, which are kept, which is found; and a resumed run that equals one never interrupted."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_world import pretraining
+from training.test_trainer import bert_feed
+from training.train_world import same, snapshot, trainer
+
+from bertsmith import config
+from bertsmith.errors import BertsmithError, ConfigError, DataError
+from bertsmith.training.checkpoint import Checkpoint
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.optimizers import optimizer
+from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.state import State
+from bertsmith.training.trainer import Trainer
+
+
+def state(step: int, **changes: Any) -> State:
+    tensors = {"a": torch.full((3, 2), float(step)), "b": torch.arange(step, step + 4)}
+    progress = {"step": step, "seconds": 1.5, "tokens": 10 * step}
+    return State(**{"weights": tensors, "optimizer": {"first/a": torch.ones(3, 2)}, "progress": progress, **changes})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+# --- the same run ----------------------------------------------------------------------------------------------------
+
+THAWING = Plan(
+    steps=8,
+    rate=1e-2,
+    warmup=2,
+    depth_decay=0.9,
+    thaw=(Thaw(after=0, parts=2), Thaw(after=3, parts=9)),
+)
+
+
+def bert_run(kind: str) -> Trainer:
+    """A real model with dropout, two micro-batches a step, parts that wake within the run."""
+    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.1)
+    settings = config.find(optimizer.FOLDER, kind).Config()
+    return Trainer(model, bert_feed(4, rows=8), plan=THAWING, optimizer=settings, seed=3)
+
+
+@pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    straight = bert_run(kind)
+    losses = [step.loss.hex() for step in straight]
+    begun, found = bert_run(kind), []
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in begun:
+            found.append(step.loss.hex())
+            if step.number in (2, 5):  # before and after parts woke
+                checkpoints.save(begun.state())
+            if step.number == 6:
+                break  # what was learned since the checkpoint is lost
+    for number, at in ((5, None), (2, "step-00000005")):
+        if at:
+            damage(tmp_path / "checkpoints" / at / "weights.safetensors")
+        torch.manual_seed(99)
+        heir = bert_run(kind)
+        with Checkpoints(tmp_path) as checkpoints:
+            resumed = checkpoints.resume()
+            assert heir.load(resumed.state) == ()
+        assert heir.done == number
+        assert [*found[:number], *(step.loss.hex() for step in heir)] == losses
+        assert same(heir.module.state_dict(), straight.module.state_dict())
+        assert same(heir.optimizer.state(), straight.optimizer.state())
+        assert heir.state().progress["tokens"] == straight.state().progress["tokens"]
+
+
+def test_without_the_optimisers_state_it_is_not_the_same() -> None:
+    """The test above can fail: a checkpoint without moments gives other losses."""
+    straight, begun = bert_run("adamw"), bert_run("adamw")
+    losses = [step.loss.hex() for step in straight]
+    for step in begun:
+        if step.number == 5:
+            break
+    heir, kept = bert_run("adamw"), begun.state()
+    heir.load(State(kept.weights, {}, kept.progress, kept.made_with))
+    assert [step.loss.hex() for step in heir] != losses[5:]
+
+
+def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = trainer()
+    next(begun)
+    kept = begun.state()
+    notes = trainer().load(State(kept.weights, kept.optimizer, kept.progress, {**kept.made_with, "threads": 77}))
+    assert notes == (f"threads was 77, now {torch.get_num_threads()}",)
+    assert {"torch", "device", "threads", "ranks", "onednn"} <= kept.made_with.keys()
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.made_with["onednn"])
+    notes = trainer().load(kept)
+    assert notes == (f"onednn was {kept.made_with['onednn']}, now {not kept.made_with['onednn']}",)
+    with pytest.raises(DataError, match=r"of another model: heads.long.bias is in only one"):
+        trainer().load(
+            State({name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress)
+        )
+
+
+# --- what a checkpoint holds -----------------------------------------------------------------------------------------
+
+
+def test_holds_everything_and_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
+    begun = trainer()
+    next(begun)
+    files = {"recipe.json": b"{}", "vocab.txt": b"a\nb\n"}
+    contents = []
+    for run in ("one", "two"):
+        with Checkpoints(tmp_path / run, files=files, facts={"tokenizer": "3f9a"}) as checkpoints:
+            path = checkpoints.save(begun.state())
+            resumed = checkpoints.resume()
+        assert resumed.state is not None
+        assert same(resumed.state.weights, begun.module.state_dict())
+        assert same(resumed.state.optimizer, begun.optimizer.state())
+        assert resumed.state.progress == begun.state().progress
+        assert resumed.checkpoint is not None
+        assert resumed.checkpoint.facts == {"tokenizer": "3f9a"}
+        assert resumed.checkpoint.read("vocab.txt") == b"a\nb\n"
+        contents.append({file.name: file.read_bytes() for file in path.iterdir()})
+    assert path.name == "step-00000001"
+    assert contents[0] == contents[1]
+    assert sorted(contents[0]) == [
+        "manifest.json",
+        "optimizer.safetensors",
+        "progress.json",
+        "recipe.json",
+        "vocab.txt",
+        "weights.safetensors",
+    ]
+    manifest = json.loads(contents[0]["manifest.json"])
+    assert set(manifest["files"]) == set(contents[0]) - {"manifest.json"}
+    assert manifest["made_with"]["threads"] == torch.get_num_threads()
+
+
+def test_what_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state(1))
+        for wrong in (
+            {"weights": {"a": torch.tensor([1.0, torch.nan])}},
+            {"optimizer": {"m": torch.tensor(torch.inf)}},
+        ):
+            with pytest.raises(BertsmithError, match="is not finite after step 2: nothing was saved"):
+                checkpoints.save(state(2, **wrong))
+        assert names(checkpoints.folder) == ["step-00000001"]
+
+
+def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.training.checkpoint.FORMAT", 2)
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(state(1))
+    monkeypatch.undo()
+    with pytest.raises(DataError, match=r"manifest.json: format 2 is not one that this version reads"):
+        Checkpoint(path)
+
+
+# --- which are kept, which is found ----------------------------------------------------------------------------------
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        assert checkpoints.resume().state is None
+        for step in (5, 10, 99_999_999, 100_000_000, 100_000_001):
+            checkpoints.save(state(step))
+        assert [int(path.name.split("-")[1]) for path in checkpoints.all()] == [99_999_999, 100_000_000, 100_000_001]
+        assert checkpoints.resume().state.step == 100_000_001
+    with pytest.raises(ConfigError, match="keep=1 must be at least 2"):
+        Checkpoints(tmp_path, keep=1)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])
+def test_a_damaged_one_is_passed_over_and_said_so(tmp_path: Path, name: str) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(state(step))
+    damage(tmp_path / "checkpoints/step-00000002" / name)
+    with Checkpoints(tmp_path) as checkpoints:
+        resumed = checkpoints.resume()
+        assert resumed.state.step == 1
+        assert len(resumed.skipped) == 1
+        assert resumed.skipped[0].startswith("step-00000002 was passed over: ")
+        assert name in resumed.skipped[0]
+        checkpoints.save(state(2))  # the run comes there again
+        assert checkpoints.resume().state.step == 2
+    (tmp_path / "checkpoints/step-00000001" / name).unlink()
+    damage(tmp_path / "checkpoints/step-00000002" / name)
+    with (
+        Checkpoints(tmp_path) as checkpoints,
+        pytest.raises(DataError, match=r"no checkpoint in .* can be gone on from"),
+    ):
+        checkpoints.resume()
+
+
+def test_damaged_ones_do_not_count_among_the_two(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=4) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(state(step))
+    damage(tmp_path / "checkpoints/step-00000003/progress.json")
+    damage(tmp_path / "checkpoints/step-00000002/progress.json")
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state(4))
+        assert [path.name[-1] for path in checkpoints.all()] == ["1", "2", "3", "4"]
+        checkpoints.save(state(5))
+        assert [path.name[-1] for path in checkpoints.all()] == ["4", "5"]
+    damage(tmp_path / "checkpoints/step-00000005/progress.json")
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state(6))
+        assert [path.name[-1] for path in checkpoints.all()] == ["4", "5", "6"]
+
+
+def test_what_comes_after_an_earlier_one_that_was_gone_on_from_is_given_up(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        for step in (10, 20, 30):
+            checkpoints.save(state(step))
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        Checkpoint(checkpoints.all()[0]).state()  # of step 10, by name
+        checkpoints.save(state(20, optimizer={"first/a": torch.full((3, 2), 7.0)}))
+        assert [path.name[-2:] for path in checkpoints.all()] == ["10", "20"]
+        assert float(checkpoints.resume().state.optimizer["first/a"][0, 0]) == 7.0
+
+
+def test_a_step_is_saved_once(tmp_path: Path) -> None:
+    """At the end of a run, or when it is stopped just after a checkpoint, nothing is written again."""
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(state(1))
+        before = (path / "manifest.json").stat().st_ino
+        assert checkpoints.save(state(1)) == path
+        assert (path / "manifest.json").stat().st_ino == before
+
+
+def test_leftovers_are_removed_and_strangers_left_alone(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state(1))
+        (checkpoints.folder / "step-00000002.partial" / "deep").mkdir(parents=True)
+        (checkpoints.folder / "step-00000002.partial" / "deep" / "x").write_text("half")
+        (checkpoints.folder / "notes.txt").write_text("mine")
+    with Checkpoints(tmp_path) as checkpoints:
+        assert names(checkpoints.folder) == ["notes.txt", "step-00000001"]
+
+
+# --- F17 -------------------------------------------------------------------------------------------------------------
+
+
+def _second(run: Path, answers: Any) -> None:
+    try:
+        with Checkpoints(run):
+            answers.put("opened")
+    except BertsmithError as error:
+        answers.put(str(error))
+
+
+def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    with Checkpoints(tmp_path) as checkpoints:
+        (checkpoints.folder / "step-00000002.partial").mkdir()  # that of the first: the second must not clear it away
+        child = context.Process(target=_second, args=(tmp_path, answers))
+        child.start()
+        assert f"another process is working in {tmp_path}" in answers.get(timeout=20)
+        child.join()
+        assert names(checkpoints.folder) == ["step-00000002.partial"]
+    child = context.Process(target=_second, args=(tmp_path, answers))
+    child.start()
+    assert answers.get(timeout=20) == "opened"
+    child.join()
+
+
+def test_snapshots_are_of_the_moment() -> None:
+    """A state is the trainer's own tensors: a copy is what a test must take."""
+    begun = trainer()
+    next(begun), next(begun)
+    kept, copied = begun.state().weights, snapshot(begun.state().weights)
+    next(begun)
+    assert same(kept, begun.module.state_dict())
+    assert not same(copied, kept)

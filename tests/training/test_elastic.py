@@ -1,0 +1,292 @@
+"""`pretrain` under torchrun: a rank that dies is started again and nothing is lost; who fails says so in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from bertsmith import cli
+from bertsmith.data import prepare
+from bertsmith.errors import ConfigError, DataError, Lost
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.log import last_of_each_step, read_events
+
+pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
+
+TESTS = Path(__file__).resolve().parent
+SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "rows.full=16"]
+SMALL += ["micro_rows=8", "evaluate_every=0", "evaluate_rows=16", "plan.rate=3e-3", "plan.warmup=2"]
+SHORT = ["plan.steps=12", "save_every=4"]
+LONG = ["plan.steps=400", "save_every=20"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("elastic")
+    draw = random.Random(0)
+    words = ["the", "smith", "heats", "iron", "and", "strikes", "an", "anvil", "while", "fire", "burns"]
+    texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(100)]
+    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    prepare.train_tokenizer(
+        [base / "text.txt"], base / "t", settings=Config(), vocabulary_size=60, workers=1, quiet=True
+    )
+    prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
+    return base / "shards"
+
+
+def losses(folder: Path) -> list[str]:
+    events = last_of_each_step(read_events(folder / "events.jsonl"), "step")
+    return [float(event["loss"]).hex() for event in events]
+
+
+def starts(folder: Path) -> list[int]:
+    """From which step on each attempt went."""
+    return [event["step"] for event in read_events(folder / "events.jsonl") if event["kind"] == "start"]
+
+
+# --- one agent, seven runs -------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """The folder of the jobs and how each of them ended."""
+
+    def __init__(self, folder: Path, answers: dict[str, Any]) -> None:
+        self.folder, self.answers = folder, answers
+
+    def said(self, name: str, attempt: int, rank: int, kind: str = "err") -> list[str]:
+        """Lines of a rank that are the command's last word: no progress and no warnings of torch."""
+        lines = (self.folder / f"{name}.{attempt}.{rank}.{kind}").read_text().splitlines()
+        return [line for line in lines if line.startswith("run ") or "bertsmith: " in line or "Traceback" in line]
+
+
+@pytest.fixture(scope="module")
+def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
+    folder = tmp_path_factory.mktemp("agent")
+
+    def words(name: str, *changes: str) -> list[str]:
+        return ["pretrain", "bert/tiny", "-d", str(shards), "-o", str(folder / name), *SMALL, *SHORT, *changes]
+
+    jobs = [
+        {"name": "straight", "words": words("straight")},
+        {"name": "killed", "words": words("killed"), "restarts": 1, "befalls": "killed", "step": 6},
+        {"name": "late", "words": words("late"), "restarts": 1, "befalls": "killed", "step": 6, "late": True},
+        {"name": "told", "words": words("told"), "restarts": 1, "befalls": "told", "step": 5},
+        {"name": "fails", "words": words("fails"), "befalls": "fails", "step": 5},
+        {"name": "split", "words": words("split", "passes.shard=true", "passes.recompute=true")},
+        {"name": "alike", "words": words("alike", "plan.rate=-1")},
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, str(TESTS / "elastic_agent.py"), str(folder / "jobs.json")]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Agent(folder, json.loads((folder / "answers.json").read_text()))
+
+
+def test_a_killed_rank_is_started_again_and_nothing_is_lost(agent: Agent) -> None:
+    """Rank 1 is killed after step 6; both go on from step 4 and end with the bits of a run that nothing befell."""
+    straight, killed = agent.folder / "straight", agent.folder / "killed"
+    assert agent.answers["straight"]["failed"] == agent.answers["killed"]["failed"] == {}
+    assert starts(straight) == [0]
+    assert starts(killed) == [0, 4]
+    assert len(losses(killed)) == 12
+    assert losses(killed) == losses(straight)
+    models = [(folder / "last" / "model.safetensors").read_bytes() for folder in (straight, killed)]
+    assert models[0] == models[1]
+    assert agent.said("killed", 0, 0) == [], "who has only lost the other is ended before it complains"
+
+
+def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agent) -> None:
+    """The agent's signal comes in the middle of a step; what that step then fails of is no news."""
+    late = agent.folder / "late"
+    assert agent.answers["late"]["failed"] == {}
+    assert starts(late) == [0, 4]
+    assert losses(late) == losses(agent.folder / "straight")
+    assert agent.said("late", 0, 0) == []
+
+
+@pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
+@pytest.mark.parametrize(("rank", "kind"), [("0", Lost), ("1", Lost), ("1", DataError)])
+def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
+) -> None:
+    """Another has gone or has said it: torchrun's signal, whenever it comes, is neither an interrupt nor news."""
+
+    def told(moment: str) -> None:
+        if moment == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    class Failure(kind):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            told("at the end of its way")
+            return "this rank cannot go on"
+
+    def fail(**given: object) -> None:
+        try:
+            raise Failure("this rank cannot go on")
+        finally:
+            told("on its way out")
+
+    def wait(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        told("while it waits")
+        sleep(seconds)
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(time, "sleep", wait)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == kind.exit_code  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_is_not_ended_says_why_it_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**given: object) -> None:
+        raise Lost("another rank has gone")
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(cli, "command", lambda: fail)
+    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(cli, "LOST_WITHIN", 0.1)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"
+
+
+def test_only_the_first_rank_tells_the_result(agent: Agent) -> None:
+    assert len(agent.said("straight", 0, 0, "out")) == 1
+    assert agent.said("straight", 0, 1, "out") == []
+
+
+def test_split_over_the_ranks_it_is_the_same_run(agent: Agent) -> None:
+    """`passes.shard`, from the command to the model folder."""
+    straight, split = agent.folder / "straight", agent.folder / "split"
+    assert agent.answers["split"]["failed"] == {}
+    found, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, straight))
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert losses(split) != losses(straight), "the norm is added in another order: else nothing was split"
+    ours, theirs = (load_file(folder / "last" / "model.safetensors") for folder in (split, straight))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert float((tensor - theirs[name]).abs().max()) < (1e-2 if name.endswith("key.bias") else 1e-4), name
+
+
+def test_ranks_that_were_told_to_stop_save_and_count_as_failed(agent: Agent) -> None:
+    """A signal to a rank, not to torchrun: all ranks stop together with 75, and torchrun starts them once more."""
+    (line,) = agent.said("told", 0, 0)
+    assert "stopped after step 6, which is saved" in line
+    assert agent.said("told", 0, 1) == []
+    assert starts(agent.folder / "told") == [0, 6]
+    assert losses(agent.folder / "told") == losses(agent.folder / "straight")
+
+
+def test_a_rank_that_fails_alone_says_so_alone(agent: Agent) -> None:
+    assert agent.answers["fails"]["failed"] == {"1": DataError.exit_code}
+    assert agent.said("fails", 0, 1) == ["bertsmith: rank 1: the shards of rank 1 are damaged"]
+    assert agent.said("fails", 0, 0) == []
+
+
+def test_ranks_that_fail_alike_say_so_once(agent: Agent) -> None:
+    assert agent.answers["alike"]["failed"] == {"0": ConfigError.exit_code}
+    (line,) = agent.said("alike", 0, 0)
+    assert "rate=-1.0 must not be under 0" in line
+    assert agent.said("alike", 0, 1) == []
+
+
+# --- the command itself ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchrun(shards: Path) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(folder: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += ["--max-restarts", "3", "-m", "bertsmith", "pretrain", "bert/tiny", "-d", str(shards)]
+        begun.append(
+            subprocess.Popen(
+                [*command, "-o", str(folder), *SMALL, *LONG], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+            )
+        )
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    limit = time.monotonic() + 120
+    while not any(event["kind"] == "step" and event["step"] >= step for event in read_events(folder / "events.jsonl")):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def rank_of(agent: subprocess.Popen[str], rank: int) -> int:
+    """The process of a rank."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            child = f"\nPPid:\t{agent.pid}\n" in (path / "status").read_text()
+            if child and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                return int(path.name)
+        except OSError:  # gone meanwhile
+            continue
+    raise AssertionError(f"there is no rank {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds ranks in /proc")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_goes_on_when_a_rank_is_killed(
+    torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path, rank: int
+) -> None:
+    straight = torchrun(tmp_path / "straight")
+    assert straight.wait(timeout=300) == 0
+    struck = torchrun(tmp_path / "struck")
+    wait_for_step(tmp_path / "struck", 50)
+    os.kill(rank_of(struck, rank), signal.SIGKILL)
+    assert struck.wait(timeout=300) == 0
+    first, second = starts(tmp_path / "struck")
+    assert first == 0
+    assert 40 <= second < 400
+    assert losses(tmp_path / "struck") == losses(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_torchrun_that_is_told_to_stop_starts_nothing_again(
+    torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    stopped = torchrun(tmp_path / "run")
+    wait_for_step(tmp_path / "run", 50)
+    stopped.send_signal(signal.SIGTERM)
+    _, said = stopped.communicate(timeout=120)
+    assert stopped.returncode != 0
+    assert said.count("which is saved: the same command goes on from there") == 1
+    assert starts(tmp_path / "run") == [0]
+    steps = last_of_each_step(read_events(tmp_path / "run" / "events.jsonl"), "step")
+    with Checkpoints(tmp_path / "run") as checkpoints:  # and the folder is free
+        state = checkpoints.resume().state
+    assert state is not None
+    assert state.step == steps[-1]["step"], "not a step was lost"
+    assert torchrun(tmp_path / "run").wait(timeout=300) == 0
+    assert starts(tmp_path / "run") == [0, state.step]

@@ -1,0 +1,101 @@
+"""The log: every event at once, numbers exact, torn lines left out, nothing written into the middle of another."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from training.train_world import trainer
+
+from bertsmith.errors import DataError, StorageError
+from bertsmith.training.log import EventLog, last_of_each_step, read_events
+
+
+def test_events_come_back_as_they_were(tmp_path: Path) -> None:
+    made, path = trainer(), tmp_path / "events.jsonl"
+    steps = []
+    with EventLog(path, clock=lambda: 12.3456) as log:
+        for step in made:
+            log.write("step", **step.facts())
+            steps.append(step)
+            assert len(read_events(path)) == step.number, "a kill now loses nothing"
+        log.write("saved", step=12, path="step-00000012")
+        log.sync()
+    events = read_events(path)
+    assert [event["kind"] for event in events] == ["step"] * 12 + ["saved"]
+    assert [event["loss"].hex() for event in events[:-1]] == [step.loss.hex() for step in steps]
+    assert events[0]["time"] == 12.346
+    assert read_events(tmp_path / "none.jsonl") == []
+
+
+def test_what_is_not_finite_stays_so(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "log") as log:
+        log.write("step", step=1, loss=math.nan, gradient_norm=math.inf, parts={"a": -math.inf})
+    event = read_events(tmp_path / "log")[0]
+    assert math.isnan(float(event["loss"]))
+    assert float(event["gradient_norm"]) == math.inf
+    assert float(event["parts"]["a"]) == -math.inf
+    assert b"NaN" not in (tmp_path / "log").read_bytes()
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_torn_last_line_is_left_out_and_gone_on_after(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "log"
+    with EventLog(path, clock=lambda: 0.0) as log:
+        for step in (1, 2, 3):
+            log.write("step", step=step)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    assert [event["step"] for event in read_events(path)] == [1, 2]
+    with EventLog(path, clock=lambda: 0.0) as log:
+        log.write("step", step=3)
+    assert path.read_bytes() == whole
+
+
+def test_a_torn_line_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"kind": "a", "step": 1}\n' + b"x" * 200_000)
+    with EventLog(path) as log:
+        log.write("a", step=2)
+    assert [event["step"] for event in read_events(path)] == [1, 2]
+    path.write_bytes(b"y" * 70_000)
+    EventLog(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_of_steps_written_twice_the_later_counts(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "log") as log:
+        for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0), (2, 4.5), (3, 3.5), (4, 2.5)):
+            log.write("step", step=step, loss=loss)
+            log.write("held_out", step=step, loss=9.0)
+    found = last_of_each_step(read_events(tmp_path / "log"), "step")
+    assert [(event["step"], event["loss"]) for event in found] == [(1, 5.0), (2, 4.5), (3, 3.5), (4, 2.5)]
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "log", os.write
+    with EventLog(path) as log:
+        log.write("step", step=1)
+
+        def full(descriptor: int, data: memoryview) -> int:
+            if len(data) > 10:
+                return write(descriptor, data[:7])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match=rf"No space left on device: writing {path} wanted \d+ bytes"):
+            log.write("step", step=2)
+        monkeypatch.undo()
+        log.write("step", step=3)
+    assert [event["step"] for event in read_events(path)] == [1, 3]
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    for wrong in (b'{"kind": "a"}\nnonsense\n', b'{"kind": "a"}\n[1]\n', b'{"kind": "a"}\n{"b": 1}\n'):
+        (tmp_path / "log").write_bytes(wrong)
+        with pytest.raises(DataError, match="log:2 is no event"):
+            read_events(tmp_path / "log")
+    with pytest.raises(StorageError, match="opening"):
+        EventLog(tmp_path)

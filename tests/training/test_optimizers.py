@@ -1,0 +1,363 @@
+"""Optimisers equal their closed forms; every one of them skips, sleeps and goes on as the contract says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training.train_world import Toy, same, snapshot, toy_weights
+
+from bertsmith import config
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.nn.attention import Attention
+from bertsmith.nn.style import Style
+from bertsmith.nn.transformer import FeedForward, GatedFeedForward
+from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
+from bertsmith.training.optimizers.optimizer import HeldRate, Optimizer, Weight
+
+KINDS = config.names(optimizer.FOLDER)
+ONE, ZERO = torch.ones(()), torch.zeros(())
+
+
+def build(kind: str, weights: list[Weight], **settings: Any) -> Optimizer:
+    return config.find(optimizer.FOLDER, kind).Config(**settings).build(weights)
+
+
+def gradients(weights: list[Weight], seed: int) -> dict[str, Tensor]:
+    """New random gradients of every weight, set and returned in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight in weights:
+        weight.tensor.grad = torch.randn(weight.tensor.shape, generator=generator)
+    return {weight.name: weight.tensor.grad.double() for weight in weights}
+
+
+def history(weights: list[Weight], steps: int, divisor: float) -> Iterator[tuple[int, float, dict[str, Tensor]]]:
+    """(step, rate, gradients as they count) with rates that change."""
+    for step in range(steps):
+        found = gradients(weights, seed=step)
+        yield step, 0.01 * (1 + step % 3), {name: value / divisor for name, value in found.items()}
+
+
+def exact(weights: list[Weight]) -> dict[str, Tensor]:
+    return {weight.name: weight.tensor.detach().double().clone() for weight in weights}
+
+
+def furthest(weights: list[Weight], expected: dict[str, Tensor]) -> float:
+    return max(float((weight.tensor.detach().double() - expected[weight.name]).abs().max()) for weight in weights)
+
+
+def test_reference_is_the_closed_form_of_googles_code() -> None:
+    """SPEC §2.1, §3.9: to 1e-6 over 20 steps, at a rate that is a hundred times BERT's."""
+    weights = toy_weights()
+    ours, made = exact(weights), reference.Config().build(weights)
+    first = {name: torch.zeros_like(value) for name, value in ours.items()}
+    second = {name: torch.zeros_like(value) for name, value in ours.items()}
+    for _, rate, found in history(weights, 20, divisor=2.0):
+        for weight in weights:
+            name, value = weight.name, found[weight.name]
+            first[name] = 0.9 * first[name] + 0.1 * value
+            second[name] = 0.999 * second[name] + 0.001 * value**2
+            decay = 0.0 if "bias" in name or "middle.2" in name else 0.01
+            ours[name] -= rate * (first[name] / (second[name].sqrt() + 1e-6) + decay * ours[name])
+        made.step([rate] * 3, divisor=torch.tensor(2.0), skip=ZERO)
+    assert furthest(weights, ours) < 1e-6
+    assert furthest(toy_weights(), ours) > 0.1
+
+
+def test_adamw_is_torchs() -> None:
+    weights, other = toy_weights(), toy_weights(Toy())
+    made = adamw.Config(betas=(0.8, 0.98), weight_decay=0.1).build(weights)
+    decayed = [weight.tensor for weight in other if weight.tensor.ndim == 2]
+    rest = [weight.tensor for weight in other if weight.tensor.ndim == 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    theirs = torch.optim.AdamW(groups, betas=(0.8, 0.98), eps=1e-8, foreach=False)
+    for _, rate, _ in history(weights, 20, divisor=1.0):
+        for mine, twin in zip(weights, other, strict=True):
+            twin.tensor.grad = mine.tensor.grad.clone()
+        for group in theirs.param_groups:
+            group["lr"] = rate
+        theirs.step()
+        made.step([rate] * 3, divisor=ONE, skip=ZERO)
+    assert furthest(weights, exact(other)) < 1e-6
+    assert furthest(toy_weights(), exact(other)) > 0.1
+
+
+def test_lamb_is_its_closed_form() -> None:
+    """SPEC §2.2, also where a weight or its update is 0."""
+    model = Toy()
+    with torch.no_grad():
+        model.heads["long"].weight.zero_()
+    weights = toy_weights(model)
+    ours, made = exact(weights), lamb.Config().build(weights)
+    first = {name: torch.zeros_like(value) for name, value in ours.items()}
+    second = {name: torch.zeros_like(value) for name, value in ours.items()}
+    for step, rate, found in history(weights, 20, divisor=4.0):
+        for weight in weights:
+            name, value = weight.name, found[weight.name]
+            first[name] = 0.9 * first[name] + 0.1 * value
+            second[name] = 0.999 * second[name] + 0.001 * value**2
+            update = first[name] / (second[name].sqrt() + 1e-6)
+            ratio = 1.0
+            if value.ndim == 2:
+                update = update + 0.01 * ours[name]
+                norms = float(ours[name].norm()), float(update.norm())
+                ratio = norms[0] / norms[1] if all(norms) else 1.0
+                assert (ratio == 1) == (step == 0 and name == "heads.long.weight")
+            ours[name] -= ratio * rate * update
+        made.step([rate] * 3, divisor=torch.tensor(4.0), skip=ZERO)
+    assert furthest(weights, ours) < 2e-6
+    assert furthest(toy_weights(model), ours) < 2e-6
+    assert furthest(toy_weights(), ours) > 0.1
+
+
+@pytest.mark.parametrize("shape", [(5, 32, 32), (3, 96, 32), (4, 32, 128)])
+def test_muon_makes_matrices_nearly_orthogonal(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = muon.orthogonal(matrices)
+    values = torch.linalg.svdvals(found)[
+        torch.linalg.svdvals(matrices / matrices.norm(dim=(1, 2), keepdim=True)) > 1e-3
+    ]
+    assert values.numel() > 0.99 * shape[0] * min(shape[1:])
+    assert values.min() > 0.84
+    assert values.max() < 1.15
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    cosines = (found * (left @ right)).sum((1, 2)) / found.norm(dim=(1, 2)) / (left @ right).norm(dim=(1, 2))
+    assert cosines.min() > 0.98
+    alone = torch.cat([muon.orthogonal(matrix[None]) for matrix in matrices])
+    assert torch.allclose(found, alone, atol=1e-5)
+
+
+class Tower(nn.Module):
+    """Tables, three middle parts of which two are alike, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(
+            [nn.Embedding(9, 8), nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 16), nn.Linear(16, 9)]
+        )
+        for number, parameter in enumerate(self.parameters()):
+            nn.init.normal_(parameter, generator=torch.Generator().manual_seed(number))
+
+    def weights(self) -> list[Weight]:
+        return optimizer.weights_of(dict(self.named_parameters()), list(self.parts))
+
+
+def test_muon_moves_inner_matrices_by_their_orthogonal_momentum_and_the_rest_by_adamw() -> None:
+    model = Tower()
+    weights = model.weights()
+    inner = {weight.name for weight in weights if weight.inner}
+    assert inner == {"parts.1.weight", "parts.2.weight", "parts.3.weight"}
+    twin = [weight for weight in Tower().weights() if not weight.inner]
+    made = muon.Config(weight_decay=0.1).build(weights)
+    adam = adamw.Config(betas=(0.9, 0.98), weight_decay=0.1).build(twin)
+    ours = {name: value for name, value in exact(weights).items() if name in inner}
+    kept = {name: torch.zeros_like(value) for name, value in ours.items()}
+    for _, rate, found in history(weights, 5, divisor=2.0):
+        for weight in twin:
+            weight.tensor.grad = found[weight.name].float() * 2
+        for name in inner:
+            kept[name] = 0.95 * kept[name] + found[name]
+            turned = muon.orthogonal((found[name] + 0.95 * kept[name])[None])[0]
+            ours[name] = (1 - rate * 0.1) * ours[name] - rate * 0.2 * max(turned.shape) ** 0.5 * turned
+        adam.step([rate] * 5, divisor=torch.tensor(2.0), skip=ZERO)
+        made.step([rate] * 5, divisor=torch.tensor(2.0), skip=ZERO)
+    assert furthest([weight for weight in weights if weight.inner], ours) < 1e-5
+    assert furthest([weight for weight in weights if not weight.inner], exact(twin)) < 1e-6
+
+
+class Stack(nn.Linear):
+    stacks: ClassVar[dict[str, int]] = {"weight": 2}
+
+
+def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> None:
+    """Queries, keys and values; the halves of a gated layer: a weight of two is two weights."""
+    parts = [nn.Linear(1, 1), Stack(8, 32, bias=False), nn.Linear(1, 1)]
+    halves = [nn.Linear(1, 1), nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(2)), nn.Linear(1, 1)]
+    others = optimizer.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
+    whole = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    assert [weight.stacked for weight in whole if weight.inner] == [2]
+    for apart in (True, False):
+        inner, *both = parts[1].weight, *halves[1].parameters()
+        for ours, theirs in zip(inner.detach().chunk(2), both, strict=True):
+            theirs.data.copy_(ours)
+        made, one_by_one = muon.Config(apart=apart).build(whole), muon.Config().build(others)
+        for step in range(3):
+            gradients(whole, seed=step)
+            for weight, part in zip(both, inner.grad.chunk(2), strict=True):
+                weight.grad = part.clone()
+            for each in (made, one_by_one):
+                each.step([0.1] * 3, divisor=ONE, skip=ZERO)
+        assert torch.allclose(inner, torch.cat(both), atol=1e-5) == apart
+
+
+def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
+    style = Style()
+    block = nn.ModuleDict(
+        {
+            "attention": Attention(width=8, heads=2, dropout=0.0),
+            "gated": GatedFeedForward(width=8, inner=16, style=style),
+            "plain": FeedForward(width=8, inner=16, style=style),
+        }
+    )
+    parts = [nn.Linear(1, 1), block, nn.Linear(1, 1)]
+    weights = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    found = {weight.name.removeprefix("1."): weight.stacked for weight in weights if weight.stacked > 1}
+    assert found == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
+
+
+def test_a_muon_update_is_as_long_as_adamws() -> None:
+    """Root mean square 0.2 · rate, about, for a matrix of any shape: one rate serves both."""
+    for shape in ((64, 64), (256, 64)):
+        parts = [nn.Linear(1, 1), nn.Linear(shape[1], shape[0], bias=False), nn.Linear(1, 1)]
+        weights = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+        before, made = parts[1].weight.detach().clone(), muon.Config(weight_decay=0.0).build(weights)
+        gradients(weights, seed=1)
+        made.step([0.01] * 3, divisor=ONE, skip=ZERO)
+        assert float((parts[1].weight.detach() - before).square().mean().sqrt()) == pytest.approx(0.002, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryOptimizer:
+    def test_what_is_not_finite_changes_nothing(self, kind: str) -> None:
+        model = Tower()
+        weights = model.weights()
+        made = build(kind, weights)
+        for step in range(2):
+            gradients(weights, seed=step)
+            made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        before, state = snapshot(model.state_dict()), snapshot(made.state())
+        for value in (torch.nan, torch.inf):
+            gradients(weights, seed=5)
+            for weight in weights:
+                weight.tensor.grad[0] = value
+            made.step([0.1] * 5, divisor=ONE, skip=ONE)
+            assert same(model.state_dict(), before)
+            assert same(made.state(), state)
+        gradients(weights, seed=6)
+        made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        assert not any(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+    def test_parts_asleep_are_not_touched(self, kind: str) -> None:
+        model = Tower()
+        weights = model.weights()
+        made = build(kind, weights, weight_decay=0.5)
+        before = snapshot(model.state_dict())
+        for step in range(3):
+            gradients(weights, seed=step)
+            made.step([None, None, 0.1, 0.1, 0.1], divisor=ONE, skip=ZERO)
+        for weight in weights:
+            assert torch.equal(weight.tensor, before[weight.name]) == (weight.depth < 2), weight.name
+            assert any(key.endswith(f"/{weight.name}") for key in made.state()) == (weight.depth >= 2)
+
+    def test_weights_without_a_gradient_are_not_touched(self, kind: str) -> None:
+        model = Tower()
+        weights = model.weights()
+        before, made = snapshot(model.state_dict()), build(kind, weights, weight_decay=0.5)
+        gradients(weights, seed=0)
+        for weight in weights[::2]:
+            weight.tensor.grad = None
+        made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        for number, weight in enumerate(weights):
+            assert torch.equal(weight.tensor, before[weight.name]) == (number % 2 == 0), weight.name
+
+    def test_goes_on_where_another_stopped(self, kind: str) -> None:
+        model, twin = Tower(), Tower()
+        weights, others = model.weights(), twin.weights()
+        made = build(kind, weights)
+        rates = [None, 0.1, 0.1, 0.05, 0.1]
+        for step in range(3):
+            gradients(weights, seed=step)
+            made.step(rates, divisor=ONE, skip=ZERO)
+        twin.load_state_dict(model.state_dict())
+        heir = build(kind, others)
+        heir.load(snapshot(made.state()))
+        for step in range(3, 6):
+            for group, each in ((weights, made), (others, heir)):
+                gradients(group, seed=step)
+                each.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        assert same(twin.state_dict(), model.state_dict())
+        assert same(heir.state(), made.state())
+
+    def test_a_loaded_state_is_a_copy(self, kind: str) -> None:
+        weights = Tower().weights()
+        made = build(kind, weights)
+        gradients(weights, seed=0)
+        made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        given = snapshot(made.state())
+        kept = snapshot(given)
+        made.load(given)
+        gradients(weights, seed=1)
+        made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        assert same(given, kept)
+
+    def test_another_models_state_is_refused(self, kind: str) -> None:
+        weights = Tower().weights()
+        made = build(kind, weights)
+        gradients(weights, seed=0)
+        made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+        key = next(key for key in made.state() if "/" in key)
+        with pytest.raises(DataError, match=r"holds .* of shape \[2\], but .* has the shape"):
+            build(kind, weights).load({key: torch.zeros(2)})
+        with pytest.raises(DataError, match="but other is none of this model's weights"):
+            build(kind, weights).load({f"{key.partition('/')[0]}/other": torch.zeros(2)})
+
+    def test_depths_have_rates_of_their_own(self, kind: str) -> None:
+        lengths = []
+        for rates in ([0.1] * 5, [0.1, 0.05, 0.1, 0.1, 0.1]):
+            model = Tower()
+            weights = model.weights()
+            before, made = snapshot(model.state_dict()), build(kind, weights, weight_decay=0.0)
+            gradients(weights, seed=0)
+            made.step(rates, divisor=ONE, skip=ZERO)
+            lengths.append(
+                {weight.name: float((weight.tensor.detach() - before[weight.name]).norm()) for weight in weights}
+            )
+        for name, length in lengths[1].items():
+            assert length == pytest.approx(lengths[0][name] * (0.5 if name.startswith("parts.1.") else 1), rel=1e-4)
+
+    def test_of_a_held_rate_the_tensor_counts(self, kind: str) -> None:
+        """As a replayed step needs it: the number of the step that was recorded is another one."""
+        found = []
+        for held in (False, True):
+            weights = toy_weights()
+            made, tensor = build(kind, weights), torch.zeros(())
+            for step, rate in enumerate((0.5, 0.25, 0.125)):
+                gradients(weights, seed=step)
+                rates = [HeldRate(9.0, tensor)] * 3 if held else [rate] * 3
+                tensor.fill_(rate)
+                made.step(rates, divisor=ONE, skip=ZERO)
+            found.append(snapshot({weight.name: weight.tensor for weight in weights}))
+        assert same(*found)
+
+    def test_wrong_settings(self, kind: str) -> None:
+        module = config.find(optimizer.FOLDER, kind)
+        for wrong in ({"betas": (0.9, 1.0)}, {"epsilon": 0.0}, {"weight_decay": -0.1}):
+            with pytest.raises(ConfigError, match=next(iter(wrong))):
+                module.Config(**wrong)
+
+
+def test_a_part_that_wakes_late_is_corrected_from_its_own_first_update() -> None:
+    """Adam's first corrected update is as long as the rate, whatever the gradient."""
+    model = Tower()
+    weights = model.weights()
+    made = adamw.Config(weight_decay=0.0).build(weights)
+    for step in range(30):
+        gradients(weights, seed=step)
+        made.step([None, *[0.1] * 4], divisor=ONE, skip=ZERO)
+    before = snapshot(model.state_dict())
+    gradients(weights, seed=30)
+    made.step([0.1] * 5, divisor=ONE, skip=ZERO)
+    moved = (model.parts[0].weight - before["parts.0.weight"]).abs()
+    assert torch.allclose(moved, torch.full_like(moved, 0.1), rtol=1e-3)
+
+
+def test_the_four_are_there() -> None:
+    assert KINDS == ["adamw", "lamb", "muon", "reference"]
+
+
+def test_muons_own_settings() -> None:
+    with pytest.raises(ConfigError, match="momentum=1"):
+        muon.Config(momentum=1.0)

@@ -1,0 +1,375 @@
+"""`check`: what it finds is what a run would find, and it writes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from command_line import call
+
+from bertsmith import recipes
+from bertsmith.data import prepare
+from bertsmith.data.collate import from_packed
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.system.durable import Disk
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.passes import Passes
+from bertsmith.training.preflight import run_folder, trial
+from bertsmith.training.preflight.case import Finding
+from bertsmith.training.preflight.checklist import check, summary
+from bertsmith.training.pretraining import pretrain
+from bertsmith.training.pretraining.parts import Data, build_model
+from bertsmith.training.recipe import Recipe, with_overrides
+
+SMALL = [
+    "encoder.width=32",
+    "encoder.heads=2",
+    "encoder.layers=2",
+    "packing.length=32",
+    "plan.steps=40",
+    "plan.warmup=4",
+    "rows.full=16",
+    "micro_rows=8",
+    "evaluate_every=8",
+    "evaluate_rows=16",
+    "save_every=2",
+]
+DATA_CHECKS = ["recipe", "micro-batches", "shards", "tokenizer", "rows", "held out"]
+WORDS = ["the", "smith", "heats", "iron", "and", "strikes", "an", "anvil", "쇠를", "두드린다"]
+
+
+def prepared(base: Path, *, documents: int, sentences: int, held_out: float = 0.1) -> Path:
+    draw = random.Random(0)
+    texts = [" ".join(" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(sentences)) for _ in range(documents)]
+    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    prepare.train_tokenizer(
+        [base / "text.txt"], base / "t", settings=Config(), vocabulary_size=90, workers=1, quiet=True
+    )
+    prepare.prepare(
+        [base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=held_out, workers=1, quiet=True
+    )
+    return base / "shards"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("check"), documents=120, sentences=6)
+
+
+@pytest.fixture(scope="module")
+def begun(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps that is not finished."""
+    folder = tmp_path_factory.mktemp("begun") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.training.plan.Plan.progress", lambda plan, step, seconds: float(step >= 4))
+        pretrain(recipe(), shards, folder, device="cpu", quiet=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MOST_STEPS", 2)
+
+
+def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
+    return with_overrides(recipes.find(name), [*SMALL, *changes])
+
+
+def looked(*args: Any, until: str = "disk", **options: Any) -> dict[str, Finding]:
+    findings: dict[str, Finding] = {}
+    for found in check(*args, device="cpu", **options):
+        findings[found.name] = found
+        if found.name == until:
+            break
+    return findings
+
+
+def files(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+def test_a_good_run_is_found_good_and_nothing_is_written(shards: Path, tmp_path: Path) -> None:
+    before = files(shards.parent)
+    found = looked(recipe(), shards, output=tmp_path / "run")
+    assert {name: one.state for name, one in found.items()} == dict.fromkeys(
+        [*DATA_CHECKS, "run folder", "model", "memory", "step", "speed", "disk"], "ok"
+    )
+    assert files(shards.parent) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_figures_are_those_of_the_run(shards: Path) -> None:
+    found = {name: one.facts for name, one in looked(recipe(), shards).items()}
+    data = Data.open(shards)
+    whole = data.complete(recipe())
+    packing, model = data.packing(whole), build_model(whole, data.tokenizer)
+    weights = sum(weight.numel() for weight in model.parameters())
+    assert found["shards"]["tokens"] == data.shards.tokens
+    assert found["rows"]["rows_per_epoch"] == packing.rows_per_epoch
+    assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
+    assert found["rows"]["padding"] == pytest.approx(packing.padding, abs=0.05)
+    assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
+    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
+    assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocabulary_size)
+    assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocabulary_size), abs=0.3)
+    assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)
+    assert found["step"]["gradient_norm"] > 0
+    assert found["speed"]["run_seconds"] == pytest.approx(40 * 16 / found["speed"]["rows_per_second"])
+    assert found["disk"]["model_bytes"] == 4 * weights
+    assert 0 <= found["disk"]["checkpoint_bytes"] - 12 * weights < 100  # weights, two moments, a count or two
+    assert found["disk"]["needed_bytes"] == 3 * found["disk"]["checkpoint_bytes"] + 12 * weights
+
+
+def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
+    """Twice the width, about twice the activations; and by row they are what torch's own bookkeeping says."""
+    by_width = {
+        width: looked(recipe(f"encoder.width={width}"), shards, until="memory")["memory"].facts["activations_bytes"]
+        for width in (32, 64)
+    }
+    assert 1.3 < by_width[64] / by_width[32] < 2.1
+    data = Data.open(shards)
+    model = build_model(data.complete(recipe()), data.tokenizer).train()
+    batch = model.hide(from_packed(data.packing(recipe()).take(0, 8)))
+    known = {id(weight) for weight in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(batch)
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    real = sum(one.untyped_storage().nbytes() for place, one in kept.items() if place not in weights)
+    assert by_width[32] == pytest.approx(real, rel=0.25)
+
+
+def test_the_cpu_tries_few_rows_and_says_so(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "CPU_TOKENS", 512)
+    found = looked(recipe("rows.full=65536", "micro_rows=65536", "encoder.layers=3"), shards, until="step")
+    rows = found["step"].facts["rows"]
+    assert rows == 512 // 32
+    assert f"{rows:,} rows (of the recipe's 65,536)" in found["step"].text
+    assert found["memory"].facts["activations_bytes"] > 10**9  # of all rows, not of those that were tried
+
+
+def test_minutes_instead_of_steps(shards: Path) -> None:
+    found = looked(recipe("plan.minutes=3"), shards)
+    assert "epochs" not in found["rows"].facts
+    rows = found["speed"].facts["rows_per_second"] * 180
+    assert found["speed"].facts["epochs"] == pytest.approx(rows / found["rows"].facts["rows_per_epoch"])
+
+
+@pytest.mark.parametrize("planned", ["plan.steps=4000", "plan.minutes=1000"])
+def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -> None:
+    line = "rows" if "steps" in planned else "speed"
+    dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
+    often = looked(recipe(planned, *dry), shards, until=line)[line]
+    assert often.facts["epochs"] > 20
+    assert often.state == "note"
+    assert often.text.endswith("may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1")
+    assert looked(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
+    assert looked(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # not so often
+
+
+def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
+    found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
+    assert found.state == "note"
+    assert found.text.endswith("is a second stage, but begins anew: --start it from what bert/quick has made")
+
+
+def test_a_plan_of_one_step(shards: Path) -> None:
+    assert looked(recipe("plan.steps=1", "plan.warmup=0"), shards)["speed"].state == "note"
+
+
+# --- the run folder ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_can_go_on(begun: Path, shards: Path) -> None:
+    before = files(begun)
+    found = looked(recipe(), shards, output=begun, until="run folder")["run folder"]
+    assert (found.state, found.facts["resumes_at"]) == ("ok", 4)
+    assert "goes on after step 4 of 40" in found.text
+    assert looked(recipe("micro_rows=4"), shards, output=begun, until="run folder")["run folder"].state == "note"
+    assert files(begun) == before
+
+
+def test_a_folder_of_another_run(begun: Path, shards: Path, tmp_path: Path) -> None:
+    found = looked(recipe("plan.rate=1e-3"), shards, output=begun, until="run folder")["run folder"]
+    assert isinstance(found.error, ConfigError)
+    assert "plan.rate was 0.0001 and is now 0.001" in found.text
+    other = looked(recipe(), prepared(tmp_path, documents=120, sentences=7), output=begun, until="run folder")[
+        "run folder"
+    ]
+    assert isinstance(other.error, ConfigError)
+
+
+def test_a_folder_that_is_busy_or_none(begun: Path, shards: Path, tmp_path: Path) -> None:
+    with Disk().lock(begun):
+        assert "another process" in looked(recipe(), shards, output=begun, until="run folder")["run folder"].text
+    (tmp_path / "file").touch()
+    assert "is a file" in looked(recipe(), shards, output=tmp_path / "file", until="run folder")["run folder"].text
+
+
+def test_a_damaged_checkpoint_is_passed_over(begun: Path, shards: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(begun, folder)
+    newest = sorted((folder / "checkpoints").iterdir())[-1] / "weights.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    found = looked(recipe(), shards, output=folder, until="run folder")["run folder"]
+    assert (found.state, found.facts["resumes_at"]) == ("note", 2)
+    assert len(found.facts["passed_over"]) == 1
+
+
+def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int = 1000
+
+    monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: Usage())
+    found = looked(recipe(), shards, output=tmp_path / "run")["disk"]
+    assert isinstance(found.error, StorageError)
+    assert "0.0 MB are free" in found.text
+
+
+def test_one_checkpoint_alone_is_refused(shards: Path) -> None:
+    assert "keep=1" in looked(recipe("keep=1"), shards)["disk"].text
+
+
+# --- data that do not do -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(shards: Path, tmp_path: Path) -> Path:
+    shutil.copytree(shards, tmp_path / "shards")
+    return tmp_path / "shards"
+
+
+def test_a_damaged_shard_is_found_and_the_rest_still_looked_at(copied: Path) -> None:
+    path = copied / "train-00000.shard"
+    data = bytearray(path.read_bytes())
+    data[-len(data) // 2] ^= 1
+    path.write_bytes(data)
+    found = looked(recipe("micro_rows=7"), copied)
+    assert [name for name, one in found.items() if one.state == "problem"] == ["micro-batches", "shards"]
+    assert isinstance(found["shards"].error, DataError)
+    assert "does not match its checksum" in found["shards"].text
+    assert set(found) == {"recipe", "micro-batches", "shards"}
+
+
+def test_another_tokenizer(copied: Path, tmp_path: Path) -> None:
+    prepare.train_tokenizer(
+        [write(tmp_path / "x.txt", "quite other words here")],
+        tmp_path / "other",
+        settings=Config(),
+        vocabulary_size=60,
+        workers=1,
+        quiet=True,
+    )
+    shutil.rmtree(copied / "tokenizer")
+    shutil.copytree(tmp_path / "other", copied / "tokenizer")
+    found = looked(recipe(), copied)
+    assert set(found) == {"recipe", "micro-batches", "shards", "tokenizer"}
+    assert "is not the tokenizer that wrote" in found["tokenizer"].text
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentences", "changes", "part"),
+    [
+        (1, 40, [], "only one document"),
+        (60, 1, ["packing.random_next=0"], "no text of"),
+        (60, 4, ["packing.kind=full_sentences", "packing.length=32"], "packing.kind=full_sentences does not make"),
+    ],
+    ids=["one document", "one sentence", "no pairs"],
+)
+def test_next_sentence_that_cannot_be_asked(
+    documents: int, sentences: int, changes: list[str], part: str, tmp_path: Path
+) -> None:
+    found = looked(recipe(*changes), prepared(tmp_path, documents=documents, sentences=sentences, held_out=0.0))
+    assert found["rows"].state == "problem"
+    assert part in found["rows"].text
+    assert "step" not in found
+
+
+def test_nothing_held_out_is_worth_a_note(tmp_path: Path) -> None:
+    found = looked(recipe(), prepared(tmp_path, documents=60, sentences=4, held_out=0.0))
+    assert found["held out"].state == "note"
+    assert summary(list(found.values()))["ok"]
+
+
+# --- steps that go wrong -------------------------------------------------------------------------------------------
+
+
+def test_too_little_memory_names_the_rows_that_fit(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = looked(recipe(), shards, until="memory")["memory"].facts
+    fixed, per_row = facts["estimated_bytes"] - facts["activations_bytes"], facts["activations_bytes"] / 8
+    monkeypatch.setattr(trial, "available_bytes", lambda device: int(fixed + 2.5 * per_row))
+    found = looked(recipe(), shards, until="step")
+    assert found["memory"].text.endswith("set micro_rows=2")
+    assert isinstance(found["memory"].error, BertsmithError)
+    assert found["step"].state == "ok"  # on fewer rows
+    monkeypatch.setattr(trial, "available_bytes", lambda device: 1000)
+    assert "passes.recompute=true" in looked(recipe(), shards, until="memory")["memory"].text
+
+
+def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Passes, "learn", exhausted)
+    found = looked(recipe(), shards, until="step")["step"]
+    assert found.text == "out of memory with 8 rows in one forward: set micro_rows=4"
+    assert found.error is not None
+
+
+def test_first_losses_that_are_odd(shards: Path) -> None:
+    far = looked(recipe("encoder.initial_range=2"), shards, until="step")["step"]
+    assert far.state == "note"
+    assert "far from blind guessing" in far.text
+    wild = looked(recipe("encoder.initial_range=1e38", "encoder.truncate_initial=false"), shards, until="step")["step"]
+    assert wild.state == "problem"
+    assert "not finite" in wild.text
+    json.dumps(summary([wild]), allow_nan=False)
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> None:
+    done = call("check", "bert/tiny", "-d", shards, "-o", tmp_path / "run", *SMALL, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok"] * 12
+    found = json.loads(call("check", "bert/tiny", "-d", shards, *SMALL, "--device", "cpu", "--json").stdout)
+    assert found["ok"]
+    assert {one["check"] for one in found["checks"]} >= {"rows", "memory", "speed"}
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "unknown recipe": (["bert/tinny", "-d", "{s}"], 78, "did you mean bert/tiny?"),
+    "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.positions"),
+    "no shards": (["bert/tiny", "-d", "{t}"], 65, "index.json"),
+    "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_rows=7"], 78, "7 rows"),
+    "no such device": (["bert/tiny", "-d", "{s}", "--device", "abacus"], 2, "abacus"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) -> None:
+    words, status, part = BAD[case]
+    device = [] if "--device" in words else ["--device", "cpu"]
+    done = call("check", *[word.format(s=shards, t=tmp_path) for word in words], *device)
+    assert done.returncode == status, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

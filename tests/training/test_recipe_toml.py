@@ -1,0 +1,188 @@
+"""`init`: what is written, read again, is the same recipe, and every setting is explained by the code's comments."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import call
+
+from bertsmith import config, recipes
+from bertsmith.encoders import bert
+from bertsmith.errors import ConfigError
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan, Rows, Thaw
+from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
+from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
+
+FOLDERS = ("encoders", "objectives", "corpus.packing", "train.optimizers", "train.schedules")
+CONFIGS = [
+    config.find(f"bertsmith.{folder}", name).Config
+    for folder in FOLDERS
+    for name in config.names(f"bertsmith.{folder}")
+]
+
+
+def names_in(settings: dict[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from names_in(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
+
+
+def names_written(text: str) -> set[str]:
+    """Every setting of a file, those too that are commented out."""
+    table, found = "", set()
+    for line in text.splitlines():
+        key = line.removeprefix("# ").partition(" =")[0]
+        if line.startswith("["):
+            table = line.strip("[]") + "."
+        elif " =" in line and key.isidentifier():
+            found.add(table + key)
+    return found
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_comes_back_whole(name: str, tmp_path: Path) -> None:
+    made = recipes.find(name)
+    text = to_toml(made)
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    assert read_recipe(tmp_path / "recipe.toml") == made
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert names_written(text) == set(names_in(config.to_dict(made)))
+
+
+CHANGES = {
+    "numbers": ["plan.rate=1e-300", "encoder.epsilon=1.5e20", "plan.warmup=0.06", "plan.steps=123456789"],
+    "what is absent by default": ["encoder.feed_forward=300", "passes.compile=false"],
+    "other kinds": ["packing.kind=stream", "optimizer.kind=muon", "plan.schedule.kind=constant_then_decay"],
+    "a table in a list": ["plan.thaw=[{after=0, parts=1}, {after=0.5, parts=9}]"],
+    "a long list": [f"plan.thaw=[{', '.join(f'{{after={after}, parts=1}}' for after in range(30))}]"],
+    "choices": ["objectives.masked_lm.units=ngrams", "passes.precision=fp32"],
+    "text that must be quoted": ["name='쇠 \"anvil\" \\ \x7f # = [x]'"],
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_overrides_come_back_whole(case: str) -> None:
+    name = "bert/no_nsp" if "packing.kind=stream" in CHANGES[case] else "bert/base"
+    made = with_overrides(recipes.find(name), CHANGES[case])
+    assert made != recipes.find(name)
+    text = to_toml(made)
+    assert config.from_dict(Recipe, tomllib.loads(text)) == made
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_recipe_without_objectives_comes_back() -> None:
+    made = replace(recipes.find("bert/tiny"), objectives={})
+    assert config.from_dict(Recipe, tomllib.loads(to_toml(made))) == made
+
+
+@pytest.mark.parametrize("cls", [Recipe, Plan, Thaw, Rows, Settings, *CONFIGS], ids=lambda cls: cls.__module__)
+def test_every_setting_is_explained_in_the_code(cls: type) -> None:
+    silent = [name for name, said in comments(cls).items() if not said]
+    assert not silent, f"{cls.__module__}.{cls.__name__}: put a comment behind {', '.join(silent)}"
+
+
+def test_lines_say_what_may_stand_there() -> None:
+    lines = to_toml(recipes.find("bert/tiny")).splitlines()
+    found = {line.partition(" =")[0]: line for line in lines}
+    assert '(one of tokens, words, ngrams; default "tokens")' in found["units"]
+    assert "(whole number; default 12)" in found["layers"]
+    assert found["# feed_forward"].endswith("(whole number; absent by default)")
+    assert "(list of 2, each a number; default [0.9, 0.999])" in found["betas"]
+    assert "(whole number; must be given)" in found["steps"]
+    kinds = [line for line in lines if "one of constant_then_decay, cosine" in line]
+    assert len(kinds) == 1
+    assert kinds[0].endswith("; default linear")
+    assert "# BERT-base by default." in lines
+
+
+@dataclass
+class Sample:
+    """For the test below."""
+
+    first: int = 1  # behind
+    second: str = "# no comment"
+    # above,
+    # in two lines
+    third: tuple[int, ...] = (
+        1,  # within
+    )
+
+
+@dataclass
+class Heir(Sample):
+    """Of what the other has."""
+
+    second: str = ""  # another
+
+
+def test_comments_are_found_behind_and_above() -> None:
+    assert comments(Sample) == {"first": "behind", "second": "", "third": "above, in two lines within"}
+    assert comments(Heir) == comments(Sample) | {"second": "another"}
+
+
+def test_null_that_is_no_default_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bert.Config.__dataclass_fields__["feed_forward"], "default", 7)
+    with pytest.raises(ConfigError, match=r"encoder\.feed_forward is null, which TOML cannot say"):
+        to_toml(recipes.find("bert/tiny"))
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_init_prints_and_writes_the_same(tmp_path: Path) -> None:
+    printed = call("init", "bert/mini", "encoder.layers=3")
+    path = tmp_path / "mine.toml"
+    assert call("init", "bert/mini", "encoder.layers=3", "-o", path).returncode == 0
+    assert path.read_text(encoding="utf-8") == printed.stdout
+    assert read_recipe(path).encoder.layers == 3
+    again = call("init", path, "encoder.layers=5", "--json")
+    assert json.loads(again.stdout)["settings"]["encoder"]["layers"] == 5
+
+
+def test_init_replaces_only_by_force(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("mine")
+    refused = call("init", "bert/mini", "-o", path)
+    assert refused.returncode == 2
+    assert refused.stderr == f"bertsmith: {path} is already there: choose another -o, or pass --force to replace it\n"
+    assert path.read_text() == "mine"
+    assert call("init", "bert/mini", "-o", path, "--force").returncode == 0
+    assert read_recipe(path) == recipes.find("bert/mini")
+
+
+def test_init_alone_lists_the_recipes() -> None:
+    found = json.loads(call("init", "--json").stdout)["recipes"]
+    assert [one["recipe"] for one in found] == recipes.names()
+    base = next(one for one in found if one["recipe"] == "bert/base")
+    assert base["parameters"] == 110_106_428  # as counted in transformers' BertForPreTraining, the tied matrix once
+    assert base["about"] == "12 layers of width 768."
+    shown = call("init").stdout
+    assert all(name in shown for name in recipes.names())
+    assert "110,106,428" in shown
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "unknown recipe": (["init", "bert/bass"], 78, "did you mean bert/base?"),
+    "unknown setting": (["init", "bert/base", "encoder.layer=4"], 78, "did you mean encoder.layers?"),
+    "no TOML name": (["init", "bert/base", "-o", "{t}/recipe.json"], 2, "must end in .toml"),
+    "no folder": (["init", "bert/base", "-o", "{t}/none/recipe.toml"], 74, "No such file"),
+    "no recipe file": (["init", "{t}/none.toml"], 65, "none.toml"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(case: str, tmp_path: Path) -> None:
+    words, status, part = BAD[case]
+    done = call(*[word.format(t=tmp_path) for word in words])
+    assert done.returncode == status, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,103 @@
+"""Replayed steps, with a graph that computes again when it is replayed: what is filled, when, and what if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from training.train_world import toy_batch
+
+from bertsmith.training import replay
+from bertsmith.training.optimizers.optimizer import HeldRate, Rates
+from bertsmith.training.replay import WARM, Outcome, Replay, Told
+from bertsmith.training.world import World
+from bertsmith.types import Batch
+
+
+class Graph:
+    """As torch's: what was computed while it was recorded is computed again on the same tensors."""
+
+    made: ClassVar[list[Graph]] = []
+
+    def __init__(self) -> None:
+        self.again: Any = None
+        Graph.made.append(self)
+
+    def replay(self) -> None:
+        self.again()
+
+
+class Steps:
+    """What a trainer computes: the sum of the ids, the rates and what the host tells."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(3)
+
+    def __call__(self, batches: Sequence[Batch], rates: Rates, told: Told) -> Outcome:
+        def compute() -> None:
+            rate = next(rate for rate in rates if rate is not None)
+            held = rate.tensor if isinstance(rate, HeldRate) else rate
+            self.values.copy_(torch.stack([batches[0].ids.sum(), torch.as_tensor(held), told()["seconds"]]))
+
+        compute()
+        Graph.made[-1].again = compute
+        return Outcome(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].ids))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Replay:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    Graph.made.clear()
+    return Replay(Steps(), World())
+
+
+def take(made: Replay, step: int, *, rates: Rates = (0.5, 0.5), told: Mapping[str, float] | None = None) -> Any:
+    found = made(toy_batch(step), rates, told or {"seconds": float(step)})
+    return None if found is None else found.values.tolist()
+
+
+def test_a_step_is_recorded_once_and_then_filled(made: Replay) -> None:
+    assert [take(made, step) for step in range(WARM)] == [None] * WARM
+    for step in range(WARM, WARM + 4):
+        rate = 0.25 * step
+        assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).ids.sum()), rate, float(step)]
+    assert len(Graph.made) == 1
+    assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
+
+
+def test_what_the_feed_gave_is_left_as_it_was(made: Replay) -> None:
+    batch = toy_batch(0)
+    before = batch.ids.clone()
+    for _ in range(WARM + 1):
+        made(batch, (0.5,), {"seconds": 0.0})
+    made(toy_batch(1), (0.5,), {"seconds": 0.0})
+    assert torch.equal(batch.ids, before)
+
+
+def test_only_so_many_recordings_are_kept(made: Replay) -> None:
+    for asleep in range(replay.MOST + 2):
+        rates = [0.5] * 8
+        rates[asleep] = None  # type: ignore[call-overload]
+        for _ in range(WARM + 1):
+            found = take(made, 0, rates=rates)
+        assert found is not None
+    assert len(made._recordings) == replay.MOST
+    made.forget()
+    assert take(made, 0) is None
+
+
+def test_what_cannot_be_recorded_is_computed_as_usual(made: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: Graph, **how: object) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nat length")
+
+    monkeypatch.setattr(torch.cuda, "graph", fail)
+    for step in range(WARM):
+        take(made, step)
+    with pytest.warns(UserWarning, match="which is slower: operation not permitted when stream is capturing$"):
+        assert take(made, WARM) is None
+    assert take(made, WARM + 1) is None

@@ -1,0 +1,95 @@
+"""What a device can do at most: everything is measured, in units that hang together."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from command_line import call
+
+from bertsmith.reports import terminal
+from bertsmith.system import devices
+from bertsmith.system.devices import measure_peak
+from bertsmith.training import roofline
+from bertsmith.training.roofline import SHAPES, measure
+
+
+def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "RUNS", 3)
+    said: list[str] = []
+    found = measure(torch.device("cpu"), size=64, tokens=512, say=said.append)
+    assert len(said) == len(found)
+    assert all(one["value"] > 0 for one in found)
+    kinds = [one["what"].split(",")[0].split(" ")[0] for one in found]
+    assert kinds.count("product") == 1 + len(SHAPES)
+    assert kinds.count("copy") == 1
+    assert {one["unit"] for one in found if one["what"].startswith("attention")} == {"ms"}
+    long, short = (next(one for one in found if f"rows of {length}, plain" in one["what"]) for length in (512, 128))
+    assert long["value"] > short["value"]  # the same tokens see four times as many others
+    terminal.ceilings(found)
+    shown = capsys.readouterr().out
+    assert "product 64 × 64 × 64" in shown
+    assert "TFLOP/s" in shown
+
+
+def test_a_device_without_graphs_is_timed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "RUNS", 3)
+    assert 0.002 <= roofline.device_seconds(lambda: time.sleep(0.002), torch.device("cpu")) < 0.1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_one_line_says_so() -> None:
+    done = call("doctor", "--gpu")
+    assert done.returncode == 2
+    assert "finds only cpu here" in done.stderr
+
+
+@pytest.mark.parametrize("slow", [0, 2, 3])
+def test_a_product_that_is_kept_waiting_does_not_make_the_peak_a_small_ones(
+    slow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first product of a process starts libraries; any other may meet a moment in which others compute."""
+    sizes: list[int] = []
+
+    def seconds(left: torch.Tensor) -> float:
+        sizes.append(len(left))
+        time.sleep(0.001)
+        return 1.0 if len(sizes) - 1 == slow else 0.001
+
+    monkeypatch.setattr(devices, "_product_seconds", seconds)
+    assert devices.measure_peak(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 0.001
+    assert set(sizes) == {128, 256, 512, 1024}
+
+
+def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
+    """bfloat16 takes a hundred times as long where a CPU has no instructions for it."""
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    for dtype in (torch.float32, torch.bfloat16):
+        began = time.monotonic()
+        assert measure_peak(torch.device("cpu"), dtype) > 1e6
+        assert time.monotonic() - began < 10
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[torch.dtype] = []
+
+    def measure(device: torch.device, dtype: torch.dtype) -> float:
+        measured.append(dtype)
+        return 5.0 * len(measured)
+
+    monkeypatch.setattr(devices, "measure_peak", measure)
+    devices.known_peak.cache_clear()
+    device, dtypes = torch.device("cpu"), (torch.float32, torch.bfloat16, torch.float32)
+    assert [devices.known_peak(device, dtype) for dtype in dtypes] == [5.0, 10.0, 5.0]
+    assert measured == [torch.float32, torch.bfloat16]
+    devices.known_peak.cache_clear()
+
+
+def test_numbers_as_a_person_reads_them() -> None:
+    numbers = {0.0: "0.000", 0.25: "0.250", 12.34567: "12.346", 1e-12: "1e-12", -0.0004: "-0.0004", 12_000: "12,000"}
+    assert {value: terminal.shown("epsilon", value) for value in numbers} == numbers
+    assert terminal.shown("unknown_rate", 0.0123) == "1.23%"

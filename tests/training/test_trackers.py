@@ -1,0 +1,229 @@
+"""Trackers get the curves of a run, go on where it does, ask nobody anything, and never end a run."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import ConfigError
+from bertsmith.training import trackers
+from bertsmith.training.trackers import IDENTITIES, check_trackers, open_trackers
+
+RECIPE = {"name": "bert/tiny", "encoder": {"kind": "bert", "layers": 2}, "plan": {"steps": 9, "thaw": []}}
+
+
+class Heard:
+    """What a stand-in was told, one entry a call; it fails in the calls that it is asked to fail in."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.fails: set[str] = set()
+
+    def note(self, what: str, found: Any = None) -> Any:
+        self.calls.append((what, found))
+        if what in self.fails:
+            raise RuntimeError(f"{what} has\nfailed")
+        return found
+
+    def of(self, what: str) -> list[Any]:
+        return [found for call, found in self.calls if call == what]
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> Heard:
+    """Modules `wandb` and `mlflow` with just what is called."""
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    wandb, mlflow = ModuleType("wandb"), ModuleType("mlflow")
+
+    def init(**how: Any) -> SimpleNamespace:
+        heard.note("wandb.init", {**how, "terminal": sys.stdin.isatty()})
+        return SimpleNamespace(
+            log=lambda numbers: heard.note("wandb.log", numbers),
+            define_metric=lambda pattern, step_metric: heard.note("wandb.define_metric", (pattern, step_metric)),
+            finish=lambda: heard.note("wandb.finish"),
+        )
+
+    def start_run(run_id: str | None = None, run_name: str | None = None) -> SimpleNamespace:
+        heard.note("mlflow.start_run", (run_id, run_name))
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id or "given-by-the-server"))
+
+    def log_metrics(numbers: dict[str, float], *, step: int, synchronous: bool) -> None:
+        heard.note("mlflow.log_metrics", (step, numbers, synchronous))
+
+    vars(wandb).update(init=init, Settings=lambda **how: SimpleNamespace(**how))
+    vars(mlflow).update(
+        set_experiment=lambda name: heard.note("mlflow.set_experiment", name),
+        start_run=start_run,
+        log_params=lambda parameters: heard.note("mlflow.log_params", parameters),
+        log_metrics=log_metrics,
+        end_run=lambda: heard.note("mlflow.end_run"),
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    return heard
+
+
+def open_in(folder: Path, *names: str, **how: Any) -> trackers.Trackers:
+    return open_trackers(names, folder, name="my run", recipe=RECIPE, **how)
+
+
+def write_some(opened: trackers.Trackers) -> None:
+    """A step, an evaluation, and what belongs on no curve."""
+    opened.write("start", 0, {"notes": []})
+    opened.write("facts", 0, {"parameters": 1_000})
+    opened.write(
+        "step", 1, {"step": 1, "loss": 2.5, "rows": 8, "skipped": True, "gradient_norm": math.nan, "word": "x"}
+    )
+    opened.write("evaluation", 1, {"loss": 2.25})
+
+
+# --- TensorBoard, for real -------------------------------------------------------------------------------------------
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    found.Reload()
+    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def test_tensorboard_has_the_curves(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    with open_in(tmp_path, "tensorboard") as opened:
+        write_some(opened)
+    assert curves(tmp_path) == {
+        "step/loss": [(1, 2.5)],
+        "step/rows": [(1, 8.0)],
+        "step/skipped": [(1, 1.0)],
+        "evaluation/loss": [(1, 2.25)],
+    }
+
+
+def test_tensorboard_takes_back_what_a_resumed_run_does_again(tmp_path: Path) -> None:
+    """Four steps, of which two were saved; the same steps come again, and each is there once."""
+    pytest.importorskip("tensorboard")
+    with open_in(tmp_path, "tensorboard") as opened:
+        for step in (1, 2, 3, 4):
+            opened.write("step", step, {"loss": 10.0 + step})
+    with open_in(tmp_path, "tensorboard", step=2) as opened:
+        for step in (3, 4, 5):
+            opened.write("step", step, {"loss": 20.0 + step})
+    assert curves(tmp_path)["step/loss"] == [(1, 11.0), (2, 12.0), (3, 23.0), (4, 24.0), (5, 25.0)]
+
+
+# --- the others, against stand-ins -----------------------------------------------------------------------------------
+
+
+def test_wandb_is_offline_and_asks_nobody(tmp_path: Path, stand_ins: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    with open_in(tmp_path, "wandb") as opened:
+        write_some(opened)
+    (asked,) = stand_ins.of("wandb.init")
+    assert (asked["mode"], asked["terminal"], asked["resume"]) == ("offline", False, "allow")
+    assert (asked["name"], asked["config"], asked["dir"]) == ("my run", RECIPE, str(tmp_path))
+    assert sys.stdin.isatty(), "the keyboard is back"
+    assert stand_ins.of("wandb.log") == [
+        {"at_step": 1, "step/loss": 2.5, "step/rows": 8.0, "step/skipped": 1.0},
+        {"at_step": 1, "evaluation/loss": 2.25},
+    ]
+    assert stand_ins.of("wandb.define_metric") == [("*", "at_step")]
+    assert len(stand_ins.of("wandb.finish")) == 1
+    monkeypatch.setenv("WANDB_MODE", "online")
+    open_in(tmp_path, "wandb", step=1).close()
+    again = stand_ins.of("wandb.init")[1]
+    assert again["mode"] == "online"
+    assert again["id"] == asked["id"], "the same run goes on"
+    (tmp_path / "other").mkdir()
+    open_in(tmp_path / "other", "wandb").close()
+    assert stand_ins.of("wandb.init")[2]["id"] != asked["id"]
+
+
+def test_mlflow_goes_on_in_the_same_run(tmp_path: Path, stand_ins: Heard) -> None:
+    with open_in(tmp_path, "mlflow") as opened:
+        write_some(opened)
+    with open_in(tmp_path, "mlflow", step=1) as opened:
+        opened.write("step", 2, {"loss": 2.0})
+    assert stand_ins.of("mlflow.start_run") == [(None, "my run"), ("given-by-the-server", None)]
+    parameters = {"name": "bert/tiny", "encoder.kind": "bert", "encoder.layers": "2", "plan.steps": "9"}
+    assert stand_ins.of("mlflow.log_params") == [{**parameters, "plan.thaw": "[]"}], "once"
+    steps = [(step, numbers.get("step/loss"), waits) for step, numbers, waits in stand_ins.of("mlflow.log_metrics")]
+    assert steps == [(1, 2.5, False), (1, None, False), (2, 2.0, False)]
+    assert len(stand_ins.of("mlflow.end_run")) == 2
+
+
+def test_each_keeps_its_own_identity(tmp_path: Path, stand_ins: Heard) -> None:
+    open_in(tmp_path, "mlflow", "wandb", "mlflow").close()
+    open_in(tmp_path, "wandb", "mlflow").close()
+    assert len({asked["id"] for asked in stand_ins.of("wandb.init")}) == 1
+    assert [given for given, _ in stand_ins.of("mlflow.start_run")] == [None, "given-by-the-server"]
+
+
+@pytest.mark.parametrize("when", ["wandb.init", "wandb.log", "wandb.finish"])
+def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, stand_ins: Heard, when: str) -> None:
+    stand_ins.fails = {when}
+    said: list[str] = []
+    opened = open_in(tmp_path, "wandb", "mlflow", say=said.append)
+    for step in (1, 2, 3):
+        opened.write("step", step, {"loss": 1.0})
+    opened.close()
+    assert said == [f"wandb is left out from here on, and the run goes on without it: {when} has failed"]
+    assert len(stand_ins.of("wandb.log")) == {"wandb.init": 0, "wandb.log": 1, "wandb.finish": 3}[when]
+    assert len(stand_ins.of("mlflow.log_metrics")) == 3
+
+
+def test_standard_error_hears_of_it(tmp_path: Path, stand_ins: Heard, capsys: pytest.CaptureFixture[str]) -> None:
+    stand_ins.fails = {"wandb.init"}
+    open_in(tmp_path, "wandb").close()
+    assert capsys.readouterr().err.startswith("bertsmith: wandb is left out")
+
+
+def test_a_damaged_identity_is_no_reason_to_end(tmp_path: Path, stand_ins: Heard) -> None:
+    (tmp_path / IDENTITIES).write_text("{")
+    said: list[str] = []
+    open_in(tmp_path, "wandb", say=said.append).close()
+    assert len(said) == 1
+    assert IDENTITIES in said[0]
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_what_is_not_installed_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Callable[[str], Any] = lambda name: None  # noqa: E731
+    monkeypatch.setattr(trackers, "find_spec", found)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ConfigError, match=rf"{name} is not installed: pip install bertsmith\[track\]"):
+        open_in(tmp_path, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_no_tracker() -> None:
+    with pytest.raises(ConfigError, match=r"'tensorbord' is no tracker: .*; did you mean tensorboard\?"):
+        check_trackers(["tensorbord"])
+
+
+def test_none_named_none_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from bertsmith.training.trackers import open_trackers\n"
+        f"with open_trackers([], {str(tmp_path)!r}, name='x', recipe={{}}) as opened:\n"
+        "    opened.write('step', 1, {'a': 1})\n"
+        "assert not {'torch', 'tensorboard', 'wandb', 'mlflow'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,439 @@
+"""The trainer: counts first, divides once, clips, skips what is not finite, lets parts sleep, stops when asked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_world import apart, pretraining, random_rows
+from training.train_world import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
+
+from bertsmith.data.collate import collate
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.model_io.model import Model
+from bertsmith.training.optimizers import adamw, reference
+from bertsmith.training.passes import Settings
+from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.schedules import constant_then_decay
+from bertsmith.training.step import Diverged, Reading, Step
+from bertsmith.training.stopper import Stopper
+from bertsmith.training.trainer import Trainer
+from bertsmith.types import Batch, Loss
+
+LEVEL = Plan(steps=12, rate=0.05, schedule=constant_then_decay.Config())
+
+
+# --- accumulation ----------------------------------------------------------------------------------------------------
+
+
+def bert_feed(micro_rows: int, rows: int = 32) -> Any:
+    """`rows` rows a step in micro-batches of so many, for a real model; a third has no label for the second text."""
+
+    def of_step(step: int) -> Sequence[Batch]:
+        chance = np.random.default_rng(step)
+        texts = random_rows(chance.integers(5, 41, rows).tolist(), seed=step)
+        labels = np.where(chance.random(rows) < 0.3, -100, chance.integers(0, 2, rows))
+        return [
+            collate(
+                texts[begin : begin + micro_rows],
+                length=40,
+                samples=range(step * rows + begin, step * rows + begin + micro_rows),
+                labels={"next_sentence": labels[begin : begin + micro_rows].tolist()},
+            )
+            for begin in range(0, rows, micro_rows)
+        ]
+
+    return of_step
+
+
+def bert_trainer(micro_rows: int, model: Model | None = None, **how: Any) -> Trainer:
+    made = model or pretraining(layers=2, dropout=0.0, attention_dropout=0.0)
+    plan = Plan(steps=3, rate=1e-3, schedule=constant_then_decay.Config())
+    return Trainer(made, bert_feed(micro_rows), plan=plan, optimizer=reference.Config(), **how)
+
+
+def test_four_times_eight_rows_are_thirty_two() -> None:
+    whole, parts = bert_trainer(32), bert_trainer(8)
+    for step, other in zip(whole, parts, strict=True):
+        assert (step.number, step.rows, step.tokens) == (other.number, other.rows, other.tokens)
+        assert step.scores.counts == other.scores.counts
+        assert step.scores.accuracies == pytest.approx(other.scores.accuracies, abs=1e-2)
+        assert step.loss == pytest.approx(other.loss, rel=1e-5)
+        assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
+        for one, two in zip(whole.weights, parts.weights, strict=True):
+            if "qkv.bias" not in one.name:  # a third of it has a gradient of 0, and what is left is rounding
+                assert apart(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
+    moved = max(
+        apart(one.tensor, two) for one, two in zip(whole.weights, pretraining(layers=2).parameters(), strict=True)
+    )
+    assert moved > 1e-3
+    for one, two in zip(whole.weights, parts.weights, strict=True):
+        assert float((one.tensor - two.tensor).detach().abs().max()) < 1e-5, one.name
+
+
+def test_the_mean_of_means_is_not_the_mean() -> None:
+    """The toy's micro-batches ask unequally much, so a trainer that divides each by its own count is found out."""
+    whole, parts = trainer(), trainer(feed=feed(micro_rows=2))
+    one, two = next(whole), next(parts)
+    wrong = np.mean(
+        [Toy()(Toy().hide(toy_batch(0, slice(begin, begin + 2)))).mean().item() for begin in range(0, ROWS, 2)]
+    )
+    assert one.loss == pytest.approx(two.loss, rel=1e-6)
+    assert abs(wrong - one.loss) > 1e-3
+    for mine, other in zip(whole.weights, parts.weights, strict=True):
+        assert torch.allclose(mine.tensor.grad, other.tensor.grad, atol=1e-6)
+
+
+def test_a_step_reports_what_was() -> None:
+    made = trainer(feed=feed(micro_rows=4), plan=Plan(steps=4, rate=0.5, warmup=2))
+    expected = Toy()(Toy().hide(toy_batch(0)))
+    first = next(made)
+    assert first.loss == pytest.approx(expected.mean().item(), rel=1e-6)
+    for part, total in expected.sums.items():
+        count = int(expected.counts[part])
+        assert first.scores.counts[part] == count
+        assert first.scores.losses[part] == pytest.approx(total.item() / count, rel=1e-6)
+        assert first.scores.accuracies[part] == pytest.approx(expected.correct[part].item() / count)
+    expected.mean().backward()
+    assert (first.number, first.rate, first.rows) == (1, 0.0, ROWS)
+    assert first.tokens == int((toy_batch(0).document != 0).sum())
+    assert not first.skipped
+    assert first.seconds > 0
+    rest = list(made)
+    assert [step.number for step in rest] == [2, 3, 4]
+    assert [step.rate for step in rest] == [0.25, 0.5, 0.25]
+    assert made.done == 4
+    assert {"step", "loss", "loss/word", "accuracy/long", "gradient_norm", "rate", "tokens"} <= first.facts().keys()
+    assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
+
+
+def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        """An event of a device that was there at a moment, in milliseconds, after somebody waited for it."""
+
+        def __init__(self, moment: float) -> None:
+            self.moment, self.waited = moment, False
+
+        def synchronize(self) -> None:
+            self.waited = True
+
+        def elapsed_time(self, other: Event) -> float:
+            assert other.waited
+            return other.moment - self.moment
+
+    plain = Reading(("word",), torch.zeros(1))
+    assert plain.seconds() is None
+    assert Step(1, 0.1, 8, 0.002, plain, {}).seconds == 0.002
+    timed = Reading(("word",), torch.zeros(1), Event(1000.0))  # type: ignore[arg-type]
+    monkeypatch.setattr(timed, "_there", Event(1023.0))
+    assert Step(1, 0.1, 8, 0.002, timed, {}).seconds == pytest.approx(0.023)
+
+
+def test_scores_without_learning() -> None:
+    made = trainer(dropout=0.5)
+    next(made)
+    before = snapshot(made.module.state_dict())
+    scores = made.score([toy_batch(7, slice(0, 3)), toy_batch(7, slice(3, ROWS))])
+    again = made.score([toy_batch(7)])
+    assert scores.loss == pytest.approx(again.loss, rel=1e-6)
+    assert scores.counts == again.counts
+    assert same(made.module.state_dict(), before)
+    assert made.module.eval()(made.model.hide(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
+    next(made)
+    assert made.module.training
+    with pytest.raises(DataError, match="nothing to score"):
+        made.score([])
+    with pytest.raises(DataError, match="step 1 was given no batch"):
+        next(trainer(feed=lambda step: []))
+
+
+# --- clipping, sleeping, depth ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1, 1e6])
+def test_gradients_are_clipped_together(clip: float) -> None:
+    """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
+    made = trainer(plan=LEVEL, optimiser=reference.Config(), settings=Settings(clip=clip))
+    twin = Toy()
+    twin(twin.hide(toy_batch(0))).mean().backward()
+    norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in twin.parameters()))
+    step = next(made)
+    assert step.gradient_norm == pytest.approx(norm, rel=1e-6)
+    assert norm > 0.1
+    factor = clip / max(norm, clip) if clip else 1.0
+    for name, parameter in twin.named_parameters():
+        first = 0.1 * parameter.grad * factor
+        second = 0.001 * (parameter.grad * factor) ** 2
+        decay = 0.01 if parameter.ndim == 2 else 0.0
+        expected = parameter - 0.05 * (first / (second.sqrt() + 1e-6) + decay * parameter)
+        assert torch.allclose(made.module.state_dict()[name], expected, atol=2e-5), name
+
+
+def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
+    plan = Plan(steps=6, rate=0.05, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=2), Thaw(after=4, parts=3)))
+    made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.5))
+    seen = []
+    before = snapshot(made.module.state_dict())
+    for _ in made:
+        with_gradient = {weight.depth for weight in made.weights if weight.tensor.grad is not None}
+        moved = {weight.depth for weight in made.weights if not torch.equal(weight.tensor, before[weight.name])}
+        assert moved == with_gradient
+        seen.append(moved)
+        before = snapshot(made.module.state_dict())
+    assert seen == [{2}, {2}, {1, 2}, {1, 2}, {0, 1, 2}, {0, 1, 2}]
+
+
+def test_what_sleeps_does_not_count_in_the_norm() -> None:
+    awake, asleep = trainer(plan=LEVEL), trainer(plan=Plan(steps=2, rate=0.05, thaw=(Thaw(after=0, parts=1),)))
+    assert 0 < next(asleep).gradient_norm < next(awake).gradient_norm
+
+
+def test_deeper_parts_move_less() -> None:
+    """Adam's first corrected update is as long as the rate: 0.05 at the top, halved for each part further down."""
+    plan = Plan(steps=2, rate=0.05, depth_decay=0.5, schedule=constant_then_decay.Config())
+    made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
+    before = snapshot(made.module.state_dict())
+    next(made)
+    for weight in made.weights:
+        moved = (weight.tensor.detach() - before[weight.name]).abs()
+        expected = 0.05 * 0.5 ** (2 - weight.depth)
+        assert moved.max().item() == pytest.approx(expected, rel=1e-2), weight.name
+
+
+# --- F15: what is not finite -----------------------------------------------------------------------------------------
+
+
+class Poisoned(Toy):
+    """A loss or gradients that are not finite in some forward passes."""
+
+    def __init__(self, *, where: str, value: float, passes: Sequence[int]) -> None:
+        super().__init__()
+        self.where, self.value, self.bad, self.calls = where, value, set(passes), 0
+
+    def forward(self, batch: Batch) -> Loss:
+        loss = super().forward(batch)
+        poisoned, self.calls = self.calls in self.bad, self.calls + 1
+        if not poisoned:
+            return loss
+        if self.where == "loss":
+            return Loss({**loss.sums, "word": loss.sums["word"] + self.value}, loss.counts, loss.correct, loss.weights)
+        hidden = (self.heads["long"].bias * 0).sum()  # the loss stays as it is, its gradient does not
+        hidden.register_hook(lambda gradient: gradient * self.value)
+        return Loss({**loss.sums, "word": loss.sums["word"] + hidden}, loss.counts, loss.correct, loss.weights)
+
+
+@pytest.mark.parametrize("micro_rows", [ROWS, 4])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float, micro_rows: int) -> None:
+    """Twelve faults: the update is left out, the true value is in the report, the state stays fit to be saved."""
+    bad = [2 * ROWS // micro_rows + ROWS // micro_rows - 1]  # the last pass of the third step
+    model = Poisoned(where=where, value=value, passes=bad)
+    made = trainer(plan=LEVEL, model=model, feed=feed(micro_rows=micro_rows))
+    next(made), next(made)
+    before, state = snapshot(made.module.state_dict()), snapshot(made.optimizer.state())
+    step = next(made)
+    assert step.skipped
+    assert step.number == 3
+    if where == "loss":
+        assert step.loss == value or (math.isnan(value) and math.isnan(step.loss))
+    else:
+        assert math.isfinite(step.loss)
+    assert not math.isfinite(step.gradient_norm if where == "gradient" else step.loss)
+    assert same(made.module.state_dict(), before)
+    assert same(made.optimizer.state(), state)
+    made.state().check_finite()
+    following = next(made)
+    assert not following.skipped
+    assert math.isfinite(following.loss)
+    assert not same(made.module.state_dict(), before)
+
+
+def test_stops_after_too_many_in_a_row() -> None:
+    model = Poisoned(where="loss", value=math.nan, passes=[1, 2, 4, 5, 6, 7])
+    made = trainer(plan=LEVEL, model=model, settings=Settings(most_skips=3))
+    seen = [step.skipped for step in itertools.islice(made, 7)]
+    with pytest.raises(Diverged, match=r"not finite in 3 steps in a row \(step 7: loss nan, gradient norm"):
+        next(made)
+    assert seen == [False, True, True, False, True, True, True]
+    with pytest.raises(Diverged):
+        next(made)
+
+
+def test_a_trainer_that_filters_what_is_not_finite_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken build of F15: the check is gone, and the very assertions above fail."""
+    monkeypatch.setattr(torch, "isfinite", lambda tensor: torch.ones_like(tensor, dtype=torch.bool))
+    with pytest.raises(AssertionError):
+        test_what_is_not_finite_changes_nothing_and_is_told("loss", math.nan, ROWS)
+
+
+# --- how it is computed ----------------------------------------------------------------------------------------------
+
+
+def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
+    def losses(seed: int, **how: Any) -> list[str]:
+        return [step.loss.hex() for step in trainer(dropout=0.5, seed=seed, **how)]
+
+    torch.manual_seed(1)
+    first = losses(0)
+    torch.manual_seed(2)
+    assert losses(0) == first
+    assert losses(1) != first
+    assert len(set(first)) == len(first)
+    assert losses(0, feed=lambda step: [toy_batch(0)])[0] != losses(0, feed=lambda step: [toy_batch(0)])[1]
+
+
+def test_recomputing_changes_no_bit() -> None:
+    plain = bert_trainer(16, pretraining(layers=3))
+    again = bert_trainer(16, pretraining(layers=3), settings=Settings(recompute=True))
+    passed = []
+    block = again.model.depths()[2]
+    block.feed_forward.register_forward_hook(lambda *anything: passed.append(1))
+    assert [step.loss.hex() for step in plain] == [step.loss.hex() for step in again]
+    assert same(plain.module.state_dict(), again.module.state_dict())
+    assert len(passed) == 2 * 2 * 3, "each of two micro-batches of three steps passes twice"
+
+
+def test_compiled_steps_are_whole_graphs_and_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    plain, compiled = bert_trainer(16), bert_trainer(16, settings=Settings(compile=True))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step, other in zip(plain, compiled, strict=True):
+            assert other.loss == pytest.approx(step.loss, rel=1e-5)
+            assert other.scores.counts == step.scores.counts
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 does it another way
+def test_half_precision_is_near() -> None:
+    exact, half = bert_trainer(32), bert_trainer(32, settings=Settings(precision="bf16"))
+    one, two = next(exact), next(half)
+    assert two.loss == pytest.approx(one.loss, rel=2e-2)
+    assert two.loss != one.loss
+    assert {weight.tensor.dtype for weight in half.weights} == {torch.float32}
+
+
+def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU this makes runs bit-identical (tests/gpu); here, that the switch is turned and a run still works."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    try:
+        made = bert_trainer(32, settings=Settings(deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not next(made).skipped
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def test_settings_that_cannot_be_meant() -> None:
+    for wrong in ({"clip": -1.0}, {"most_skips": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Settings(**wrong)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_ends_with_the_plan() -> None:
+    made = trainer(plan=Plan(steps=3, rate=0.05))
+    assert len(list(made)) == 3
+    assert not made.stopped
+    assert list(made) == []
+
+
+def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
+    stopper = Stopper()
+    made = trainer(plan=Plan(steps=3, rate=0.05), stopper=stopper)
+    for step in made:
+        if step.number == 3:
+            stopper.ask()
+    assert made.done == 3
+    assert not made.stopped
+
+
+def test_the_clock_ends_a_run_and_is_resumed() -> None:
+    now = [100.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    made = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
+    rates = [step.rate for step in made]
+    assert 5 < len(rates) < 30
+    assert rates == sorted(rates, reverse=True)
+    assert made.seconds >= 30
+    halfway = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
+    for _ in range(len(rates) // 2):
+        next(halfway)
+    heir = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
+    heir.load(halfway.state())
+    now[0] += 10**6  # the time between two runs does not count
+    heir.load(halfway.state())
+    assert len(rates) // 2 - 3 <= len(list(heir)) <= len(rates) // 2 + 3
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
+    compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    first = feed()
+
+    def slow(step: int) -> Sequence[Batch]:
+        now[0] += 1000.0 if step == 0 and compiles else 1.0  # the first compiled step takes long
+        return first(step)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    plan = Plan(steps=10**6, rate=1.0, warmup=0.5, minutes=0.5)
+    made = trainer(plan=plan, feed=slow, clock=lambda: now[0], settings=Settings(compile=compiles))
+    now[0] += 500.0  # what comes before the first step is no training
+    rates = [step.rate for step in made]
+    assert 30 <= len(rates) <= 32
+    assert rates[1] < 0.2  # still at the beginning of the warm-up
+    assert made.seconds < 32
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Stopper() as stopper:
+        made = trainer(stopper=stopper)
+        seen = []
+        for step in made:
+            seen.append(step.number)
+            if step.number == 4:
+                os.kill(os.getpid(), number)
+        assert seen == [1, 2, 3, 4]
+        assert made.stopped
+        assert made.state().step == 4
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    with Stopper() as stopper:
+        stopper.ask()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_sleeps_drops_nothing() -> None:
+    thawing = Plan(steps=4, rate=1e-3, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=99)))
+    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.0)
+    made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
+    next(made)
+    assert [part.training for part in made.model.depths()] == [False] * (made.parts - 1) + [True]
+    next(made)
+    next(made)
+    assert all(part.training for part in made.model.depths())
