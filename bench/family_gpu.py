@@ -44,7 +44,7 @@ from bertsmith.training.pretraining.choices import settled
 from bertsmith.training.pretraining.parts import Data
 from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.world import World
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")
 HIDDEN = 0.15
@@ -158,11 +158,11 @@ def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], 
 def random_batch(recipe: Recipe, mask_id: int | None) -> dict[str, Tensor]:
     """Random tokens in full rows, words hidden as the recipe's family hides them; what the family's peer takes."""
     rows, length, family = recipe.rows.full, recipe.packing.length, recipe.name.partition("/")[0]
-    ids = torch.randint(SPECIAL, recipe.encoder.vocabulary_size, (rows, length))
+    ids = torch.randint(SPECIAL, recipe.encoder.vocab_size, (rows, length))
     places = torch.randperm(rows * length)[: max(1, round(HIDDEN * rows * length))].sort().values
-    labels = torch.full((rows * length,), NOT_ASKED).scatter(0, places, ids.flatten()[places]).view(rows, length)
+    labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, places, ids.flatten()[places]).view(rows, length)
     assert mask_id is not None
-    hidden = torch.where(labels == NOT_ASKED, ids, mask_id)
+    hidden = torch.where(labels == IGNORE_INDEX, ids, mask_id)
     given = {"input_ids": hidden, "labels": labels}
     if family == "albert":
         given["sentence_order_label"] = torch.randint(0, 2, (rows,))
@@ -201,7 +201,7 @@ class Electra(nn.Module):
             noise = -torch.log(-torch.log(torch.rand_like(logits)))
             drawn = (logits + noise).argmax(-1)
             filled = input_ids.flatten().scatter(0, places, drawn).view_as(input_ids)
-            original = torch.where(labels == NOT_ASKED, input_ids, labels)
+            original = torch.where(labels == IGNORE_INDEX, input_ids, labels)
             replaced = (filled != original).long()
         judged = self.discriminator(input_ids=filled, labels=replaced)
         total: Tensor = guessed.loss + self.weight * judged.loss

@@ -23,7 +23,7 @@ from bertsmith.encoders import bert
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import span
 from bertsmith.tasks import squad
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning.batches import TaskFeeder
 from bertsmith.training.optimizers import adamw
@@ -65,11 +65,11 @@ def main() -> None:
         print(f"{name:<24} {speed:8.1f} windows/s  {speed * mean / 1e3:8.1f} k tokens/s  ours is {ratio:.2f} ×")
 
 
-def ours(asked: list[Asked], tokenizer: Any, options: argparse.Namespace, *, graphs: bool) -> Callable[[], float]:
+def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, graphs: bool) -> Callable[[], float]:
     """A trainer that goes on from call to call."""
     torch.manual_seed(0)
     world = World(device=torch.device("cuda"))
-    config = bert.Config.size(options.size, vocabulary_size=tokenizer.vocabulary_size)
+    config = bert.Config.size(options.size, vocab_size=tokenizer.vocab_size)
     total = WARM + STEPS * options.rounds
     feeder = TaskFeeder(
         asked,
@@ -99,7 +99,7 @@ def ours(asked: list[Asked], tokenizer: Any, options: argparse.Namespace, *, gra
     return run
 
 
-def theirs(asked: list[Asked], options: argparse.Namespace, *, compiled: bool) -> Callable[[], float]:
+def theirs(asked: list[Features], options: argparse.Namespace, *, compiled: bool) -> Callable[[], float]:
     """transformers' model in the loop of its script, without its logging."""
     import transformers
 
@@ -135,12 +135,12 @@ def theirs(asked: list[Asked], options: argparse.Namespace, *, compiled: bool) -
     return run
 
 
-def padded(asked: list[Asked], length: int) -> dict[str, torch.Tensor]:
+def padded(asked: list[Features], length: int) -> dict[str, torch.Tensor]:
     """The same windows, one to a row, filled up to the full length."""
     ids, kinds, mask = (np.zeros((len(asked), length), np.int64) for _ in range(3))
     for place, one in enumerate(asked):
         row = one.rows[0]
-        ids[place, : len(row)], kinds[place, : len(row)], mask[place, : len(row)] = row.ids, row.segments, 1
+        ids[place, : len(row)], kinds[place, : len(row)], mask[place, : len(row)] = row.ids, row.segment_ids, 1
     targets = torch.tensor([one.target for one in asked])
     return {
         "input_ids": torch.from_numpy(ids),

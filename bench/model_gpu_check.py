@@ -20,7 +20,7 @@ from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.types import Batch, Row, Vocabulary
 
 VOCABULARY = Vocabulary(
-    size=30_522, mask_id=103, special_ids=(0, 100, 101, 102, 103), continues=np.arange(30_522) > 20_000
+    size=30_522, mask_id=103, special_ids=(0, 100, 101, 102, 103), is_continuation=np.arange(30_522) > 20_000
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STEPS = 20 if DEVICE == "cuda" else 2
@@ -62,7 +62,7 @@ def seconds(work: Callable[[], object]) -> float:
 def flops_a_token(config: bert.Config, length: int) -> float:
     """The useful ones of SPEED.md: encoder, attention, and a head over 15 % of the places."""
     block = 6 * (4 * config.width**2 + 2 * config.width * config.inner) + 12 * config.width * length
-    return config.layers * block + 0.15 * 6 * (config.vocabulary_size * config.width + config.width**2)
+    return config.layers * block + 0.15 * 6 * (config.vocab_size * config.width + config.width**2)
 
 
 def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compiled: bool) -> None:
@@ -83,7 +83,7 @@ def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compile
     took, hiding = seconds(step), seconds(lambda: hide(batch))
     with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):
         kernel = model.encoder._sight(batch, explicit=False).kernel
-    rate = batch.ids.numel() / took
+    rate = batch.input_ids.numel() / took
     print(
         f"{length:6} {'packed' if packed else 'full':7} {'compiled' if compiled else 'eager':9} {kernel:9} "
         f"dropout {config.attention_dropout:3.1f} {rate / 1e3:9.0f} {rate * flops_a_token(config, length) / 1e12:9.1f} "
@@ -93,7 +93,7 @@ def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compile
 
 
 def main(size: str = "base", tokens: str = "65536") -> None:
-    config = bert.Config.size(size, vocabulary_size=VOCABULARY.size)
+    config = bert.Config.size(size, vocab_size=VOCABULARY.size)
     print(f"{size}, {tokens} tokens a batch, {DEVICE}; k tokens/s, useful TFLOP/s, ms a step, ms of it hiding")
     for length in (512, 128):
         for packed in (False, True):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith import config
-from bertsmith.data.packing.packing import FOLDER, Packing, Settings
+from bertsmith.data.packing.packing import FOLDER, Packing, PackingConfig
 from bertsmith.data.shards import Pieces, ShardBuilder, Shards
 from bertsmith.types import Frame
 
@@ -33,7 +33,7 @@ def build(folder: Path, tokens: int) -> None:
     """Made-up text: random words, sentences of 27 tokens and documents of 3,400 in the mean."""
     chance = np.random.default_rng(0)
     words = chance.integers(1000, 30_000, 2 * UNIT, np.uint16)
-    with ShardBuilder(folder, tokenizer_files={}, fingerprint="0", vocabulary_size=30_000, settings={}) as builder:
+    with ShardBuilder(folder, tokenizer_files={}, fingerprint="0", vocab_size=30_000, settings={}) as builder:
         for unit in range(-(-tokens // UNIT)):
             sentences = np.clip(chance.lognormal(3.1, 0.65, UNIT // 27), 1, 400).astype(np.uint16)
             ends = np.cumsum(np.clip(chance.lognormal(4.0, 1.4, UNIT // 500), 1, 5000).astype(np.int64))
@@ -44,13 +44,13 @@ def build(folder: Path, tokens: int) -> None:
         builder.finish()
 
 
-def opened(settings: Settings, shards: Shards) -> tuple[Packing, float]:
+def opened(settings: PackingConfig, shards: Shards) -> tuple[Packing, float]:
     begin = time.perf_counter()
     packing = settings.build(shards, frame=FRAME, padding_id=0, seed=1)
     return packing, time.perf_counter() - begin
 
 
-def memory(settings: Settings, shards: Shards) -> tuple[float, float]:
+def memory(settings: PackingConfig, shards: Shards) -> tuple[float, float]:
     """Bytes a token of the corpus: held by an open packing, and at most while it was opened."""
     tracemalloc.start()
     packing, _ = opened(settings, shards)
@@ -68,7 +68,7 @@ def speed(packing: Packing) -> tuple[float, float]:
     while time.process_time() - begin < SECONDS:
         step += 1
         batch = packing.batch(step, rows=rows)
-        places, tokens = places + batch.ids.size, tokens + batch.tokens
+        places, tokens = places + batch.input_ids.size, tokens + batch.tokens
     return places / (time.process_time() - begin), 1 - tokens / places
 
 

@@ -177,7 +177,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         torch.manual_seed(0)
-        save_model(Model.build(bert.Config.size(asked.size, vocabulary_size=len(words)), []), tokenizer, folder)
+        save_model(Model.build(bert.Config.size(asked.size, vocab_size=len(words)), []), tokenizer, folder)
         if asked.precisions:
             return precisions(folder, texts, asked.device, asked.rounds)
         precision: Any = "bfloat16" if asked.device == "cuda" else "float32"

@@ -81,7 +81,7 @@ def main() -> None:
         base = Path(scratch)
         paths = sys.argv[1:] or [_own_text(base)]
         folder = base / "tokenizer"
-        run.train_tokenizer(paths, folder, settings=Config(), vocabulary_size=30522, limit=20_000, quiet=True)
+        run.train_tokenizer(paths, folder, settings=Config(), vocab_size=30522, limit=20_000, quiet=True)
         size = sum(path.stat().st_size for path in Corpus(paths, Reading()).files)
         times: dict[str, list[float]] = {"encode_batch": [], "prepare": []}
         memory = TreeMemory()

@@ -218,14 +218,14 @@ def ours(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], in
 
 def real_share(batches: list[Batch]) -> float:
     """What part of the places holds text; the packing keeps it nearly the same in every step."""
-    return float(np.mean([(batch.document != 0).float().mean().item() for batch in batches]))
+    return float(np.mean([(batch.document_ids != 0).float().mean().item() for batch in batches]))
 
 
 def full_batch(recipe: Recipe) -> Batch:
     random, length = np.random.default_rng(0), recipe.packing.length
     rows = []
     for _ in range(recipe.rows.full):
-        ids = random.integers(1000, recipe.encoder.vocabulary_size - 64, length).astype(np.int32)
+        ids = random.integers(1000, recipe.encoder.vocab_size - 64, length).astype(np.int32)
         texts = np.zeros(length, np.int8)
         texts[[0, length // 2, -1]] = -1
         segments = (np.arange(length) > length // 2).astype(np.uint8)
@@ -241,7 +241,7 @@ def theirs(kind: str, recipe: Recipe, rows: int, length: int, dropout: float, wo
     leave_out_masks()
     torch.manual_seed(0)
     config: Any
-    vocabulary = recipe.encoder.vocabulary_size
+    vocabulary = recipe.encoder.vocab_size
     if kind == "modernbert":
         special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
         config = transformers.ModernBertConfig(

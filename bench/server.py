@@ -67,7 +67,7 @@ def predictor_of(size: str, vocabulary: Path) -> Any:
     from bertsmith.tokenizers.wordpiece import WordPiece
 
     tokenizer = WordPiece.build(vocabulary.read_text(encoding="utf-8").splitlines())
-    shape = bert.Config.size(size, vocabulary_size=tokenizer.vocabulary_size)
+    shape = bert.Config.size(size, vocab_size=tokenizer.vocab_size)
     return Predictor(Model.build(shape, [masked_lm.Config()]), tokenizer)
 
 

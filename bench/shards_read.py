@@ -26,7 +26,7 @@ def build(folder: Path, millions: int) -> float:
     documents = np.full(-(-len(sentences) // DOCUMENT), DOCUMENT, np.uint32)
     documents[-1] = len(sentences) - DOCUMENT * (len(documents) - 1)
     begin = time.perf_counter()
-    with ShardBuilder(folder, tokenizer_files={}, fingerprint="0", vocabulary_size=30_000, settings={}) as builder:
+    with ShardBuilder(folder, tokenizer_files={}, fingerprint="0", vocab_size=30_000, settings={}) as builder:
         for unit in range(-(-millions * 10**6 // UNIT)):
             builder.add(unit, {"train": Pieces(tokens, sentences, documents)}, {})
         builder.finish()

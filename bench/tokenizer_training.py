@@ -70,7 +70,7 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
 def ours(name: str, texts: Iterator[str], size: int, workers: int) -> list[str]:
     config = kind(name).config()
     counts = counting.count(texts, config.splitter(), workers=workers)
-    return config.learn(counts, vocabulary_size=size).vocabulary()
+    return config.learn(counts, vocab_size=size).vocabulary()
 
 
 def one_run(options: argparse.Namespace) -> None:
@@ -78,9 +78,9 @@ def one_run(options: argparse.Namespace) -> None:
     texts = lines(options.corpus, options.megabytes)
     begin = time.perf_counter()
     if options.workers:
-        tokens = ours(options.kind, texts, options.vocabulary_size, options.workers)
+        tokens = ours(options.kind, texts, options.vocab_size, options.workers)
     else:
-        tokens = theirs(options.kind, texts, options.vocabulary_size)
+        tokens = theirs(options.kind, texts, options.vocab_size)
     seconds = time.perf_counter() - begin
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -108,7 +108,7 @@ def main() -> None:
     for label, workers in RUNS.items():
         command = [sys.executable, __file__, *sys.argv[1:], "--workers", str(workers)]
         results[label] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(f"{options.kind}, {options.vocabulary_size} tokens, {options.megabytes:g} MB of {options.corpus or 'Python'}")
+    print(f"{options.kind}, {options.vocab_size} tokens, {options.megabytes:g} MB of {options.corpus or 'Python'}")
     print(f"{'':18}{'seconds':>9}{'ratio':>8}{'CPU s':>8}{'peak MB':>12}{'same tokens':>14}")
     own = results["tokenizers' own"]
     for label, result in results.items():

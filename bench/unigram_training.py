@@ -86,10 +86,10 @@ def one_run(options: argparse.Namespace) -> None:
     counts = words_of(text_of(options.corpus, 0, options.megabytes))
     begin, worked = time.perf_counter(), time.process_time()
     if options.trainer == "ours":
-        pieces = train_unigram(counts, vocabulary_size=options.vocabulary_size)
+        pieces = train_unigram(counts, vocab_size=options.vocab_size)
     else:
         train = by_tokenizers if options.trainer == "tokenizers" else by_sentencepiece
-        pieces = train(counts, options.vocabulary_size)
+        pieces = train(counts, options.vocab_size)
     seconds, processor = time.perf_counter() - begin, time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
     json.dump({"pieces": pieces, "seconds": seconds, "processor": processor, "peak": peak}, sys.stdout)
@@ -131,7 +131,7 @@ def main() -> None:
         return
     counts = words_of(text_of(options.corpus, 0, options.megabytes))
     after = words_of(text_of(options.corpus, options.megabytes, 1.1 * options.megabytes))
-    print(f"{options.vocabulary_size} pieces from {options.megabytes:g} MB of {options.corpus or 'Python'}", end=", ")
+    print(f"{options.vocab_size} pieces from {options.megabytes:g} MB of {options.corpus or 'Python'}", end=", ")
     print(f"{len(counts)} different words")
     print(f"{'':14}{'seconds':>8}{'cpu':>8}{'peak MB':>8}{'tokens/word':>12}{'log-l./char':>12}{'text after':>20}")
     for name in TRAINERS:

@@ -23,7 +23,7 @@ VOCABULARY = Vocabulary(
     size=SIZE,
     mask_id=MASK,
     special_ids=(PADDING, START, END, MASK, UNKNOWN),
-    continues=np.arange(SIZE) >= FIRST_CONTINUING,
+    is_continuation=np.arange(SIZE) >= FIRST_CONTINUING,
 )
 
 
@@ -35,8 +35,8 @@ def frame(first: np.ndarray, second: np.ndarray | None = None) -> Row:
     ids = np.concatenate(parts).astype(np.int32)
     return Row(
         ids=ids,
-        segments=np.repeat(np.array(segments[: len(parts)], np.uint8), sizes),
-        texts=np.repeat(np.array(sides[: len(parts)], np.int8), sizes),
+        segment_ids=np.repeat(np.array(segments[: len(parts)], np.uint8), sizes),
+        sequence_ids=np.repeat(np.array(sides[: len(parts)], np.int8), sizes),
         offsets=np.zeros((len(ids), 2), np.int32),
         words=np.zeros(len(ids), np.int32),
     )
@@ -90,7 +90,7 @@ def config(**changes: Any) -> bert.Config:
         "width": 32,
         "heads": 4,
         "feed_forward": 64,
-        "vocabulary_size": SIZE,
+        "vocab_size": SIZE,
         "positions": 40,
     }
     return bert.Config(**{**small, **changes})

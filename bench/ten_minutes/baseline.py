@@ -269,7 +269,7 @@ def build(settings: Settings, data: Data) -> Any:
     needless_masks.leave_out()
     layers, width = settings.shape
     shape = transformers.BertConfig(
-        vocab_size=-(-data.tokenizer.vocabulary_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,
+        vocab_size=-(-data.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=max(width // HEAD_WIDTH, 1),
@@ -294,8 +294,8 @@ def decayed(model: Any, decay: float) -> list[dict[str, Any]]:
 
 def answers(model: Any, batch: Batch) -> Tensor:
     """Its logits at the places of a batch [R, V]."""
-    hidden = model.bert(input_ids=batch.ids, attention_mask=(batch.document != 0).long()).last_hidden_state
-    return model.cls(hidden.flatten(0, 1)[batch.places[OBJECTIVE]])
+    hidden = model.bert(input_ids=batch.input_ids, attention_mask=(batch.document_ids != 0).long()).last_hidden_state
+    return model.cls(hidden.flatten(0, 1)[batch.indices[OBJECTIVE]])
 
 
 def useful(settings: Settings, data: Data) -> float:
@@ -303,5 +303,5 @@ def useful(settings: Settings, data: Data) -> float:
     layers, width = settings.shape
     shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}
     with torch.device("meta"):
-        model = Model.build(bert.Config(**shape, vocabulary_size=data.tokenizer.vocabulary_size), [masked_lm.Config()])
+        model = Model.build(bert.Config(**shape, vocab_size=data.tokenizer.vocab_size), [masked_lm.Config()])
     return flops_per_token(model, length=settings.length, asked={OBJECTIVE: RATE})

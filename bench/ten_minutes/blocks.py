@@ -66,7 +66,7 @@ class Hider:
     """Hides words as the collator for language modelling does."""
 
     def __init__(self, tokenizer: Tokenizer, device: torch.device) -> None:
-        self.mask_id, self.size = tokenizer.mask_id, tokenizer.vocabulary_size
+        self.mask_id, self.size = tokenizer.mask_id, tokenizer.vocab_size
         self.special = torch.zeros(self.size, dtype=torch.bool)
         self.special[sorted(tokenizer.special_ids)] = True
         self.special = self.special.to(device)

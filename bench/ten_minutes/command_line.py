@@ -206,7 +206,7 @@ def _books(options: argparse.Namespace) -> None:
 def _text(options: argparse.Namespace) -> None:
     from bench.ten_minutes.text import Preparation, prepare_text
 
-    names = ("tokenizer", "kind", "vocabulary_size", "cased", "held_out", "workers")
+    names = ("tokenizer", "kind", "vocab_size", "cased", "held_out", "workers")
     how = Preparation(**{name: getattr(options, name) for name in names})
     _show(prepare_text(options.corpus, options.output, how, quiet=options.quiet))
 

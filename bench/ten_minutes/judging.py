@@ -101,7 +101,7 @@ class Judge:
             return None
         was_training = model.training
         model.eval()
-        found = self.hear(lambda batch: model.answer(batch, OBJECTIVE), device)
+        found = self.hear(lambda batch: model.predict(batch, OBJECTIVE), device)
         model.train(was_training)
         return found
 
@@ -143,8 +143,8 @@ def _framed(tokens: NDArray[Any], single: tuple[Any, ...]) -> Row:
     size = sum(map(len, parts))
     return Row(
         ids=np.concatenate(parts),
-        segments=np.zeros(size, np.uint8),
-        texts=np.concatenate(texts),
+        segment_ids=np.zeros(size, np.uint8),
+        sequence_ids=np.concatenate(texts),
         offsets=np.zeros((size, 2), np.int32),
         words=np.zeros(size, np.int32),
     )
@@ -152,14 +152,14 @@ def _framed(tokens: NDArray[Any], single: tuple[Any, ...]) -> Row:
 
 def _ordinary(tokenizer: Tokenizer) -> NDArray[np.int64]:
     """The tokens that another word is drawn from."""
-    return np.setdiff1d(np.arange(tokenizer.vocabulary_size), list(tokenizer.special_ids))
+    return np.setdiff1d(np.arange(tokenizer.vocab_size), list(tokenizer.special_ids))
 
 
 def _ask(
     row: Row, tokenizer: Tokenizer, draw: np.random.Generator, *, ordinary: NDArray[np.int64]
 ) -> tuple[Row, NDArray[np.int64], NDArray[np.int64]]:
     """The row with some pieces hidden, where they are and what they were."""
-    candidates = (row.texts == 0) & (row.ids != tokenizer.unknown_id)
+    candidates = (row.sequence_ids == 0) & (row.ids != tokenizer.unknown_id)
     places = np.flatnonzero(candidates & (draw.random(len(row)) < RATE))
     answers, fates = row.ids[places].astype(np.int64), draw.random(len(places))
     other = ordinary[draw.integers(len(ordinary), size=len(places))]
@@ -182,7 +182,7 @@ def _ask_words(
     """The row with some words masked; one that the stretch before has begun is not asked for."""
     word = np.cumsum(~continues[row.ids])
     words = int(word[-1]) + 1
-    unknown = np.bincount(word[(row.texts != 0) | (row.ids == tokenizer.unknown_id)], minlength=words) > 0
+    unknown = np.bincount(word[(row.sequence_ids != 0) | (row.ids == tokenizer.unknown_id)], minlength=words) > 0
     chosen = (draw.random(words) < RATE) & ~unknown
     places = np.flatnonzero(chosen[word])
     ids = row.ids.copy()

@@ -20,7 +20,7 @@ from torch.nn.attention import sdpa_kernel
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.tuning import Tuning
 from bertsmith.training.finetuning.work import Prepared
@@ -101,13 +101,13 @@ class Tuner:
             answers += _apart(output, some, task.objective)
         if not all(np.isfinite(answer).all() for answer in answers):
             raise BertsmithError(f"{self.folder} on {self.ready.task.name}: what it answers is no number")
-        return task.score(examples, task.read(examples, asked, answers))
+        return task.score(examples, task.decode(examples, asked, answers))
 
     @cached_property
-    def _dev(self) -> list[Asked]:
+    def _dev(self) -> list[Features]:
         return self.ready.task.rows(self.ready.dev, self.tokenizer, length=self.ready.length)
 
-    def _loss(self, model: Any, asked: Sequence[Asked]) -> Tensor:
+    def _loss(self, model: Any, asked: Sequence[Features]) -> Tensor:
         inputs = self._inputs(asked)
         labels = _LABELS[self.ready.task.objective](asked, inputs["input_ids"].shape[-1])
         with sdpa_kernel(NOT_CUDNN), self._autocast():
@@ -117,7 +117,7 @@ class Tuner:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
-    def _inputs(self, asked: Sequence[Asked]) -> Inputs:
+    def _inputs(self, asked: Sequence[Features]) -> Inputs:
         found = padded(asked, self.tokenizer.padding_id)
         if self.ready.task.objective == "choose":
             choices = len(asked[0].rows)
@@ -127,14 +127,14 @@ class Tuner:
         return {name: value.to(self.device) for name, value in found.items()}
 
 
-def padded(asked: Sequence[Asked], padding_id: int) -> Inputs:
+def padded(asked: Sequence[Features], padding_id: int) -> Inputs:
     """One row to a line, filled up to the longest of them."""
     rows = [row for one in asked for row in one.rows]
     length = math.ceil(max(map(len, rows)) / MULTIPLE) * MULTIPLE
     ids = np.full((len(rows), length), padding_id, np.int64)
     kinds, mask = np.zeros_like(ids), np.zeros_like(ids)
     for number, row in enumerate(rows):
-        ids[number, : len(row)], kinds[number, : len(row)], mask[number, : len(row)] = row.ids, row.segments, 1
+        ids[number, : len(row)], kinds[number, : len(row)], mask[number, : len(row)] = row.ids, row.segment_ids, 1
     found = {"input_ids": ids, "token_type_ids": kinds, "attention_mask": mask}
     return {name: torch.from_numpy(value) for name, value in found.items()}
 
@@ -153,27 +153,27 @@ def _shuffled(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def _classes(asked: Sequence[Asked], length: int) -> Inputs:
+def _classes(asked: Sequence[Features], length: int) -> Inputs:
     return {"labels": torch.tensor([one.target for one in asked])}
 
 
-def _numbers(asked: Sequence[Asked], length: int) -> Inputs:
+def _numbers(asked: Sequence[Features], length: int) -> Inputs:
     return {"labels": torch.tensor([float(one.target) for one in asked])}
 
 
-def _ends(asked: Sequence[Asked], length: int) -> Inputs:
+def _ends(asked: Sequence[Features], length: int) -> Inputs:
     first, last = zip(*(one.target for one in asked), strict=True)
     return {"start_positions": torch.tensor(first), "end_positions": torch.tensor(last)}
 
 
-def _tags(asked: Sequence[Asked], length: int) -> Inputs:
+def _tags(asked: Sequence[Features], length: int) -> Inputs:
     labels = np.full((len(asked), length), IGNORED, np.int64)
     for number, one in enumerate(asked):
-        labels[number, one.places] = one.target
+        labels[number, one.indices] = one.target
     return {"labels": torch.from_numpy(labels)}
 
 
-_LABELS: dict[str, Callable[[Sequence[Asked], int], Inputs]] = {
+_LABELS: dict[str, Callable[[Sequence[Features], int], Inputs]] = {
     "classify": _classes,
     "regress": _numbers,
     "span": _ends,
@@ -182,12 +182,12 @@ _LABELS: dict[str, Callable[[Sequence[Asked], int], Inputs]] = {
 }
 
 
-def _apart(output: Any, asked: Sequence[Asked], objective: str) -> list[NDArray[np.float32]]:
+def _apart(output: Any, asked: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
     """What was said of each question, in the shapes that `Task.read` takes."""
     if objective == "span":
         ends = torch.stack((output.start_logits, output.end_logits), -1).float().cpu().numpy()
         return [ends[number, : len(one.rows[0])] for number, one in enumerate(asked)]
     logits = output.logits.float().cpu().numpy()
     if objective == "tag":
-        return [logits[number, one.places] for number, one in enumerate(asked)]
+        return [logits[number, one.indices] for number, one in enumerate(asked)]
     return list(logits)

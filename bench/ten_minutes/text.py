@@ -22,7 +22,7 @@ class Preparation:
 
     tokenizer: Path | None = None  # one is trained where none is given
     kind: str = "wordpiece"
-    vocabulary_size: int = 30_522
+    vocab_size: int = 30_522
     cased: bool = False
     held_out: float = 0.01
     shard_tokens: int = 2**23
@@ -35,7 +35,7 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
     if how.tokenizer is None and not tokenizer.exists():
         changes = ["lowercase=false"] if how.cased else []
         settings = config.override(config.find("bertsmith.tokenizers", how.kind).Config(), changes)
-        size = {"vocabulary_size": how.vocabulary_size, "workers": how.workers}
+        size = {"vocab_size": how.vocab_size, "workers": how.workers}
         prepare.train_tokenizer(paths, tokenizer, settings=settings, quiet=quiet, **size)
     if not (shards / "index.json").exists():
         prepare.prepare(
@@ -52,7 +52,7 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
         "shards": str(shards),
         "data": train.digest,
         "tokenizer": train.fingerprint,
-        "vocabulary_size": train.vocabulary_size,
+        "vocab_size": train.vocab_size,
         "tokens": train.tokens,
         "documents": train.documents,
         "held_out_tokens": held_out.tokens,

@@ -35,7 +35,7 @@ class Whole:
     data: Path  # of the tasks
     output: Path
     tasks: str = "english"  # or korean
-    vocabulary_size: int = 32_768
+    vocab_size: int = 32_768
     cased: bool = False
     minutes: float = 10.0
     set: Sequence[str] = ()  # in the recipes of ours
@@ -53,7 +53,7 @@ def parts(whole: Whole) -> list[Words]:
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}", *changes] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     found: list[list[object]] = [
-        [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocabulary_size, *["--cased"] * whole.cased],
+        [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocab_size, *["--cased"] * whole.cased],
         *(["pretrain", name, *run, *words] for name, words in ours.items()),
         [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
         *(["tasks", *everybody, *tuned] for tuned in _tuned(whole)),

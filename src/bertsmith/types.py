@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:  # a type only: torch is no room of ours and must not be loaded for text work
     from torch import Tensor
 
-NOT_ASKED = -100  # the label of a place or text of which nothing is asked
+IGNORE_INDEX = -100  # the label of a place or text of which nothing is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Row:
     """One framed input: special tokens, one or two texts. L = number of tokens; no padding."""
 
     ids: NDArray[np.int32]  # [L]
-    segments: NDArray[np.uint8]  # [L] 0 for the first text and its frame, 1 for the second
-    texts: NDArray[np.int8]  # [L] 0 first text, 1 second text, -1 special token
+    segment_ids: NDArray[np.uint8]  # [L] 0 for the first text and its frame, 1 for the second
+    sequence_ids: NDArray[np.int8]  # [L] 0 first text, 1 second text, -1 special token
     offsets: NDArray[np.int32]  # [L, 2] into the text that `texts` names; (0, 0) for special tokens
     words: NDArray[np.int32]  # [L] word number within its text; -1 for special tokens
-    cut: tuple[int, int] = (0, 0)  # how many tokens of the first and the second text did not fit
+    truncated: tuple[int, int] = (0, 0)  # how many tokens of the first and the second text did not fit
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -71,7 +71,7 @@ class Vocabulary:
     size: int  # tokens that exist; a model's table may be longer
     mask_id: int | None = None
     special_ids: tuple[int, ...] = ()
-    continues: NDArray[np.bool_] | None = None  # [V] True where a token goes on with the word before it (`##ing`)
+    is_continuation: NDArray[np.bool_] | None = None  # [V] True where a token goes on with the word before it (`##ing`)
 
 
 # Tensors: B rows, L places in a row, N texts, S sequences, R places that are read, D width, H heads.
@@ -85,21 +85,25 @@ class Batch:
     it holds several documents that are kept apart.
     """
 
-    ids: Tensor  # [B, L] int64
-    positions: Tensor  # [B, L] int64 counted from 0 within each text
-    segments: Tensor  # [B, L] int64
-    document: Tensor  # [B, L] int32: places of a row see each other exactly where their numbers are equal; 0 = padding
-    special: Tensor  # [B, L] bool: special tokens and padding, which are never hidden
-    samples: Tensor  # [B, L] int64 number of the text in the whole corpus: with `epoch`, the key of its random numbers
+    input_ids: Tensor  # [B, L] int64
+    position_ids: Tensor  # [B, L] int64 counted from 0 within each text
+    segment_ids: Tensor  # [B, L] int64
+    document_ids: (
+        Tensor  # [B, L] int32: places of a row see each other exactly where their numbers are equal; 0 = padding
+    )
+    special_mask: Tensor  # [B, L] bool: special tokens and padding, which are never hidden
+    sample_ids: (
+        Tensor  # [B, L] int64 number of the text in the whole corpus: with `epoch`, the key of its random numbers
+    )
     epoch: Tensor  # [] int64
-    bounds: Tensor  # [S+1] int32 begin of each sequence in the flat B*L places, runs of padding too; B*L to the end
-    firsts: Tensor  # [N] int64 flat place of each text's first token; -1 where there is no text
-    longest: int  # no text is longer; a constant of the run where shapes are
-    full: bool = False  # every row is one text without padding; a constant of the run
+    cu_seqlens: Tensor  # [S+1] int32 begin of each sequence in the flat B*L places, runs of padding too; B*L to the end
+    cls_positions: Tensor  # [N] int64 flat place of each text's first token; -1 where there is no text
+    max_seqlen: int  # no text is longer; a constant of the run where shapes are
+    dense: bool = False  # every row is one text without padding; a constant of the run
     # Of one row without padding: (texts, length) of each run of texts of equal length, which need no mask.
-    runs: tuple[tuple[int, int], ...] = ()
-    labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; NOT_ASKED, or NaN, where nothing is
-    places: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat places [R] that it reads
+    equal_length_runs: tuple[tuple[int, int], ...] = ()
+    labels: dict[str, Tensor] = field(default_factory=dict)  # by objective; IGNORE_INDEX, or NaN, where nothing is
+    indices: dict[str, Tensor] = field(default_factory=dict)  # by objective: flat places [R] that it reads
 
     def replace(self, **changes: Any) -> Self:
         """The batch with some fields exchanged."""
@@ -120,15 +124,15 @@ class Batch:
 class Encoding:
     """What an encoder makes of a batch."""
 
-    top: Tensor  # [R, D] the last layer at the places that are read, or [B*L, D] where all are
-    reads: dict[str, Any]  # by objective: slice or index into `top`
+    last_hidden: Tensor  # [R, D] the last layer at the places that are read, or [B*L, D] where all are
+    selections: dict[str, Any]  # by objective: slice or index into `top`
     pooled: Tensor | None = None  # [N, D] one vector for each text
     layers: tuple[Tensor, ...] = ()  # where asked for: [B*L, D] embeddings first, the top layer last
     attentions: tuple[Tensor, ...] = ()  # where asked for: [B, H, L, L] for each layer
 
     def at(self, name: str) -> Tensor:
         """The top layer where that objective reads it [R, D]."""
-        found: Tensor = self.top[self.reads[name]]
+        found: Tensor = self.last_hidden[self.selections[name]]
         return found
 
 
@@ -141,7 +145,7 @@ class Loss:
     correct: dict[str, Tensor]  # [] how many of them were answered right; not of parts that know no right or wrong
     weights: dict[str, float]  # what the mean of a part counts for in the total
 
-    def over(self, counts: Mapping[str, Tensor]) -> Tensor:
+    def total(self, counts: Mapping[str, Tensor]) -> Tensor:
         """The total [], with the sum of each part divided by these counts."""
         terms = [self.weights[name] * part / counts[name].clamp(min=1) for name, part in self.sums.items()]
         total: Tensor = sum(terms[1:], start=terms[0])
@@ -149,7 +153,7 @@ class Loss:
 
     def mean(self) -> Tensor:
         """The total [] of this loss alone."""
-        return self.over(self.counts)
+        return self.total(self.counts)
 
     def __add__(self, other: Loss) -> Loss:
         return Loss(

@@ -30,7 +30,7 @@ from bertsmith.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("family_bench")  # one process: its members are trained once
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.positions=64", "evaluate_rows=16"]
+SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.max_positions=64", "evaluate_rows=16"]
 ROWS = ["packing.length=32", "rows.full=8"]
 FAMILIES = ("roberta", "albert", "electra")
 
@@ -59,7 +59,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(100)
     ]
     (base / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocabulary_size=100, workers=1, quiet=True)
+    run.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=100, workers=1, quiet=True)
     run.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     return base / "shards"
 

@@ -41,7 +41,7 @@ from bertsmith.types import Batch
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
-SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.positions=64", "rows.full=16"]
+SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "rows.full=16"]
 SMALL += ["packing.length=32", "evaluate_rows=16", "plan.rate=1e-3"]
 JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 
@@ -258,7 +258,7 @@ def test_what_the_judge_counts(base: Path) -> None:
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
     assert sizes[tokenizer.id("the")] == 3
     assert sizes[tokenizer.id("##h")] == 1
-    size = tokenizer.vocabulary_size
+    size = tokenizer.vocab_size
 
     def right(batch: Batch) -> torch.Tensor:
         return torch.nn.functional.one_hot(batch.labels["masked_lm"], size).float() * 100
@@ -273,7 +273,7 @@ def test_what_the_judge_counts(base: Path) -> None:
     text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
     assert (judge.pieces, judge.bytes) == (len(asked), text)
     assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
-    hidden = torch.cat([batch.ids.flatten()[batch.places["masked_lm"]] for batch in judge.batches])
+    hidden = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in judge.batches])
     assert 0.6 < float((hidden == tokenizer.mask_id).float().mean()) < 0.95
     assert judge.fingerprint != Judge.of(data, length=32, rows=24, seed=1).fingerprint
 
@@ -290,8 +290,8 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     continues, text = data.tokenizer.continues(), []
     assert continues is not None
     for batch in judge.batches:
-        places, answers = batch.places["masked_lm"], batch.labels["masked_lm"]
-        ids = batch.ids.flatten().clone()
+        places, answers = batch.indices["masked_lm"], batch.labels["masked_lm"]
+        ids = batch.input_ids.flatten().clone()
         assert bool((ids[places] == data.tokenizer.mask_id).all())
         ids[places] = answers
         hidden = torch.zeros(len(ids), dtype=torch.bool)

@@ -20,7 +20,7 @@ SMALL = {
     "layers": 3,
     "width": 32,
     "heads": 4,
-    "vocabulary_size": SIZE,
+    "vocab_size": SIZE,
     "positions": 40,
     "dropout": 0.0,
     "attention_dropout": 0.0,
@@ -52,9 +52,11 @@ def some_texts(kind: str, lengths: list[int], **how: Any) -> Batch:
 
 def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
     """The top layer of each text."""
-    top = encoder(batch).top
-    ends = [first + int((batch.samples == number).sum()) for number, first in enumerate(batch.firsts.tolist())]
-    return [top[first:end] for first, end in zip(batch.firsts.tolist(), ends, strict=True)]
+    top = encoder(batch).last_hidden
+    ends = [
+        first + int((batch.sample_ids == number).sum()) for number, first in enumerate(batch.cls_positions.tolist())
+    ]
+    return [top[first:end] for first, end in zip(batch.cls_positions.tolist(), ends, strict=True)]
 
 
 @pytest.mark.parametrize(("kind", "change"), CASES)
@@ -65,8 +67,8 @@ class TestEveryEncoder:
         assert {layer.shape for layer in found.layers} == {(8 * 40, encoder.width)}
         assert len(found.layers) == SMALL["layers"] + 1
         assert found.top is found.layers[-1]
-        assert encoder.table.shape == (SIZE, encoder.embed(batch).shape[1])
-        assert (found.pooled is not None) == encoder.pools
+        assert encoder.token_embeddings.shape == (SIZE, encoder.embed(batch).shape[1])
+        assert (found.pooled is not None) == encoder.has_pooler
         assert found.pooled is None or found.pooled.shape == (8, encoder.width)
         assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in found.attentions)
         plain = encoder(batch)
@@ -79,25 +81,25 @@ class TestEveryEncoder:
             tops(encoder, some_texts(kind, LENGTHS, length=40).replace())[number] for number in range(len(LENGTHS))
         ]
         packed = some_texts(kind, LENGTHS, length=40, pack=True)
-        assert len(packed.ids) < len(LENGTHS)
+        assert len(packed.input_ids) < len(LENGTHS)
         for mine, other in zip(tops(encoder, packed), alone, strict=True):
             assert apart(mine, other) < 1e-5
-        noise = torch.where(packed.document == 0, 55, packed.ids)
-        for mine, other in zip(tops(encoder, packed.replace(ids=noise)), alone, strict=True):
+        noise = torch.where(packed.document_ids == 0, 55, packed.input_ids)
+        for mine, other in zip(tops(encoder, packed.replace(input_ids=noise)), alone, strict=True):
             assert apart(mine, other) < 1e-5
         pairs = config.find(encoders.FOLDER, kind).Config().segments > 1
         line = in_one_line(random_rows(LENGTHS, pairs=pairs))
         for mine, other in zip(tops(encoder, line), alone, strict=True):
             assert apart(mine, other) < 1e-5
-        longer = some_texts(kind, LENGTHS, length=60, shape=(11, 12)).replace(longest=40)
+        longer = some_texts(kind, LENGTHS, length=60, shape=(11, 12)).replace(max_seqlen=40)
         for number, other in enumerate(alone):
-            assert apart(encoder(longer).top[60 * number : 60 * number + LENGTHS[number]], other) < 1e-5
+            assert apart(encoder(longer).last_hidden[60 * number : 60 * number + LENGTHS[number]], other) < 1e-5
 
     def test_another_text_in_the_row_is_not_seen_but_the_own_one_is(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, [12, 9, 19], length=40, pack=True)
-        ids = batch.ids.clone()
+        ids = batch.input_ids.clone()
         ids[0, 14] = 33 if ids[0, 14] != 33 else 34  # in the second of three texts
-        before, after = tops(encoder, batch), tops(encoder, batch.replace(ids=ids))
+        before, after = tops(encoder, batch), tops(encoder, batch.replace(input_ids=ids))
         assert apart(after[0], before[0]) < 1e-6
         assert apart(after[2], before[2]) < 1e-6
         assert apart(after[1][-1], before[1][-1]) > 1e-4
@@ -111,30 +113,30 @@ class TestEveryEncoder:
         some = encoder(batch, places=places)
         assert apart(some.at("one"), every.top[places["one"]]) < 1e-5
         assert apart(some.at("other"), every.top[places["other"]]) < 1e-5
-        assert len(some.top) == 6 + 9 * encoder.pools
-        if encoder.pools:
+        assert len(some.top) == 6 + 9 * encoder.has_pooler
+        if encoder.has_pooler:
             assert apart(some.pooled[:8], every.pooled[:8]) < 1e-5
             assert encoder(batch, places=places, pool=False).pooled is None
-            assert len(encoder(batch, places=places, pool=False).top) == 6
-        kept = encoder(batch.replace(places=places), places=places, keep_layers=True)
+            assert len(encoder(batch, places=places, pool=False).last_hidden) == 6
+        kept = encoder(batch.replace(indices=places), places=places, keep_layers=True)
         assert apart(kept.at("one"), some.at("one")) < 1e-5
 
     def test_every_parameter_is_at_exactly_one_depth_and_learns(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
-        found = [parameter for part in encoder.depths() for parameter in part.parameters()]
+        found = [parameter for part in encoder.layer_groups() for parameter in part.parameters()]
         assert len(found) == len(list(encoder.parameters()))
         assert set(map(id, found)) == set(map(id, encoder.parameters()))
         encoding = encoder(batch)
-        loss = encoding.top.square().sum() + (0 if encoding.pooled is None else encoding.pooled.square().sum())
+        loss = encoding.last_hidden.square().sum() + (0 if encoding.pooled is None else encoding.pooled.square().sum())
         loss.backward()
         assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
     def test_weights_make_the_same_encoder_again(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
         other = shaken(build(kind, change), seed=9)
-        assert apart(other(batch).top, encoder(batch).top) > 1e-2
+        assert apart(other(batch).last_hidden, encoder(batch).last_hidden) > 1e-2
         other.load_state_dict(encoder.state_dict())
-        assert torch.equal(other(batch).top, encoder(batch).top)
+        assert torch.equal(other(batch).last_hidden, encoder(batch).last_hidden)
 
     def test_compiles_whole(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40, pack=True)

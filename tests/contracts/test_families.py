@@ -31,10 +31,10 @@ def built(family: Family, architecture: str) -> Model:
     said = Said({}, Path("config.json"))
     settings = [registry.find(objectives.FOLDER, name).Config(**family.read_head(name, said)) for name in heads]
     words = tokenizer()
-    small = SMALL | {"vocabulary_size": words.vocabulary_size, "padding_id": words.padding_id}
+    small = SMALL | {"vocab_size": words.vocab_size, "padding_id": words.padding_id}
     plain = family.encoder(**small, causal="causal_lm" in heads)
     pools = Model.build(family.with_pooler(plain, readers=heads, there=True), settings).objectives.values()
-    readers = [head.name for head in pools if head.pools]
+    readers = [head.name for head in pools if head.reads_pooled]
     made = Model.build(family.with_pooler(plain, readers=readers, there=False), settings)
     return shaken(made).eval()
 

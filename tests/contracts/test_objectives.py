@@ -16,7 +16,7 @@ from bertsmith import config
 from bertsmith.data.collate import collate
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import objective as objectives
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 KINDS = config.names(objectives.FOLDER)
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
@@ -47,7 +47,7 @@ def batch_of(numbers: list[int], **how: Any) -> Batch:
 
 
 def nothing(labels: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(labels, math.nan if labels.is_floating_point() else NOT_ASKED)
+    return torch.full_like(labels, math.nan if labels.is_floating_point() else IGNORE_INDEX)
 
 
 def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +65,7 @@ def guesses(labels: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, tor
 def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor], Loss]:
     """Of the mean over all parts, as a trainer takes it: counts first, one division."""
     model.zero_grad()
-    hidden = [model.hide(part) for part in parts]
+    hidden = [model.corrupt(part) for part in parts]
     counts = {name: sum(model.counts(part)[name] for part in hidden) for name in model.counts(hidden[0])}
     losses = [model(part) for part in hidden]
     for loss in losses:
@@ -80,7 +80,7 @@ def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor]
 class TestEveryObjective:
     def test_counts_are_what_score_sums(self, kind: str) -> None:
         model = build(kind)
-        hidden = model.hide(batch_of(list(range(12)), shape=(14, 15)))
+        hidden = model.corrupt(batch_of(list(range(12)), shape=(14, 15)))
         loss = model(hidden)
         assert set(loss.sums) == set(loss.counts) == set(loss.weights) == set(model.counts(hidden)) >= set(loss.correct)
         for name, count in model.counts(hidden).items():
@@ -107,22 +107,22 @@ class TestEveryObjective:
     def test_perfect_guesses_cost_nothing_and_bad_ones_much(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         model = build(kind)
         objective = model.objectives[kind]
-        hidden = model.hide(batch_of(list(range(12))))
-        real = model.answer(hidden, kind)
+        hidden = model.corrupt(batch_of(list(range(12))))
+        real = model.predict(hidden, kind)
         right, wrong = guesses(hidden.labels[kind], real)
-        encoding = Encoding(top=torch.zeros(1, 32), reads={})
+        encoding = Encoding(last_hidden=torch.zeros(1, 32), selections={})
         for logits, correct, cost in ((right, 1.0, 0.0), (wrong, 0.0, 50.0)):
             monkeypatch.setattr(objective, "answer", lambda *_, logits=logits: logits)
-            loss = objective.score(encoding, hidden, model.encoder.table)
+            loss = objective.loss(encoding, hidden, model.encoder.token_embeddings)
             assert (loss.sums[kind] / loss.counts[kind]).item() == pytest.approx(cost, abs=0.02 * cost + 1e-4)
             assert kind not in loss.correct or int(loss.correct[kind]) == correct * int(loss.counts[kind])
 
     def test_hiding_is_seeded_and_spares_special_tokens(self, kind: str) -> None:
         model, batch = build(kind), batch_of(list(range(12)))
-        hidden, again = model.hide(batch), model.hide(batch)
-        assert torch.equal(hidden.ids, again.ids)
+        hidden, again = model.corrupt(batch), model.corrupt(batch)
+        assert torch.equal(hidden.input_ids, again.input_ids)
         assert torch.equal(hidden.labels[kind], again.labels[kind])
-        assert torch.equal(hidden.ids[batch.special], batch.ids[batch.special])
+        assert torch.equal(hidden.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
         for field in dataclasses.fields(batch):
             if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "ids":
                 assert torch.equal(getattr(hidden, field.name), before), field.name
@@ -134,11 +134,11 @@ class TestEveryObjective:
         for lengths in ([40] * 6, [5, 9, 33, 12, 5, 40]):
             rows = random_rows(lengths)
             labels, places = questions(rows)
-            batches.append(model.hide(collate(rows, length=40, shape=(6, 6), labels=labels, places=places)))
+            batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, places=places)))
         one, other = batches
         assert one.labels[kind].shape == other.labels[kind].shape
-        assert {name: places.shape for name, places in one.places.items()} == {
-            name: places.shape for name, places in other.places.items()
+        assert {name: places.shape for name, places in one.indices.items()} == {
+            name: places.shape for name, places in other.indices.items()
         }
 
     def test_a_weight_weighs(self, kind: str) -> None:
@@ -150,7 +150,7 @@ class TestEveryObjective:
 
     def test_nothing_asked_is_no_division_by_zero(self, kind: str) -> None:
         model = build(kind)
-        hidden = model.hide(batch_of([0, 1]))
+        hidden = model.corrupt(batch_of([0, 1]))
         loss = model(hidden.replace(labels={name: nothing(labels) for name, labels in hidden.labels.items()}))
         assert loss.mean().item() == 0
 
@@ -158,15 +158,15 @@ class TestEveryObjective:
         model = build(kind).eval()
 
         def step(batch: Batch) -> tuple[torch.Tensor, Loss]:
-            hidden = model.hide(batch)
+            hidden = model.corrupt(batch)
             return model.counts(hidden)[kind], model(hidden)
 
         torch.compiler.reset()  # objectives share code, and torch compiles the same code only so often
         compiled = torch.compile(step, fullgraph=True, backend="eager")
         batch = batch_of(list(range(12)), pack=True)
         count, loss = compiled(batch)
-        assert int(count) == int(model.counts(model.hide(batch))[kind])
-        assert loss.mean().item() == pytest.approx(model(model.hide(batch)).mean().item(), rel=1e-6)
+        assert int(count) == int(model.counts(model.corrupt(batch))[kind])
+        assert loss.mean().item() == pytest.approx(model(model.corrupt(batch)).mean().item(), rel=1e-6)
 
 
 def test_the_three_of_bert_are_among_them() -> None:

@@ -28,7 +28,7 @@ from bertsmith.data.packing.packing import FOLDER, PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.objectives.masked_lm import Config as MaskedLM
-from bertsmith.types import NOT_ASKED, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Vocabulary
 
 KINDS = config.names(FOLDER)
 LENGTH = 48
@@ -88,18 +88,19 @@ def straight(kind: str) -> dict[str, Any]:
 
 def joined(batches: list[PackedBatch]) -> PackedBatch:
     """Batches one behind the other as one."""
-    places = np.cumsum([0, *(batch.ids.size for batch in batches)]).tolist()
+    places = np.cumsum([0, *(batch.input_ids.size for batch in batches)]).tolist()
     fields = {name: np.concatenate([batch.arrays[name] for batch in batches]) for name in batches[0].arrays}
     fields["firsts"] = np.concatenate(
         [
-            np.where(batch.firsts < 0, -1, batch.firsts + place)
+            np.where(batch.cls_positions < 0, -1, batch.cls_positions + place)
             for batch, place in zip(batches, places[:-1], strict=True)
         ]
     )
     begins = [
-        batch.bounds[batch.bounds < batch.ids.size] + place for batch, place in zip(batches, places, strict=False)
+        batch.cu_seqlens[batch.cu_seqlens < batch.input_ids.size] + place
+        for batch, place in zip(batches, places, strict=False)
     ]
-    fields["bounds"] = np.full(sum(len(batch.bounds) - 1 for batch in batches) + 1, places[-1], np.int32)
+    fields["bounds"] = np.full(sum(len(batch.cu_seqlens) - 1 for batch in batches) + 1, places[-1], np.int32)
     fields["bounds"][: sum(map(len, begins))] = np.concatenate(begins)
     labels = {name: np.concatenate([batch.labels[name] for batch in batches]) for name in batches[0].labels}
     tokens = sum(batch.tokens for batch in batches)
@@ -123,7 +124,7 @@ class TestEveryPacking:
         for step in (0, 3, packing.rows_per_epoch // 16, 10**6):
             alone = packing.batch(step, rows=16)
             ranks = [packing.batch(step, rows=16, rank=rank, world=world) for rank in range(world)]
-            assert {len(batch.ids) for batch in ranks} == {16 // world}
+            assert {len(batch.input_ids) for batch in ranks} == {16 // world}
             assert same(joined(ranks), alone)
 
     def test_shapes_are_constant(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
@@ -133,12 +134,16 @@ class TestEveryPacking:
             batch = packing.batch(step, rows=24)
             arrays = {**batch.arrays, **batch.labels}
             shapes.add(
-                (*((name, values.shape, values.dtype) for name, values in arrays.items()), batch.full, batch.longest)
+                (
+                    *((name, values.shape, values.dtype) for name, values in arrays.items()),
+                    batch.dense,
+                    batch.max_seqlen,
+                )
             )
         assert len(shapes) == 1
-        assert batch.ids.shape == (24, LENGTH)
-        assert len(batch.firsts) == 24 * packing.texts_per_row
-        assert (batch.full, batch.longest) == (packing.full, LENGTH)
+        assert batch.input_ids.shape == (24, LENGTH)
+        assert len(batch.cls_positions) == 24 * packing.texts_per_row
+        assert (batch.dense, batch.max_seqlen) == (packing.full, LENGTH)
 
     def test_rows_are_well_formed(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
@@ -152,33 +157,33 @@ class TestEveryPacking:
             assert 0 not in text.documents
         apart = [{(text.row, number) for number in text.documents} for text in texts]
         assert sum(map(len, apart)) == len(set().union(*apart)), "no text sees another"
-        padding = batch.document == 0
-        assert (batch.ids[padding] == PADDING).all()
-        assert batch.special[padding].all()
-        assert not batch.positions[padding].any()
-        assert not batch.segments[padding].any()
-        assert (batch.samples[padding] == -1).all()
+        padding = batch.document_ids == 0
+        assert (batch.input_ids[padding] == PADDING).all()
+        assert batch.special_mask[padding].all()
+        assert not batch.position_ids[padding].any()
+        assert not batch.segment_ids[padding].any()
+        assert (batch.sample_ids[padding] == -1).all()
         assert not padding[:, :-1][~padding[:, 1:]].any(), "padding is at the end of a row"
         assert batch.tokens == int((~padding).sum()) == sum(len(text.ids) for text in texts)
-        assert batch.bounds.tolist() == bounds(batch.document, sequences=len(batch.bounds) - 1).tolist()
-        firsts = batch.firsts.reshape(40, packing.texts_per_row)
+        assert batch.cu_seqlens.tolist() == bounds(batch.document_ids, sequences=len(batch.cu_seqlens) - 1).tolist()
+        firsts = batch.cls_positions.reshape(40, packing.texts_per_row)
         found = [firsts[text.row, text.turn - 1] - LENGTH * text.row for text in texts]
-        begins = [np.flatnonzero(batch.samples[text.row] == text.sample)[0] for text in texts]
+        begins = [np.flatnonzero(batch.sample_ids[text.row] == text.sample)[0] for text in texts]
         assert found == begins
         assert (firsts >= 0).sum() == len(texts)
         for labels in batch.labels.values():
-            assert (labels[batch.firsts < 0] == NOT_ASKED).all()
+            assert (labels[batch.cls_positions < 0] == IGNORE_INDEX).all()
 
     def test_no_token_is_lost_and_none_comes_twice(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, {**change, **straight(kind)}, shards)
         batch = packing.take(0, packing.rows_per_epoch)
-        tokens = np.sort(batch.ids[~batch.special]) - FIRST
+        tokens = np.sort(batch.input_ids[~batch.special_mask]) - FIRST
         if packing.padding == 0:  # what does not fill a row waits for the next epoch
             assert np.array_equal(tokens, np.arange(len(tokens)))
             assert shards.tokens - LENGTH < len(tokens) <= shards.tokens
         else:
             assert np.array_equal(tokens, np.arange(shards.tokens))
-        assert abs(packing.padding - (1 - batch.tokens / batch.ids.size)) < 1e-12
+        assert abs(packing.padding - (1 - batch.tokens / batch.input_ids.size)) < 1e-12
 
     def test_samples_have_numbers_of_their_own(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
@@ -189,28 +194,28 @@ class TestEveryPacking:
     def test_epochs_and_seeds_differ(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing, other = build(kind, change, shards), build(kind, change, shards, seed=2)
         first = packing.take(0, packing.rows_per_epoch)
-        assert (first.ids == packing.take(packing.rows_per_epoch, packing.rows_per_epoch).ids).mean() < 0.3
+        assert (first.input_ids == packing.take(packing.rows_per_epoch, packing.rows_per_epoch).input_ids).mean() < 0.3
         rows = min(packing.rows_per_epoch, other.rows_per_epoch)
-        assert (first.ids[:rows] == other.take(0, rows).ids).mean() < 0.3
+        assert (first.input_ids[:rows] == other.take(0, rows).input_ids).mean() < 0.3
 
     def test_a_far_step_at_once(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
         begin = time.perf_counter()
         batch = packing.batch(10**6, rows=256)
         assert time.perf_counter() - begin < 1
-        assert batch.samples.max() > 256 * 10**6 // 2
+        assert batch.sample_ids.max() > 256 * 10**6 // 2
 
     def test_masks_differ_between_epochs(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, {**change, **straight(kind)}, shards)
-        vocabulary = Vocabulary(size=shards.vocabulary_size, mask_id=3, special_ids=tuple(range(FIRST)))
-        objective = MaskedLM().build(width=8, vocabulary_size=shards.vocabulary_size, vocabulary=vocabulary)
+        vocabulary = Vocabulary(size=shards.vocab_size, mask_id=3, special_ids=tuple(range(FIRST)))
+        objective = MaskedLM().build(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary)
         hidden = []
         for epoch in range(2):
             batch = from_packed(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
-            asked = objective.hide(batch)
+            asked = objective.corrupt(batch)
             labels = asked.labels["masked_lm"]
-            hidden.append(set(labels[labels != NOT_ASKED].tolist()))
-            assert torch.equal(asked.ids[batch.special], batch.ids[batch.special])
+            hidden.append(set(labels[labels != IGNORE_INDEX].tolist()))
+            assert torch.equal(asked.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
         share = len(hidden[0] & hidden[1]) / len(hidden[0])
         assert 0.1 < share < 0.2, "15 % of what is hidden once is hidden again"
 
@@ -230,14 +235,14 @@ def test_little_padding(kind: str, length: int, prose: Shards) -> None:
     most = (
         0.1 if (kind, length) == ("ordered_pairs", 128) else 0.02
     )  # it cuts no sentence: the cut would tell the order
-    assert 1 - batch.tokens / batch.ids.size < most
+    assert 1 - batch.tokens / batch.input_ids.size < most
     assert packing.padding < most
 
 
 def test_moving_whole_sentences_would_cost_more_padding(prose: Shards) -> None:
     packing = build("full_sentences", {"length": 128, "whole_sentences": True}, prose)
     batch = packing.take(0, packing.rows_per_epoch)
-    assert 1 - batch.tokens / batch.ids.size > 0.05
+    assert 1 - batch.tokens / batch.input_ids.size > 0.05
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ from tasks.samples import SAMPLES, TEXTS
 
 from bertsmith import config
 from bertsmith.tasks import task as tasks
-from bertsmith.tasks.task import Asked, Task
+from bertsmith.tasks.task import Features, Task
 from bertsmith.tokenizers import counting, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ LENGTH, SHORT = 256, 32
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(counting.count(TEXTS, settings.splitter()), vocabulary_size=300)
+    return settings.learn(counting.count(TEXTS, settings.splitter()), vocab_size=300)
 
 
 @pytest.fixture(params=SAMPLES)
@@ -34,12 +34,12 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
     return settings.build(files=files)
 
 
-def perfect(task: Task, asked: list[Asked]) -> list[NDArray[np.float32]]:
+def perfect(task: Task, asked: list[Features]) -> list[NDArray[np.float32]]:
     """Logits as sure as can be of what is right."""
     return [_logits(task, one) * np.float32(20) if task.objective != "regress" else _logits(task, one) for one in asked]
 
 
-def _logits(task: Task, asked: Asked) -> NDArray[np.float32]:
+def _logits(task: Task, asked: Features) -> NDArray[np.float32]:
     if task.objective == "regress":
         return np.array([asked.target], np.float32)
     if task.objective == "choose":
@@ -67,13 +67,13 @@ def test_gold_answers_read_back_score_full_marks_and_their_contrary_does_not(tas
     examples = task.examples("dev")
     asked = task.rows(examples, tokenizer(), length=LENGTH)
     answers = perfect(task, asked)
-    predictions = task.read(examples, asked, answers)
+    predictions = task.decode(examples, asked, answers)
     scores = task.score(examples, predictions)
     assert scores[task.main] == pytest.approx(1)
     interval = task.interval(examples, predictions)
     assert interval.value == pytest.approx(1)
     assert interval.low <= interval.value <= interval.high + 1e-9
-    contrary = task.read(examples, asked, [-answer for answer in answers])
+    contrary = task.decode(examples, asked, [-answer for answer in answers])
     assert task.score(examples, contrary)[task.main] < 0.8
 
 
@@ -84,10 +84,10 @@ def test_every_example_gets_one_prediction_whatever_the_order_of_what_is_asked(t
         assert len(set(own)) == len(own)
     asked = task.rows(examples, tokenizer(), length=LENGTH)
     answers = perfect(task, asked)
-    predictions = task.read(examples, asked, answers)
+    predictions = task.decode(examples, asked, answers)
     assert len(predictions) == len(examples)
     assert {one.example for one in asked} == set(range(len(examples)))
-    assert task.read(examples, asked[::-1], answers[::-1]) == predictions
+    assert task.decode(examples, asked[::-1], answers[::-1]) == predictions
     json.dumps([dict(prediction.detail) for prediction in predictions], allow_nan=False)
 
 
@@ -98,12 +98,12 @@ def test_rows_fit_and_what_is_cut_is_said(task: Task) -> None:
         for row in (row for one in asked for row in one.rows):
             assert len(row) <= length
             assert row.ids.min() >= 0
-            assert row.ids.max() < tokenizer().vocabulary_size
+            assert row.ids.max() < tokenizer().vocab_size
     too_long = {one.example for one in whole for row in one.rows if len(row) > SHORT}
     assert too_long
     for number in too_long:
         parts = [one for one in short if one.example == number]
-        assert len(parts) > 1 or any(any(row.cut) for row in parts[0].rows)
+        assert len(parts) > 1 or any(any(row.truncated) for row in parts[0].rows)
 
 
 def test_training_rows_have_targets_and_unknown_answers_are_asked_but_not_learned(task: Task) -> None:
@@ -148,6 +148,8 @@ def test_a_trained_models_labels_decide_their_order(name: str, tmp_path: Path) -
     assert turned.head()["labels"] == head["labels"][::-1]
     examples = turned.examples("dev")
     asked = turned.rows(examples, tokenizer(), length=LENGTH)
-    assert turned.score(examples, turned.read(examples, asked, perfect(turned, asked)))[turned.main] == pytest.approx(1)
+    assert turned.score(examples, turned.decode(examples, asked, perfect(turned, asked)))[turned.main] == pytest.approx(
+        1
+    )
     with pytest.raises(ValueError, match=r"label"):
         settings.build(files=files, labels=("yes", "no", "perhaps")).examples("dev")

@@ -56,7 +56,7 @@ def learned(name: str, seed: int | None = None) -> Tokenizer:
     items = list(counts.items())
     if seed is not None:
         random.Random(seed).shuffle(items)
-    return config.learn(dict(items), vocabulary_size=700)
+    return config.learn(dict(items), vocab_size=700)
 
 
 @pytest.fixture(params=kinds())
@@ -106,7 +106,7 @@ def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer) -> None:
 
 def test_vocabulary_ids_and_tokens_agree(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.vocabulary()
-    assert len(tokens) == len(set(tokens)) == tokenizer.vocabulary_size <= 700
+    assert len(tokens) == len(set(tokens)) == tokenizer.vocab_size <= 700
     assert [tokenizer.id(token) for token in tokens] == list(range(len(tokens)))
     assert [tokenizer.token(number) for number in range(len(tokens))] == tokens
     assert tokenizer.id("no such token in any vocabulary") is None
@@ -200,16 +200,16 @@ def test_frames_hold_both_texts(tokenizer: Tokenizer) -> None:
             id_ for part in layout for id_ in ([part] if isinstance(part, int) else texts["ab".index(part)].ids)
         ]
         assert row.ids.tolist() == expected
-        assert row.cut == (0, 0)
+        assert row.truncated == (0, 0)
         for side, text in enumerate(texts):
-            here = row.texts == side
+            here = row.sequence_ids == side
             assert row.ids[here].tolist() == text.ids.tolist()
             assert row.offsets[here].tolist() == text.offsets.tolist()
             assert row.words[here].tolist() == text.words.tolist()
-        special = row.texts == -1
+        special = row.sequence_ids == -1
         assert not row.offsets[special].any()
         assert (row.words[special] == -1).all()
-        assert len(row.segments) == len(row.ids) == len(row)
+        assert len(row.segment_ids) == len(row.ids) == len(row)
 
 
 def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
@@ -218,9 +218,9 @@ def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
     for length in range(whole - len(a) - len(b), whole + 1):
         row = tokenizer.frame(a, b, length=length)
         assert len(row) == length
-        assert sum(row.cut) == whole - length
-        assert row.ids[row.texts == 0].tolist() == a.ids[: len(a) - row.cut[0]].tolist()
-        assert row.ids[row.texts == 1].tolist() == b.ids[: len(b) - row.cut[1]].tolist()
+        assert sum(row.truncated) == whole - length
+        assert row.ids[row.sequence_ids == 0].tolist() == a.ids[: len(a) - row.truncated[0]].tolist()
+        assert row.ids[row.sequence_ids == 1].tolist() == b.ids[: len(b) - row.truncated[1]].tolist()
     specials = whole - len(a) - len(b)
     with pytest.raises(BertsmithError, match=f"length {specials - 1} has no room for its {specials}"):
         tokenizer.frame(a, b, length=specials - 1)
@@ -233,7 +233,7 @@ def test_decoding_gives_simple_text_back(tokenizer: Tokenizer) -> None:
     shown = tokenizer.decode(row.ids, skip_specials=False)
     assert all(tokenizer.token(part) in shown for part in tokenizer.frame_parts.single if isinstance(part, int))
     with pytest.raises(BertsmithError, match="is outside"):
-        tokenizer.decode([tokenizer.vocabulary_size])
+        tokenizer.decode([tokenizer.vocab_size])
 
 
 def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
@@ -258,7 +258,7 @@ def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
 def test_nothing_to_learn_from_is_an_error(name: str) -> None:
     learn: Callable[..., Tokenizer] = kind(name).config().learn
     with pytest.raises(BertsmithError, match="no words"):
-        learn({}, vocabulary_size=700)
+        learn({}, vocab_size=700)
 
 
 def assert_same(one: object, other: object) -> None:

@@ -23,18 +23,18 @@ def builder(folder: Path, **changes: Any) -> ShardBuilder:
     options: dict[str, Any] = {
         "tokenizer_files": TOKENIZER,
         "fingerprint": "3f9a" * 16,
-        "vocabulary_size": 1000,
+        "vocab_size": 1000,
         "settings": {"files": [{"name": "a.txt", "bytes": 12}], "lowercase": True},
         "shard_tokens": 100,
     }
     return ShardBuilder(folder, **(options | changes))
 
 
-def some_pieces(seed: int, *, documents: int = 3, vocabulary_size: int = 1000) -> Pieces:
+def some_pieces(seed: int, *, documents: int = 3, vocab_size: int = 1000) -> Pieces:
     chance = np.random.default_rng(seed)
     lengths = chance.integers(1, 20, (documents, 2))
-    texts = [[chance.integers(0, vocabulary_size, length) for length in document] for document in lengths]
-    return Pieces.of(texts, token_type(vocabulary_size))
+    texts = [[chance.integers(0, vocab_size, length) for length in document] for document in lengths]
+    return Pieces.of(texts, token_type(vocab_size))
 
 
 def build(folder: Path, pieces: list[dict[str, Pieces]], **changes: Any) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_two_bytes_a_token(tmp_path: Path) -> None:
 
 
 def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
-    one = some_pieces(1, vocabulary_size=70_000)
-    build(tmp_path / "set", [{"train": one}], vocabulary_size=70_000)
+    one = some_pieces(1, vocab_size=70_000)
+    build(tmp_path / "set", [{"train": one}], vocab_size=70_000)
     shards = Shards.open(tmp_path / "set")
     assert everything(shards).dtype == np.uint32
     assert np.array_equal(everything(shards), one.tokens)
@@ -239,7 +239,7 @@ def test_two_builders_at_once(tmp_path: Path) -> None:
     [
         ({"fingerprint": "81c2"}, r'fingerprint was ".*" and is now "81c2"'),
         ({"shard_tokens": 7}, "shard_tokens was 100 and is now 7"),
-        ({"vocabulary_size": 70_000}, "vocabulary_size was 1000 and is now 70000"),
+        ({"vocab_size": 70_000}, "vocab_size was 1000 and is now 70000"),
         (
             {"settings": {"files": [{"name": "a.txt", "bytes": 13}]}},
             r"settings.files\[0\].bytes was 12 and is now 13; ",

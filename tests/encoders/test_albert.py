@@ -35,8 +35,8 @@ SHARINGS = [
 
 
 def config(**changes: Any) -> albert.Config:
-    small = {"layers": 4, "width": 32, "heads": 4, "feed_forward": 48, "vocabulary_size": SIZE, "positions": 40}
-    return albert.Config(**{**small, "table_width": 24, **changes})
+    small = {"layers": 4, "width": 32, "heads": 4, "feed_forward": 48, "vocab_size": SIZE, "positions": 40}
+    return albert.Config(**{**small, "embedding_width": 24, **changes})
 
 
 def small(seed: int = 0, **changes: Any) -> ALBERT:
@@ -70,17 +70,17 @@ def twin(encoder: ALBERT) -> ALBERT:
 )
 def test_parameter_counts(name: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert count(albert.Config.size(name, vocabulary_size=30_000).build()) == parameters
+        assert count(albert.Config.size(name, vocab_size=30_000).build()) == parameters
 
 
 @pytest.mark.parametrize("name", albert.Config.sizes)
 def test_sizes(name: str) -> None:
-    made = albert.Config.size(name, vocabulary_size=50)
+    made = albert.Config.size(name, vocab_size=50)
     assert made.width // made.heads == (128 if name == "xlarge" else 64)
-    assert (made.inner, made.table_width) == (4 * made.width, 128)
+    assert (made.inner, made.embedding_width) == (4 * made.width, 128)
     assert made.dropout == made.attention_dropout == 0, "version 2"
     with pytest.raises(ConfigError, match=r"'xlage' is no size of albert: .*did you mean xlarge"):
-        albert.Config.size("xlage", vocabulary_size=10)
+        albert.Config.size("xlage", vocab_size=10)
 
 
 def test_the_names_that_model_folders_are_mapped_from() -> None:
@@ -145,14 +145,14 @@ class TestSharing:
         with torch.no_grad():
             for parameter in other.blocks[-1].parameters():
                 parameter.add_(1)
-        assert apart(other(batch()).top, mine.top) > 1e-2, "copies are copies"
+        assert apart(other(batch()).last_hidden, mine.top) > 1e-2, "copies are copies"
 
     def test_a_shared_weight_learns_what_its_copies_learn_together(self, how: dict[str, Any]) -> None:
         made = small(**how)
         other = twin(made).double()
         made.double()
         for one in (made, other):
-            one(batch()).top.pow(3).sum().backward()
+            one(batch()).last_hidden.pow(3).sum().backward()
         expected: dict[str, torch.Tensor] = {}
         for layer, walked in enumerate(made.walk):
             own, inner = divmod(layer, made.config.inner_layers)
@@ -170,15 +170,15 @@ class TestSharing:
         made, asked = small(**how), batch(pack=True)
         places = {"one": torch.tensor([3, 0, 0, 39])}
         some = made(asked, places=places)
-        assert len(some.top) == 4 + len(asked.firsts)
-        assert apart(some.at("one"), made(asked).top[places["one"]]) < 1e-5
+        assert len(some.top) == 4 + len(asked.cls_positions)
+        assert apart(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
 
     def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
         made = small(**how)
-        weights = weights_of(dict(made.named_parameters()), made.depths())
-        assert {weight.depth for weight in weights} == set(range(len(made.depths())))
+        weights = weights_of(dict(made.named_parameters()), made.layer_groups())
+        assert {weight.depth for weight in weights} == set(range(len(made.layer_groups())))
         lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.path())))}
-        order = [lowest[id(block)] for block in made.depths()]
+        order = [lowest[id(block)] for block in made.layer_groups()]
         if made.config.inner_layers == 1:
             assert order == sorted(order), "parts stand in the order in which a token first meets them"
 
@@ -202,8 +202,8 @@ def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
     made = Model.build(config(sharing="attention"), [sentence_order.Config()])
     attention = made.encoder.blocks[0][0]
     assert attention.feed_forward is None
-    assert made.depths()[1] is attention
-    parts = made.depths()
+    assert made.layer_groups()[1] is attention
+    parts = made.layer_groups()
     rates = Plan(steps=10, rate=1.0, thaw=(Thaw(after=0, parts=4),)).rates(0.5, parts=len(parts))
     asleep = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
     assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
@@ -222,7 +222,7 @@ def test_activations_computed_again_give_the_same_gradients() -> None:
 
 
 def test_the_map_is_there_even_between_equal_widths() -> None:
-    made = small(table_width=32)
+    made = small(embedding_width=32)
     assert made.embeddings.project.weight.shape == (32, 32)
 
 
@@ -234,7 +234,7 @@ def test_the_map_is_there_even_between_equal_widths() -> None:
         ({"sharing": "none", "groups": 2}, "groups=2 share nothing with sharing=none"),
         ({"sharing": "some"}, "sharing=some must be one of all, attention, feed_forward, none"),
         ({"inner_layers": 0}, "inner_layers=0 must be at least 1"),
-        ({"table_width": 0}, "table_width=0 must be at least 1"),
+        ({"embedding_width": 0}, "embedding_width=0 must be at least 1"),
     ],
 )
 def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -245,17 +245,17 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 def test_every_setting_has_an_effect() -> None:
     changed = {
-        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocabulary_size": 98, "positions": 41, "segments": 3,
-        "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "epsilon": 0.1, "initial_range": 0.2,
-        "truncate_initial": False, "causal": True, "pooler": False, "padding_id": 1,
-        "table_width": 20, "sharing": "attention", "groups": 2, "inner_layers": 2,
+        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "positions": 41, "segments": 3,
+        "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "epsilon": 0.1, "initializer_range": 0.2,
+        "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
+        "embedding_width": 20, "sharing": "attention", "groups": 2, "inner_layers": 2,
     }  # fmt: skip
     assert set(changed) == {item.name for item in dataclasses.fields(albert.Config)}
 
     def fingerprint(**change: Any) -> tuple[object, ...]:
         torch.manual_seed(0)
-        encoder = config(**{"initial_range": 0.3, **change}).build().train()
-        top = encoder(batch()).top
+        encoder = config(**{"initializer_range": 0.3, **change}).build().train()
+        top = encoder(batch()).last_hidden
         top.square().sum().backward()
         gradient = encoder.embeddings.tokens.weight.grad
         return [tuple(weight.shape) for weight in encoder.parameters()], top.sum().item(), gradient.abs().sum().item()

@@ -23,7 +23,7 @@ def count(module: torch.nn.Module) -> int:
 @pytest.mark.parametrize(("name", "parameters"), [("base", 109_482_240), ("large", 335_141_888), ("tiny", 4_385_920)])
 def test_parameter_counts(name: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert count(bert.Config.size(name, vocabulary_size=30_522).build()) == parameters
+        assert count(bert.Config.size(name, vocab_size=30_522).build()) == parameters
 
 
 def test_parameter_count_with_the_heads_of_pre_training() -> None:
@@ -67,7 +67,7 @@ def test_the_names_that_model_folders_are_mapped_from() -> None:
 
 @pytest.mark.parametrize("name", bert.Config.sizes)
 def test_sizes_have_heads_of_64(name: str) -> None:
-    made = bert.Config.size(name, vocabulary_size=50)
+    made = bert.Config.size(name, vocab_size=50)
     assert (made.width // made.heads, made.inner) == (64, 4 * made.width)
 
 
@@ -91,7 +91,7 @@ def test_settings_that_are_refused(wrong: dict[str, object], message: str) -> No
 
 def test_an_unknown_size() -> None:
     with pytest.raises(ConfigError, match=r"'lage' is no size of bert: .*did you mean large"):
-        bert.Config.size("lage", vocabulary_size=10)
+        bert.Config.size("lage", vocab_size=10)
 
 
 def test_settings_travel_through_plain_values() -> None:
@@ -124,8 +124,8 @@ def test_numbers_outside_the_tables(field: str, value: int, message: str) -> Non
 
 def test_full_rows_take_the_dense_kernel_and_say_the_same() -> None:
     encoder, batch = pretraining().encoder, random_batch([30, 30], length=30)
-    assert batch.full
-    assert apart(encoder(batch).top, encoder(batch.replace(full=False)).top) < 1e-6
+    assert batch.dense
+    assert apart(encoder(batch).last_hidden, encoder(batch.replace(dense=False)).last_hidden) < 1e-6
 
 
 def test_dropout_is_where_it_belongs() -> None:
@@ -133,10 +133,10 @@ def test_dropout_is_where_it_belongs() -> None:
     for name in ("dropout", "attention_dropout"):
         quiet = {"dropout": 0.0, "attention_dropout": 0.0}
         encoder = shaken(config(**{**quiet, name: 0.5}).build()).train()
-        assert apart(encoder(batch).top, encoder(batch).top) > 1e-3, name
-        assert torch.equal(encoder.eval()(batch).top, encoder(batch).top)
+        assert apart(encoder(batch).last_hidden, encoder(batch).last_hidden) > 1e-3, name
+        assert torch.equal(encoder.eval()(batch).last_hidden, encoder(batch).last_hidden)
     encoder = shaken(config(dropout=0.0, attention_dropout=0.0).build()).train()
-    assert torch.equal(encoder(batch).top, encoder(batch).top)
+    assert torch.equal(encoder(batch).last_hidden, encoder(batch).last_hidden)
 
 
 def test_without_a_pooler_nothing_is_pooled() -> None:
@@ -150,16 +150,16 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     torch.manual_seed(0)
     batch = random_batch([30, 12], length=30)
     changed = {
-        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocabulary_size": 98, "positions": 41, "segments": 3,
-        "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "epsilon": 0.1, "initial_range": 0.2,
-        "truncate_initial": False, "causal": True, "pooler": False, "padding_id": 1,
+        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "positions": 41, "segments": 3,
+        "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "epsilon": 0.1, "initializer_range": 0.2,
+        "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
     }  # fmt: skip
     assert set(changed) == {item.name for item in dataclasses.fields(bert.Config)}
 
     def fingerprint(**change: Any) -> tuple[object, ...]:
         torch.manual_seed(0)
-        encoder = config(**{"initial_range": 0.3, **change}).build().train()
-        top = encoder(batch).top
+        encoder = config(**{"initializer_range": 0.3, **change}).build().train()
+        top = encoder(batch).last_hidden
         top.square().sum().backward()
         gradient = encoder.embeddings.tokens.weight.grad
         assert gradient is not None
@@ -172,8 +172,8 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
 
 
 def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:
-    encoder = shaken(config(segments=1).build()).eval()
+    encoder = shaken(config(segment_types=1).build()).eval()
     batch = random_batch([12, 9], length=24)
-    plain, told = (batch.replace(segments=torch.full_like(batch.segments, kind)) for kind in (0, 1))
+    plain, told = (batch.replace(segment_ids=torch.full_like(batch.segment_ids, kind)) for kind in (0, 1))
     with torch.no_grad():
-        assert torch.equal(encoder(plain).top, encoder(told).top)
+        assert torch.equal(encoder(plain).last_hidden, encoder(told).last_hidden)

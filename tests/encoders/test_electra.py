@@ -13,37 +13,37 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
 from bertsmith.training.plan import Plan
 
-SMALL = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": 97, "positions": 40}
+SMALL = {"layers": 3, "width": 32, "heads": 4, "vocab_size": 97, "positions": 40}
 
 
 def test_sizes() -> None:
     with torch.device("meta"):
-        found = {name: electra.Config.size(name, vocabulary_size=30_522) for name in electra.SIZES}
+        found = {name: electra.Config.size(name, vocab_size=30_522) for name in electra.SIZES}
     small, base, large = found["small"], found["base"], found["large"]
-    assert (small.layers, small.width, small.heads, small.inner, small.table_width) == (12, 256, 4, 1024, 128)
-    assert (base.layers, base.width, base.heads, base.inner, base.table_width) == (12, 768, 12, 3072, 768)
-    assert (large.layers, large.width, large.heads, large.inner, large.table_width) == (24, 1024, 16, 4096, 1024)
+    assert (small.layers, small.width, small.heads, small.inner, small.embedding_width) == (12, 256, 4, 1024, 128)
+    assert (base.layers, base.width, base.heads, base.inner, base.embedding_width) == (12, 768, 12, 3072, 768)
+    assert (large.layers, large.width, large.heads, large.inner, large.embedding_width) == (24, 1024, 16, 4096, 1024)
     assert electra.Config() == small
     with pytest.raises(
         ConfigError, match="'bas' is no size of electra: tiny, mini, small, base, large; did you mean base"
     ):
-        electra.Config.size("bas", vocabulary_size=97)
-    with pytest.raises(ConfigError, match="table_width=0 must be at least 1"):
-        electra.Config(table_width=0)
+        electra.Config.size("bas", vocab_size=97)
+    with pytest.raises(ConfigError, match="embedding_width=0 must be at least 1"):
+        electra.Config(embedding_width=0)
 
 
 def test_a_map_only_where_widths_differ() -> None:
-    narrow, wide = (electra.Config(**SMALL, table_width=width).build() for width in (24, 32))
+    narrow, wide = (electra.Config(**SMALL, embedding_width=width).build() for width in (24, 32))
     assert narrow.table.shape == (97, 24)
     assert narrow.embeddings.project.weight.shape == (32, 24)
     assert not list(wide.embeddings.project.parameters())
-    assert narrow.depths()[0] is narrow.embeddings, (
+    assert narrow.layer_groups()[0] is narrow.embeddings, (
         "which learns as slowly as the tables (electra: model/optimization.py)"
     )
 
 
 def test_embeddings_are_handed_out_below_the_map() -> None:
-    encoder = shaken(electra.Config(**SMALL, table_width=24).build()).eval()
+    encoder = shaken(electra.Config(**SMALL, embedding_width=24).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     embedded = encoder.embed(batch)
     assert embedded.shape == (120, 24)
@@ -55,7 +55,7 @@ def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
     encoder = shaken(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     found = encoder(batch)
-    expected = F.gelu(F.linear(found.top[batch.firsts], encoder.pooler.weight, encoder.pooler.bias))
+    expected = F.gelu(F.linear(found.top[batch.cls_positions], encoder.pooler.weight, encoder.pooler.bias))
     assert apart(found.pooled, expected) < 1e-6
     encoder.pooler.train()
     assert apart(encoder(batch).pooled, expected) > 1e-2
@@ -65,7 +65,7 @@ def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
 def test_rates_by_depth_are_those_of_its_code() -> None:
     """decay^(L + 2 - depth): embeddings 0, layer i at i + 1, the head at L + 2 (electra: model/optimization.py)."""
     model = Model.build(electra.Config(**SMALL, pooler=True), [classify.Config()])
-    parts = model.depths()
+    parts = model.layer_groups()
     plan = Plan(steps=10, rate=1e-4, depth_decay=0.8)
     rates = dict(zip(map(id, parts), plan.rates(0.0, parts=len(parts)), strict=True))
     layers = SMALL["layers"]

@@ -19,7 +19,7 @@ from bertsmith.recipes import find
 from bertsmith.training.recipe import with_overrides
 from bertsmith.types import Batch
 
-SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocabulary_size": SIZE, "positions": 60}
+SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocab_size": SIZE, "positions": 60}
 AS_BERT: dict[str, Any] = {
     "norm": "after",
     "gated": False,
@@ -47,12 +47,12 @@ def shapes(**changes: Any) -> set[tuple[str, tuple[int, ...]]]:
 
 
 def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
-    first = int(batch.firsts[number])
-    return top[first : first + int((batch.samples == number).sum())]
+    first = int(batch.cls_positions[number])
+    return top[first : first + int((batch.sample_ids == number).sum())]
 
 
 def test_turned_back_it_is_bert() -> None:
-    bert = shaken(config(positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
+    bert = shaken(config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
     ours = settings(**AS_BERT, feed_forward=64, epsilon=1e-12).build().eval()
     ours.load_state_dict(bert.state_dict())
     for pack in (False, True):
@@ -100,11 +100,11 @@ def test_gates_keep_the_number_of_weights() -> None:
 
 
 def test_sizes() -> None:
-    base, large = (modern.Config.size(name, vocabulary_size=50_368) for name in ("base", "large"))
+    base, large = (modern.Config.size(name, vocab_size=50_368) for name in ("base", "large"))
     assert (base.layers, base.width, base.heads, base.inner) == (22, 768, 12, 1152)
     assert (large.layers, large.width, large.heads, large.inner) == (28, 1024, 16, 2624)
     assert count(base) == 50_368 * 768 + 22 * (4 * 768**2 + 3 * 768 * 1152 + 2 * 768) + 768
-    tiny = modern.Config.size("small", vocabulary_size=100)
+    tiny = modern.Config.size("small", vocab_size=100)
     assert (tiny.layers, tiny.width, tiny.heads, tiny.inner) == (4, 512, 8, 1408)
 
 
@@ -118,14 +118,16 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
         random_batch(LENGTHS, length=40, pack=True),
         in_one_line(rows),
     )
-    assert len(packed.ids) < len(LENGTHS)
-    tops = {name: encoder(batch).top for name, batch in (("padded", padded), ("packed", packed), ("line", line))}
+    assert len(packed.input_ids) < len(LENGTHS)
+    tops = {
+        name: encoder(batch).last_hidden for name, batch in (("padded", padded), ("packed", packed), ("line", line))
+    }
     explicit = encoder(packed, keep_attentions=True)
     assert apart(explicit.top, tops["packed"]) < 1e-5
     for number, row in enumerate(rows):
-        alone = in_one_line([row]).replace(full=True, runs=())
+        alone = in_one_line([row]).replace(dense=True, equal_length_runs=())
         assert encoder._sight(alone, explicit=False).kernel == "dense"
-        wanted = encoder(alone).top
+        wanted = encoder(alone).last_hidden
         for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):
             assert apart(text(batch, tops[name], number), wanted) < 1e-5, name
     places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
@@ -146,22 +148,22 @@ def test_it_compiles_whole_with_norms_after(change: dict[str, Any]) -> None:
 
 def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
     batch = random_batch(LENGTHS, length=40)
-    later = batch.replace(positions=batch.positions + 20)
-    stretched = batch.replace(positions=2 * batch.positions)
+    later = batch.replace(position_ids=batch.position_ids + 20)
+    stretched = batch.replace(position_ids=2 * batch.position_ids)
     for rotary in (True, False):
         encoder = small(rotary=rotary, positions=90)
-        before = encoder(batch).top
-        assert (apart(encoder(later).top, before) < 1e-4) == rotary
-        assert apart(encoder(stretched).top, before) > 1e-2
+        before = encoder(batch).last_hidden
+        assert (apart(encoder(later).last_hidden, before) < 1e-4) == rotary
+        assert apart(encoder(stretched).last_hidden, before) > 1e-2
     faster, slower = (small(rotary_base=base) for base in (50.0, 10_000.0))
-    assert apart(faster(batch).top, slower(batch).top) > 1e-2
+    assert apart(faster(batch).last_hidden, slower(batch).last_hidden) > 1e-2
 
 
 def test_segments_are_looked_at_only_where_there_are_some() -> None:
     batch = random_batch(LENGTHS, length=40)
-    other = batch.replace(segments=1 - batch.segments)
-    assert torch.equal(small()(batch).top, small()(other).top)
-    assert apart(small(segments=2)(batch).top, small(segments=2)(other).top) > 1e-2
+    other = batch.replace(segment_ids=1 - batch.segment_ids)
+    assert torch.equal(small()(batch).last_hidden, small()(other).last_hidden)
+    assert apart(small(segments=2)(batch).last_hidden, small(segments=2)(other).last_hidden) > 1e-2
 
 
 def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
@@ -169,7 +171,7 @@ def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
     with pytest.raises(ConfigError, match="needs an encoder with a pooler"):
         Model.build(settings(), objectives)
     model = Model.build(settings(pooler=True, segments=2), objectives, vocabulary=VOCABULARY)
-    batch = model.hide(random_batch(LENGTHS, length=40, pack=True))
+    batch = model.corrupt(random_batch(LENGTHS, length=40, pack=True))
     loss = model(batch)
     loss.mean().backward()
     assert set(loss.sums) == {"masked_lm", "next_sentence"}

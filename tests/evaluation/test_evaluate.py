@@ -193,7 +193,7 @@ def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPa
 def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
     model, tokenizer, _ = open_model(base / "classification" / "run" / "best")
     with torch.no_grad():
-        model.encoder.table.fill_(float("nan"))
+        model.encoder.token_embeddings.fill_(float("nan"))
     save_model(model, tokenizer, tmp_path / "broken")
     with pytest.raises(DataError, match="numbers that are not finite"):
         evaluate(tmp_path / "broken", "classification", {"dev": base / "classification" / "dev.jsonl"}, device="cpu")

@@ -18,7 +18,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
 KINDS = config.names(encoders.FOLDER)
-SMALL = {"layers": 2, "width": 32, "heads": 4, "vocabulary_size": SIZE, "positions": 24}
+SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab_size": SIZE, "positions": 24}
 LENGTHS = (1, 24, 7, 3)
 
 
@@ -33,7 +33,7 @@ def model(kind: str, *heads: Any, **changes: Any) -> Model:
 def rows(graph: Graph, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> list[Row]:
     """Random texts; an even number of them, as questions with two choices need."""
     draw = np.random.default_rng(seed)
-    segments = graph.model.encoder.segments
+    segments = graph.model.encoder.segment_types
     return [parity.random_row(draw, length, tokens=SIZE, segments=segments) for length in lengths]
 
 

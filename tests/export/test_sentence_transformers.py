@@ -73,7 +73,7 @@ def test_what_sentence_transformers_saves_is_read(exported: Path, tmp_path: Path
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_encoder(kind: str, tmp_path: Path) -> None:
     words = tokenizer()
-    made = small_model(kind, vocabulary_size=SIZE, padding_id=words.padding_id)
+    made = small_model(kind, vocab_size=SIZE, padding_id=words.padding_id)
     save_model(made, words, tmp_path / "model")
     export_sentence_transformers(tmp_path / "model", tmp_path / "out", pooling="first")
     wanted = bertsmith.load(tmp_path / "model", device="cpu").encode(TEXTS, pooling="first")

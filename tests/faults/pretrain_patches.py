@@ -30,7 +30,7 @@ from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.pretraining import work
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Trainer
-from bertsmith.types import NOT_ASKED, Batch, Loss
+from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
 CHANGES = ("_open", "_write", "_fsync", "_rename", "_unlink", "_mkdir", "_rmdir", "_sync_folder")
 
@@ -194,8 +194,8 @@ def record(folder: str) -> None:
 
 def digests(batch: Batch) -> list[str]:
     """One for each row of a hidden batch, whatever rows it shares the batch with."""
-    rows, length = batch.ids.shape
-    values = [batch.ids, batch.samples, batch.document, batch.segments, batch.positions]
+    rows, length = batch.input_ids.shape
+    values = [batch.input_ids, batch.sample_ids, batch.document_ids, batch.segment_ids, batch.position_ids]
     columns = [value.reshape(rows, -1).numpy().astype(np.int64) for value in values]
     for name in sorted(batch.labels):
         columns.append(_by_place(batch, batch.labels[name].numpy(), name).reshape(rows, length))
@@ -204,11 +204,11 @@ def digests(batch: Batch) -> list[str]:
 
 def _by_place(batch: Batch, labels: Any, name: str) -> Any:
     """Labels of places or of texts as one number for each flat place."""
-    found = np.full(batch.ids.numel(), NOT_ASKED, np.int64)
-    if labels.shape == batch.ids.shape:
+    found = np.full(batch.input_ids.numel(), IGNORE_INDEX, np.int64)
+    if labels.shape == batch.input_ids.shape:
         return labels.reshape(-1)
-    where = batch.places.get(name, batch.firsts).numpy()
-    asked = labels != NOT_ASKED
+    where = batch.indices.get(name, batch.cls_positions).numpy()
+    asked = labels != IGNORE_INDEX
     found[where[asked]] = labels[asked]
     return found
 

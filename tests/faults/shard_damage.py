@@ -28,7 +28,7 @@ def large_set(folder: Path) -> Path:
     options = {
         "tokenizer_files": {},
         "fingerprint": "3f9a",
-        "vocabulary_size": 500,
+        "vocab_size": 500,
         "settings": {},
         "shard_tokens": 90_000,
     }

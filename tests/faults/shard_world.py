@@ -66,7 +66,7 @@ def builder(folder: Path, disk: Disk) -> ShardBuilder:
         folder,
         tokenizer_files=TOKENIZER,
         fingerprint="3f9a",
-        vocabulary_size=VOCABULARY,
+        vocab_size=VOCABULARY,
         settings={"files": ["a.txt"], "lowercase": True},
         shard_tokens=140,
         disk=disk,

@@ -54,7 +54,7 @@ def test_files_cut_short(work: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read and reset as Linux does it")
 def test_memory_of_opening(work: Path) -> None:
     """The weights are in memory once: nothing is read twice or copied as a whole."""
-    folder = foreign(work / "model", "masked_lm", vocabulary_size=200_000, width=64)
+    folder = foreign(work / "model", "masked_lm", vocab_size=200_000, width=64)
     size = (folder / "model.safetensors").stat().st_size
     small = foreign(work / "small")
 

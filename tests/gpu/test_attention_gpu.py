@@ -33,9 +33,10 @@ def packed(*, seed: int = 0, epoch: int = 0) -> Batch:
 
 def texts(model: Model, batch: Batch) -> list[torch.Tensor]:
     """The top layer of each text, float32 on the CPU."""
-    top = model.encoder(batch).top.float().cpu()
+    top = model.encoder(batch).last_hidden.float().cpu()
     return [
-        top[first : first + size] for first, size in zip(batch.firsts[: len(LENGTHS)].tolist(), LENGTHS, strict=True)
+        top[first : first + size]
+        for first, size in zip(batch.cls_positions[: len(LENGTHS)].tolist(), LENGTHS, strict=True)
     ]
 
 
@@ -70,10 +71,10 @@ def test_a_row_mate_changes_no_bit(half: None) -> None:
     model, batch = build().eval().cuda(), packed()
     with torch.no_grad():
         before = texts(model, batch.to("cuda"))
-        ids = batch.ids.clone()
-        second = int(batch.firsts[1])
+        ids = batch.input_ids.clone()
+        second = int(batch.cls_positions[1])
         ids.view(-1)[second + 1 : second + 8] = 50
-        after = texts(model, batch.replace(ids=ids).to("cuda"))
+        after = texts(model, batch.replace(input_ids=ids).to("cuda"))
     same = [torch.equal(one, other) for one, other in zip(before, after, strict=True)]
     assert same == [number != 1 for number in range(len(LENGTHS))]
 
@@ -81,7 +82,7 @@ def test_a_row_mate_changes_no_bit(half: None) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_in_half_precision_are_those_in_full(causal: bool) -> None:
     model = build(causal=causal).train()
-    batch = model.hide(packed())
+    batch = model.corrupt(packed())
     model(batch).mean().backward()
     exact = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
@@ -98,12 +99,12 @@ def test_gradients_in_half_precision_are_those_in_full(causal: bool) -> None:
 def test_masks_are_the_same_on_both_devices(units: str) -> None:
     model = build(units=units)
     batches = [packed(seed=seed, epoch=seed) for seed in range(4)]
-    here = [model.hide(batch) for batch in batches]
+    here = [model.corrupt(batch) for batch in batches]
     model = model.cuda()
     for batch, expected in zip(batches, here, strict=True):
-        found = model.hide(batch.to("cuda"))
-        assert torch.equal(found.ids.cpu(), expected.ids)
-        assert torch.equal(found.places["masked_lm"].cpu(), expected.places["masked_lm"])
+        found = model.corrupt(batch.to("cuda"))
+        assert torch.equal(found.input_ids.cpu(), expected.input_ids)
+        assert torch.equal(found.indices["masked_lm"].cpu(), expected.indices["masked_lm"])
         assert torch.equal(found.labels["masked_lm"].cpu(), expected.labels["masked_lm"])
 
 
@@ -120,7 +121,7 @@ def test_a_compiled_step_is_one_graph_with_the_same_mask(units: str) -> None:
     model = build(units=units).cuda().eval()
 
     def step(batch: Batch) -> tuple[Batch, torch.Tensor]:
-        hidden = model.hide(batch)
+        hidden = model.corrupt(batch)
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return hidden, model(hidden).mean()
 
@@ -129,14 +130,14 @@ def test_a_compiled_step_is_one_graph_with_the_same_mask(units: str) -> None:
         for seed in range(2):
             batch = packed(seed=seed, epoch=seed).to("cuda")
             (hidden, loss), (expected, right) = compiled(batch), step(batch)
-            assert torch.equal(hidden.ids, expected.ids)
+            assert torch.equal(hidden.input_ids, expected.input_ids)
             assert torch.equal(hidden.labels["masked_lm"], expected.labels["masked_lm"])
             assert loss.item() == pytest.approx(right.item(), rel=2e-2)
 
 
 def test_a_compiled_step_trains() -> None:
     model = build().cuda().train()
-    compiled = torch.compile(lambda batch: model(model.hide(batch)).mean(), fullgraph=True)
+    compiled = torch.compile(lambda batch: model(model.corrupt(batch)).mean(), fullgraph=True)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = compiled(packed().to("cuda"))
     loss.backward()
@@ -148,7 +149,7 @@ def test_a_step_never_waits_for_the_device() -> None:
 
     def step() -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            hidden = model.hide(batch)
+            hidden = model.corrupt(batch)
             model.counts(hidden)
             model(hidden).mean().backward()
 
@@ -165,7 +166,7 @@ def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
     batch = packed().to("cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad():
         assert encoder._sight(batch, explicit=False).kernel == "masked"
-        assert not torch.equal(encoder(batch).top, encoder(batch).top)
+        assert not torch.equal(encoder(batch).last_hidden, encoder(batch).last_hidden)
         assert encoder.eval()._sight(batch, explicit=False).kernel == "variable"
 
 

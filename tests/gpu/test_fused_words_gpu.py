@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.encoders import bert
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -25,12 +25,12 @@ def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
     h = torch.randn(1001, 256, device="cuda")
     table, bias = torch.randn(tokens, 256, device="cuda") / 16, torch.randn(tokens, device="cuda")
     labels = torch.randint(0, tokens, (1001,), device="cuda")
-    labels[::7] = NOT_ASKED
+    labels[::7] = IGNORE_INDEX
 
     def plain(h: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = F.linear(h.bfloat16(), table.bfloat16(), bias.bfloat16())
-        total = F.cross_entropy(logits.float(), labels, ignore_index=NOT_ASKED, reduction="sum")
-        return total, (logits.argmax(-1) == labels) & (labels != NOT_ASKED)
+        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return total, (logits.argmax(-1) == labels) & (labels != IGNORE_INDEX)
 
     found = []
     for run in (torch.compile(guessed, fullgraph=True) if compiles else guessed, plain):
@@ -50,10 +50,10 @@ def test_a_compiled_model_learns_by_it() -> None:
     for compiles in (False, True):
         torch.manual_seed(0)
         encoder = bert.Config(
-            vocabulary_size=VOCABULARY.size, layers=2, width=64, heads=2, feed_forward=128, positions=64
+            vocab_size=VOCABULARY.size, layers=2, width=64, heads=2, feed_forward=128, max_positions=64
         )
         model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3).cuda().eval()
-        batch = model.hide(random_batch([60, 40, 24, 64], length=64, pack=True).to(torch.device("cuda")))
+        batch = model.corrupt(random_batch([60, 40, 24, 64], length=64, pack=True).to(torch.device("cuda")))
         run = torch.compile(model, fullgraph=True) if compiles else model
         with torch.autocast("cuda", torch.bfloat16):
             loss = run(batch)

@@ -160,9 +160,9 @@ def test_compiled_gelu_and_dropout() -> None:
 
 def test_turned_queries_and_keys_learn_alike_by_any_kernel_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"layers": 2, "width": 64, "heads": 2, "norm": "after", "gated": False, "biases": True}
-    encoder = modern.Config(**how, vocabulary_size=VOCABULARY.size, positions=40)  # type: ignore[arg-type]
+    encoder = modern.Config(**how, vocab_size=VOCABULARY.size, max_positions=40)  # type: ignore[arg-type]
     model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3).cuda()
-    batch = model.hide(random_batch([12, 9, 23, 7, 40, 5], length=40, pack=True).to("cuda"))
+    batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5], length=40, pack=True).to("cuda"))
     found = []
     for avoided in (set(), {"packed"}):
         monkeypatch.setattr(attention, "AVOIDED", avoided)

@@ -32,7 +32,7 @@ def tokenizer() -> WordPiece:
 
 def random_model(*heads: Any) -> Model:
     """Weights drawn so large that every head says something of its own about every text."""
-    shape = bert.Config(layers=3, width=32, heads=4, vocabulary_size=tokenizer().vocabulary_size, positions=LENGTH)
+    shape = bert.Config(layers=3, width=32, heads=4, vocab_size=tokenizer().vocab_size, max_positions=LENGTH)
     model = Model.build(shape, heads)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def opened(folder: Path, *heads: Any) -> Predictor:
 def reader() -> Predictor:
     """Tags every metal and colour and answers every question with a metal, wherever it stands."""
     known = tokenizer()
-    shape = bert.Config(layers=1, width=128, heads=2, vocabulary_size=known.vocabulary_size, positions=LENGTH)
+    shape = bert.Config(layers=1, width=128, heads=2, vocab_size=known.vocab_size, max_positions=LENGTH)
     model = Model.build(shape, [tag.Config(labels=TAGS), span.Config()], seed=0)
     draw = torch.Generator().manual_seed(0)
     tables, tagger, finder = model.encoder.embeddings, model.objectives["tag"].head, model.objectives["span"].head

@@ -94,9 +94,9 @@ def test_windows_hold_every_token(sizes: tuple[int, ...]) -> None:
     texts = [known.encode(" ".join(["iron", "gold", "is"] * size)[: 5 * size]) for size in sizes]
     rows = rows_of(texts, known, length=LENGTH)
     for number, text in enumerate(texts):
-        seen = {tuple(place) for row in rows for place in row.offsets[row.texts == number].tolist()}
+        seen = {tuple(place) for row in rows for place in row.offsets[row.sequence_ids == number].tolist()}
         assert seen == {tuple(place) for place in text.offsets.tolist()}
-    assert all(len(row) <= LENGTH and not any(row.cut) for row in rows)
+    assert all(len(row) <= LENGTH and not any(row.truncated) for row in rows)
     fits = sum(map(len, texts)) <= LENGTH - 1 - len(texts)
     assert (len(rows) == 1) == fits
 

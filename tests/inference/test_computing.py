@@ -87,8 +87,8 @@ def padded(model: Model, rows: Sequence[Row]) -> tuple[NDArray[Any], NDArray[Any
     """The last layer as padded rows give it [rows, places, D], and which places are texts."""
     batch = collate(rows, length=LENGTH)
     with torch.inference_mode():
-        top = model.encoder(batch, pool=False).top.view(len(rows), LENGTH, -1)
-    return top.numpy(), (batch.document > 0).numpy()
+        top = model.encoder(batch, pool=False).last_hidden.view(len(rows), LENGTH, -1)
+    return top.numpy(), (batch.document_ids > 0).numpy()
 
 
 def test_equal_to_padded_rows(model: Model) -> None:
@@ -103,7 +103,7 @@ def test_equal_to_padded_rows(model: Model) -> None:
 
 
 def test_causal_texts_in_one_line() -> None:
-    shape = bert.Config(layers=2, width=16, heads=2, vocabulary_size=40, positions=LENGTH, causal=True)
+    shape = bert.Config(layers=2, width=16, heads=2, vocab_size=40, max_positions=LENGTH, causal=True)
     model = Model.build(shape, []).eval()
     top, real = padded(model, ROWS)
     for number, found in enumerate(direct(model).compute(States(-1), PLAIN)):
@@ -126,7 +126,7 @@ def test_only_what_is_read_is_computed_in_the_last_layer(model: Model) -> None:
     tokens = sum(one.tokens for one in PLAIN)
     for wish in (Vectors("first", (-1,), "mean"), Vectors("pooled", (-1,), "mean"), Answers("classify")):
         assert last_places(model, wish, PLAIN) == len(PLAIN)
-    assert last_places(model, Answers("tag"), placed(ROWS)) == sum(len(one.places) for one in placed(ROWS))  # type: ignore[arg-type]
+    assert last_places(model, Answers("tag"), placed(ROWS)) == sum(len(one.indices) for one in placed(ROWS))  # type: ignore[arg-type]
     assert last_places(model, Vectors("mean", (-1,), "mean"), PLAIN) == tokens, "no padding"
 
 

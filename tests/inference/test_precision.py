@@ -50,7 +50,7 @@ def test_matrices_take_less_memory(precision: Any, share: float) -> None:
     whole = Predictor(random_model(*HEADS), tokenizer())
     small = Predictor(random_model(*HEADS), tokenizer(), precision=precision)
     assert bytes_of_matrices(small) <= share * bytes_of_matrices(whole)
-    assert whole.model.encoder.table.dtype == small.model.encoder.table.dtype == torch.float32
+    assert whole.model.encoder.token_embeddings.dtype == small.model.encoder.token_embeddings.dtype == torch.float32
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -30,8 +30,8 @@ unbelievable heat makes the hammer sing and the sparks fly over the water"""
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(count_unit(TEXT, settings.splitter()), vocabulary_size=200)
-    shape = bert.Config(layers=3, width=32, heads=4, vocabulary_size=tokenizer.vocabulary_size + 3, positions=48)
+    tokenizer = settings.learn(count_unit(TEXT, settings.splitter()), vocab_size=200)
+    shape = bert.Config(layers=3, width=32, heads=4, vocab_size=tokenizer.vocab_size + 3, max_positions=48)
     torch.manual_seed(0)
     model = Model.build(shape, [masked_lm.Config(), next_sentence.Config()])
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_one_gap_equals_transformers(predictor: Predictor, theirs: tuple[Any, An
     place = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
     logits = output.prediction_logits[0, place]
     logits[list(predictor.tokenizer.special_ids)] = -torch.inf
-    logits[predictor.tokenizer.vocabulary_size :] = -torch.inf
+    logits[predictor.tokenizer.vocab_size :] = -torch.inf
     expected = logits.softmax(-1).topk(7)
     found = predictor.fill_mask(text, top_k=7)
     assert [filling["token"] for filling in found] == expected.indices.tolist()
@@ -212,7 +212,7 @@ def test_ids_as_texts(predictor: Predictor) -> None:
     expected = predictor.embed(texts, normalize=True)
     assert np.array_equal(found.vectors, expected.vectors)
     assert found.cut == expected.cut == (1,)
-    for wrong in (-1, predictor.tokenizer.vocabulary_size):
+    for wrong in (-1, predictor.tokenizer.vocab_size):
         with pytest.raises(BertsmithError, match=f"id {wrong} is outside this vocabulary"):
             predictor.embed_ids([[3, wrong]])
 

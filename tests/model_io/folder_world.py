@@ -69,7 +69,7 @@ def tokenizer() -> WordPiece:
 
 def model(*objectives: Any, seed: int = 0, **changes: Any) -> Model:
     """A small BERT with large weights and these heads, by name or with settings."""
-    small = {"layers": 2, "vocabulary_size": tokenizer().vocabulary_size} | changes
+    small = {"layers": 2, "vocab_size": tokenizer().vocab_size} | changes
     heads = [OBJECTIVES[head]() if isinstance(head, str) else head for head in objectives]
     return shaken(Model.build(config(**small), heads), seed).eval()
 

@@ -23,21 +23,23 @@ SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "positions": 40}
 
 
 def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **changes: Any) -> Model:
-    config = electra.Config(**SMALL | {"vocabulary_size": rows, "table_width": 24} | changes)
+    config = electra.Config(**SMALL | {"vocab_size": rows, "embedding_width": 24} | changes)
     return shaken(Model.build(config, [replaced_token.Config(generator=0.5)], vocabulary=vocabulary)).eval()
 
 
 @pytest.mark.parametrize("narrow", [24, 16], ids=["with a map", "without one"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path: Path) -> None:
-    rows = tokenizer().vocabulary_size
-    model = build(rows=rows, vocabulary=None, table_width=narrow, activation=activation)
+    rows = tokenizer().vocab_size
+    model = build(rows=rows, vocabulary=None, embedding_width=narrow, activation=activation)
     generator = companions(model)["generator"]
     batch = random_batch([12, 40, 7], length=40)
-    batch = batch.replace(ids=batch.ids % rows, places={"masked_lm": torch.arange(120)})
+    batch = batch.replace(input_ids=batch.input_ids % rows, indices={"masked_lm": torch.arange(120)})
     inside = model.objectives["replaced_token"].generator
-    expected = inside.masked_lm.answer(inside(model.encoder.embed(batch), batch), batch, model.encoder.table)
-    real = (batch.document != 0).flatten()
+    expected = inside.masked_lm.predict(
+        inside(model.encoder.embed(batch), batch), batch, model.encoder.token_embeddings
+    )
+    real = (batch.document_ids != 0).flatten()
     assert apart(generator.answer(batch, "masked_lm")[real], expected[real]) < 1e-6
     save_model(generator, tokenizer(), tmp_path / "generator")
     opened, _, facts = open_model(tmp_path / "generator")
@@ -50,22 +52,22 @@ def test_its_weights_are_the_model_s() -> None:
     model = build()
     generator = companions(model)["generator"]
     with torch.no_grad():
-        generator.encoder.table.fill_(0.5)
+        generator.encoder.token_embeddings.fill_(0.5)
         generator.encoder.blocks[1].feed_forward.expand.weight.fill_(0.25)
-    assert (model.encoder.table == 0.5).all()
+    assert (model.encoder.token_embeddings == 0.5).all()
     assert (model.objectives["replaced_token"].generator.blocks[1].feed_forward.expand.weight == 0.25).all()
 
 
 def test_who_has_none() -> None:
     assert companions(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) == {}
-    judging = Model.build(electra.Config(**SMALL, vocabulary_size=97), [replaced_token.Config(generator=0.0)])
+    judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator=0.0)])
     assert companions(judging) == {}
     on_bert = Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
     assert companions(on_bert) == {}, "BERT's tables are as wide as its blocks: no folder could hold its generator"
 
 
 def test_a_folder_has_no_generator_to_go_on_with(tmp_path: Path) -> None:
-    save_model(build(rows=tokenizer().vocabulary_size, vocabulary=None), tokenizer(), tmp_path / "m")
+    save_model(build(rows=tokenizer().vocab_size, vocabulary=None), tokenizer(), tmp_path / "m")
     wanted = replaced_token.Config(generator=0.5)
     with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* asked for as new_heads$"):
         open_model(tmp_path / "m", objectives=[wanted])

@@ -28,12 +28,12 @@ def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
         return seen[-1]
 
     monkeypatch.setattr(model.encoder, "forward", watch)
-    batch = model.hide(random_batch(LENGTHS, length=40))
+    batch = model.corrupt(random_batch(LENGTHS, length=40))
     loss = model(batch)
     assert len(seen) == 1
-    assert len(seen[0].top) == len(batch.places["masked_lm"]) + len(LENGTHS) < batch.ids.numel() / 3
+    assert len(seen[0].last_hidden) == len(batch.indices["masked_lm"]) + len(LENGTHS) < batch.input_ids.numel() / 3
     whole = forward(batch)
-    expected = [model.objectives[name].score(whole, batch, model.encoder.table) for name in model.objectives]
+    expected = [model.objectives[name].score(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
     for one in expected:
         for name, total in one.sums.items():
             assert loss.sums[name].item() == pytest.approx(total.item(), rel=1e-5)
@@ -41,12 +41,12 @@ def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_reading_less_gives_the_same_gradients() -> None:
     model = pretraining()
-    batch = model.hide(random_batch(LENGTHS, length=40))
+    batch = model.corrupt(random_batch(LENGTHS, length=40))
     model(batch).mean().backward()
     less = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     whole = model.encoder(batch)
-    losses = [model.objectives[name].score(whole, batch, model.encoder.table) for name in model.objectives]
+    losses = [model.objectives[name].score(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
     (losses[0] + losses[1]).mean().backward()
     for name, parameter in model.named_parameters():
         if "qkv.bias" not in name:
@@ -56,8 +56,8 @@ def test_reading_less_gives_the_same_gradients() -> None:
 class Doubling(NextSentence):
     """An objective that guesses: every id becomes the next one before the encoder sees it."""
 
-    def refill(self, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
-        return batch.replace(ids=(batch.ids + 1) % 97), None
+    def sample_replacements(self, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
+        return batch.replace(input_ids=(batch.input_ids + 1) % 97), None
 
 
 def test_guesses_are_filled_in_before_the_encoding() -> None:
@@ -69,7 +69,7 @@ def test_guesses_are_filled_in_before_the_encoding() -> None:
     batch = batch.replace(
         labels={"next_sentence": batch.labels["next_sentence"], head.name: batch.labels["next_sentence"]}
     )
-    expected = plain(batch.replace(ids=(batch.ids + 1) % 97)).mean()
+    expected = plain(batch.replace(input_ids=(batch.input_ids + 1) % 97)).mean()
     assert filling(batch).mean().item() == pytest.approx(expected.item(), rel=1e-6)
     assert plain(batch).mean().item() != pytest.approx(expected.item(), rel=1e-3)
 
@@ -78,7 +78,7 @@ def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape() -> None:
     model = pretraining(dropout=0.0, attention_dropout=0.0)
 
     def step(batch: Batch) -> torch.Tensor:
-        return model(model.hide(batch)).mean()
+        return model(model.corrupt(batch)).mean()
 
     compiled = torch.compile(step, fullgraph=True, backend="eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -91,7 +91,7 @@ def test_learns() -> None:
     """Sixty steps on one batch: the loss falls to a fraction, so gradients point the right way."""
     torch.manual_seed(0)
     model = Model.build(config(), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY).train()
-    batch = model.hide(random_batch(LENGTHS, length=40))
+    batch = model.corrupt(random_batch(LENGTHS, length=40))
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for _ in range(60):
@@ -105,16 +105,16 @@ def test_learns() -> None:
 
 def test_depths_hold_every_parameter_once() -> None:
     model = pretraining()
-    found = [id(parameter) for part in model.depths() for parameter in part.parameters()]
+    found = [id(parameter) for part in model.layer_groups() for parameter in part.parameters()]
     assert sorted(found) == sorted(map(id, model.parameters()))
-    assert model.depths()[-1] is model.objectives
+    assert model.layer_groups()[-1] is model.objectives
 
 
 def test_the_table_is_one() -> None:
     """Tied, not copied: the head's gradient reaches the rows of words that never stood in the text."""
     model = pretraining()
-    batch = model.hide(random_batch(LENGTHS, length=40))
-    absent = sorted(set(range(97)) - set(batch.ids.flatten().tolist()) - set(batch.labels["masked_lm"].tolist()))
+    batch = model.corrupt(random_batch(LENGTHS, length=40))
+    absent = sorted(set(range(97)) - set(batch.input_ids.flatten().tolist()) - set(batch.labels["masked_lm"].tolist()))
     assert isinstance(model.encoder, BERT)
     model(batch).mean().backward()
     assert absent
@@ -127,7 +127,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(BertsmithError, match="masked_lm has asked nothing of this batch: hide it first"):
         model(batch)
     with pytest.raises(BertsmithError, match="this model was not made for causal_lm: it has masked_lm, next_sentence"):
-        model.answer(batch, "causal_lm")
+        model.predict(batch, "causal_lm")
 
 
 def test_losses_add_up() -> None:
@@ -136,6 +136,6 @@ def test_losses_add_up() -> None:
 
     both = loss("a", 6.0, 2) + loss("a", 3.0, 1) + loss("b", 5.0, 10, weight=2.0)
     assert both.mean().item() == pytest.approx(9 / 3 + 2 * 5 / 10)
-    assert both.over({"a": torch.tensor(90), "b": torch.tensor(10)}).item() == pytest.approx(0.1 + 1.0)
+    assert both.total({"a": torch.tensor(90), "b": torch.tensor(10)}).item() == pytest.approx(0.1 + 1.0)
     assert both.correct["a"].item() == 2
     assert loss("a", 0.0, 0).mean().item() == 0

@@ -56,7 +56,7 @@ def test_what_is_saved_comes_back(heads: tuple[str, ...], tmp_path: Path) -> Non
 
 def test_settings_come_back(tmp_path: Path) -> None:
     changes = {"activation": "relu", "epsilon": 1e-6, "dropout": 0.0, "attention_dropout": 0.2, "padding_id": 3}
-    ours = model("masked_lm", segments=3, initial_range=0.5, pooler=False, **changes)
+    ours = model("masked_lm", segments=3, initializer_range=0.5, pooler=False, **changes)
     save_model(ours, tokenizer(), tmp_path / "m")
     again, _, _ = open_model(tmp_path / "m")
     assert again.encoder.config == ours.encoder.config
@@ -294,7 +294,7 @@ def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
     start = "new, knowing nothing yet: the head masked_lm; left out as not asked for: cls.predictions.bias, "
     assert facts.notes[0].startswith(start)
     assert len(facts.notes) == 1
-    assert torch.equal(again.encoder.table, model("masked_lm", "next_sentence").encoder.table)
+    assert torch.equal(again.encoder.token_embeddings, model("masked_lm", "next_sentence").encoder.token_embeddings)
 
 
 # --- the seal -----------------------------------------------------------------------------------------------------

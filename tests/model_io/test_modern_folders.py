@@ -36,7 +36,7 @@ OWN: dict[str, tuple[dict[str, Any], list[Any]]] = {
 
 
 def model(heads: list[Any], **changes: Any) -> Model:
-    settings = modern.Config(**SMALL | {"vocabulary_size": tokenizer().vocabulary_size} | changes)
+    settings = modern.Config(**SMALL | {"vocab_size": tokenizer().vocab_size} | changes)
     return shaken(Model.build(settings, heads)).eval()
 
 
@@ -62,7 +62,7 @@ def test_a_pretrained_folder_under_new_heads_and_back(tmp_path: Path) -> None:
     save_model(made, tokenizer(), tmp_path / "m")
     tuned, words, facts = open_for(tmp_path / "m", [classify.Config(labels=LABELS)], seed=3)
     assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out as not asked")
-    assert torch.equal(tuned.encoder.table, made.encoder.table)
+    assert torch.equal(tuned.encoder.token_embeddings, made.encoder.token_embeddings)
     save_model(tuned, words, tmp_path / "tuned")
     again, _, facts = open_model(tmp_path / "tuned")
     same_weights(tuned, again)
@@ -178,5 +178,5 @@ def test_a_decoder_that_is_no_copy_is_refused(theirs: Path) -> None:
 def test_the_encoder_is_the_same_with_and_without_a_head_over_it(theirs: Path) -> None:
     whole, _, _ = open_model(theirs)
     bare, _, _ = open_model(theirs, objectives=())
-    assert apart(whole.encoder.table, bare.encoder.table) == 0
+    assert apart(whole.encoder.token_embeddings, bare.encoder.token_embeddings) == 0
     assert list(bare.objectives) == []

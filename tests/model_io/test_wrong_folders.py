@@ -124,8 +124,8 @@ def test_a_fine_tuned_folder_opens_without_its_head(tmp_path: Path) -> None:
 
 def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="23 tokens, the model's table only 22 rows"):
-        folder(tmp_path / "m", vocabulary_size=22)
-    path = foreign(tmp_path / "m", vocabulary_size=32)
+        folder(tmp_path / "m", vocab_size=22)
+    path = foreign(tmp_path / "m", vocab_size=32)
     assert open_model(path)[2].notes == ("the table has 9 rows more than the tokenizer has tokens",)
     change_config(path, vocab_size=22)
     change_weights(path, lambda tensors: tensors.update({TABLE: tensors[TABLE][:22].clone()}))

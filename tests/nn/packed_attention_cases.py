@@ -95,10 +95,10 @@ def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width:
 def whole(kind: str) -> dict[str, float]:
     """How far a whole model's loss and gradients are from those by masks, with texts of all lengths in its rows."""
     narrow = {"layers": 2, "width": 32, "heads": 2, "feed_forward": 32, "dropout": 0.0, "attention_dropout": 0.0}
-    encoder = {"bert": bert, "modern": modern}[kind].Config(**narrow, vocabulary_size=VOCABULARY.size, positions=40)
+    encoder = {"bert": bert, "modern": modern}[kind].Config(**narrow, vocab_size=VOCABULARY.size, max_positions=40)
     torch.manual_seed(0)
     model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3)
-    batch = model.hide(random_batch([12, 9, 23, 7, 40, 5, 31], length=40, pack=True))
+    batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 31], length=40, pack=True))
     found = {}
     for kernel in ("masked", "packed"):
         attention.choose_kernel = lambda kernel=kernel, **how: kernel

@@ -52,7 +52,7 @@ def test_blocks_are_converted_whole_and_keep_their_names() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> None:
     model = pretraining(layers=2, width=32, heads=2)
-    model.learn_in_eight_bits(whole=whole)
+    model.enable_fp8(whole=whole)
     block = model.encoder.blocks[0]
     assert (type(block) is Float8Block) == whole
     assert type(block.attention.qkv) is Float8Qkv

@@ -18,7 +18,7 @@ from bertsmith.objectives import masked_lm
 
 def model_of(kind: str, **more: object) -> Model:
     """A model without weights, as a run looks at it before it begins."""
-    narrow = {"layers": 2, "width": 32, "heads": 2, "vocabulary_size": VOCABULARY.size, **more}
+    narrow = {"layers": 2, "width": 32, "heads": 2, "vocab_size": VOCABULARY.size, **more}
     encoder = {"modern": modern, "albert": albert}[kind].Config(**narrow)
     with torch.device("meta"):
         return Model.build(encoder, [masked_lm.Config()])

@@ -49,7 +49,7 @@ KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # module, types of poin
         "bf16 bf16 bf16 fp32 fp32 fp32 i32 i32 bf16 fp8e5 fp8e5 fp32",
         {**NORM, "scale": 1048576.0},
     ),
-    "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "NOT_ASKED": -100}),
+    "guess": ("words_kernels", "bf16 i64 fp32 i1 bf16", {"V": 30528, "N": 4096, "IGNORE_INDEX": -100}),
     "forward": (
         "attention_kernels",
         "bf16 i32 i32 i32 bf16 fp32 fp8e4nv fp8e4nv",

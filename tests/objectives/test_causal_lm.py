@@ -10,7 +10,7 @@ from model_world import apart, config, random_batch, shaken
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import causal_lm
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 
 def build() -> Model:
@@ -21,19 +21,19 @@ def build() -> Model:
 def test_each_place_is_asked_for_the_next_id_of_its_text(lengths: list[int]) -> None:
     batch = random_batch(lengths, length=10, pack=True)
     hidden = build().hide(batch)
-    assert torch.equal(hidden.ids, batch.ids)
+    assert torch.equal(hidden.ids, batch.input_ids)
     for place, label in enumerate(hidden.labels["causal_lm"].tolist()):
         row, column = divmod(place, 10)
-        inside = column < 9 and batch.document[row, column] == batch.document[row, column + 1] != 0
-        assert label == (batch.ids[row, column + 1] if inside else NOT_ASKED)
-    assert int((hidden.labels["causal_lm"] != NOT_ASKED).sum()) == sum(lengths) - 3
+        inside = column < 9 and batch.document_ids[row, column] == batch.document_ids[row, column + 1] != 0
+        assert label == (batch.input_ids[row, column + 1] if inside else IGNORE_INDEX)
+    assert int((hidden.labels["causal_lm"] != IGNORE_INDEX).sum()) == sum(lengths) - 3
 
 
 def test_the_loss_is_that_of_the_logits_and_labels() -> None:
     model = build()
-    hidden = model.hide(random_batch([25, 11], length=25))
+    hidden = model.corrupt(random_batch([25, 11], length=25))
     loss = model(hidden)
-    logits = model.answer(hidden, "causal_lm")
+    logits = model.predict(hidden, "causal_lm")
     assert logits.shape == (50, 97)
     expected = F.cross_entropy(logits, hidden.labels["causal_lm"])
     assert loss.mean().item() == pytest.approx(expected.item(), rel=1e-5)
@@ -42,10 +42,10 @@ def test_the_loss_is_that_of_the_logits_and_labels() -> None:
 def test_a_later_token_changes_nothing_before_it() -> None:
     model = build()
     batch = random_batch([30, 22], length=30)
-    before = model.answer(batch, "causal_lm").view(2, 30, -1)
-    ids = batch.ids.clone()
+    before = model.predict(batch, "causal_lm").view(2, 30, -1)
+    ids = batch.input_ids.clone()
     ids[:, 12] = torch.where(ids[:, 12] == 50, 51, 50)
-    after = model.answer(batch.replace(ids=ids), "causal_lm").view(2, 30, -1)
+    after = model.predict(batch.replace(input_ids=ids), "causal_lm").view(2, 30, -1)
     assert apart(after[:, :12], before[:, :12]) < 1e-6
     assert all(apart(after[row, place], before[row, place]) > 1e-4 for row in range(2) for place in (12, 13, 21))
 

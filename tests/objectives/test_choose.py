@@ -10,7 +10,7 @@ from objectives.heads_world import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import choose
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 QUESTIONS = [(0, 1), (2, 3, 4), (5, 6), (7,)]  # as `questions` makes them of eight texts
 
@@ -22,7 +22,7 @@ def test_loss_question_by_question() -> None:
     loss = model(batch)
     total, right = 0.0, 0
     for numbers in QUESTIONS:
-        scores = [model.answer(alone(number), "choose").item() for number in numbers]
+        scores = [model.predict(alone(number), "choose").item() for number in numbers]
         (answer,) = [place for place, number in enumerate(numbers) if labels[number] == 0]
         assert [place + int(labels[number]) for place, number in enumerate(numbers)] == [answer] * len(numbers)
         total += math.log(sum(map(math.exp, scores))) - scores[answer]
@@ -36,9 +36,9 @@ def test_a_question_that_is_not_asked_changes_nothing() -> None:
     model = asking(choose.Config())
     batch = packed()
     before = model(batch)
-    batch.labels["choose"][2:5] = NOT_ASKED
+    batch.labels["choose"][2:5] = IGNORE_INDEX
     after = model(batch)
-    scores = torch.tensor([model.answer(alone(number), "choose").item() for number in QUESTIONS[1]])
+    scores = torch.tensor([model.predict(alone(number), "choose").item() for number in QUESTIONS[1]])
     right = int(choose_right(packed().labels["choose"][2:5]))
     lost = before.sums["choose"].item() - after.sums["choose"].item()
     assert lost == pytest.approx(float(-scores.log_softmax(0)[right]), abs=1e-4)
@@ -52,7 +52,7 @@ def choose_right(labels: torch.Tensor) -> torch.Tensor:
 def test_labels_of_a_question() -> None:
     assert choose.labels_of(2, 4) == [2, 1, 0, -1]
     assert choose.labels_of(0, 1) == [0]
-    assert min(choose.labels_of(0, choose.MOST_CHOICES)) > NOT_ASKED
+    assert min(choose.labels_of(0, choose.MOST_CHOICES)) > IGNORE_INDEX
     for right, choices in ((4, 4), (-1, 4), (0, choose.MOST_CHOICES + 1)):
         with pytest.raises(BertsmithError, match=f"choice {right} of {choices}"):
             choose.labels_of(right, choices)

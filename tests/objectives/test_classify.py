@@ -18,7 +18,7 @@ def test_loss_text_by_text() -> None:
     loss = model(batch)
     total, right = 0.0, 0
     for number, label in enumerate(batch.labels["classify"][: len(LENGTHS)].tolist()):
-        logits = model.answer(alone(number), "classify")[0].tolist()
+        logits = model.predict(alone(number), "classify")[0].tolist()
         total += math.log(sum(map(math.exp, logits))) - logits[label]
         right += logits[label] == max(logits)
     assert len(logits) == 3
@@ -30,11 +30,11 @@ def test_loss_text_by_text() -> None:
 def test_dropout_is_on_the_vector_of_each_text_and_only_in_training() -> None:
     model = asking(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
     batch = packed()
-    asleep = model.answer(batch, "classify")
-    assert torch.equal(model.answer(batch, "classify"), asleep)
+    asleep = model.predict(batch, "classify")
+    assert torch.equal(model.predict(batch, "classify"), asleep)
     model.train()
     torch.manual_seed(0)
-    awake = model.answer(batch, "classify")
+    awake = model.predict(batch, "classify")
     head = model.objectives["classify"]
     torch.manual_seed(0)
     dropped = torch.nn.functional.dropout(model.encoder(batch).pooled, 0.5)
@@ -54,7 +54,7 @@ def test_what_is_refused() -> None:
 
 
 def test_new_weights_begin_as_the_reference() -> None:
-    head = classify.Config().build(width=768, vocabulary_size=9, layers=2).head
+    head = classify.Config().build(width=768, vocab_size=9, layers=2).head
     assert head.bias.eq(0).all()
     assert head.weight.abs().max() <= 0.04
     assert 0.016 < head.weight.std() < 0.019

@@ -13,14 +13,14 @@ from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.masked_lm import Config, MaskedLM
-from bertsmith.types import NOT_ASKED, Batch, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
-BIG = Vocabulary(size=1000, mask_id=MASK, special_ids=VOCABULARY.special_ids, continues=np.arange(1000) >= 700)
+BIG = Vocabulary(size=1000, mask_id=MASK, special_ids=VOCABULARY.special_ids, is_continuation=np.arange(1000) >= 700)
 
 
 def build(seed: int = 0, vocabulary: Vocabulary | None = VOCABULARY, **settings: Any) -> MaskedLM:
     return Config(**settings).build(
-        width=8, vocabulary_size=vocabulary.size if vocabulary else SIZE, vocabulary=vocabulary, seed=seed
+        width=8, vocab_size=vocabulary.size if vocabulary else SIZE, vocabulary=vocabulary, seed=seed
     )
 
 
@@ -30,18 +30,18 @@ def million() -> Batch:
     random = np.random.default_rng(0)
     lengths = random.integers(10, 500, 4000).tolist()
     batch = random_batch(lengths, length=2048, pack=True)
-    assert int((~batch.special).sum()) > 1_000_000
-    ids = torch.from_numpy(random.integers(UNKNOWN + 1, BIG.size, batch.ids.shape))
-    return batch.replace(ids=torch.where(batch.special, batch.ids, ids), longest=512)
+    assert int((~batch.special_mask).sum()) > 1_000_000
+    ids = torch.from_numpy(random.integers(UNKNOWN + 1, BIG.size, batch.input_ids.shape))
+    return batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, ids), max_seqlen=512)
 
 
 def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
     """[T] bool, as `places` and `labels` tell it."""
-    asked = after.labels["masked_lm"] != NOT_ASKED
-    places = after.places["masked_lm"][asked]
+    asked = after.labels["masked_lm"] != IGNORE_INDEX
+    places = after.indices["masked_lm"][asked]
     assert len(places.unique()) == len(places)
-    assert torch.equal(after.labels["masked_lm"][asked], before.ids.flatten()[places])
-    found = torch.zeros(before.ids.numel(), dtype=torch.bool)
+    assert torch.equal(after.labels["masked_lm"][asked], before.input_ids.flatten()[places])
+    found = torch.zeros(before.input_ids.numel(), dtype=torch.bool)
     found[places] = True
     return found
 
@@ -49,13 +49,13 @@ def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
 @pytest.mark.parametrize("settings", [{}, {"rate": 0.4, "masked": 0.5, "kept": 0.0}, {"masked": 0.0, "kept": 0.2}])
 def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]) -> None:
     objective = build(vocabulary=BIG, **settings)
-    after = objective.hide(million)
+    after = objective.corrupt(million)
     hidden = hidden_places(million, after)
-    candidates = ~million.special.flatten()
+    candidates = ~million.special_mask.flatten()
     config = objective.config
     assert hidden.sum().item() / candidates.sum().item() == pytest.approx(config.rate, abs=0.001)
     assert not hidden[~candidates].any()
-    old, new = million.ids.flatten(), after.ids.flatten()
+    old, new = million.input_ids.flatten(), after.input_ids.flatten()
     assert torch.equal(new[~hidden], old[~hidden])
     became_mask = (new == MASK)[hidden].float().mean().item()
     stayed = (new == old)[hidden].float().mean().item()
@@ -81,8 +81,8 @@ def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how
     """What stands in each of fifty texts after hiding, in a batch of some of them."""
     rows = random_rows([12, 30, 25, 8, 40] * 10)
     batch = collate([rows[number] for number in numbers], length=40, samples=numbers, epoch=epoch, **how)
-    after = objective.hide(batch)
-    return {number: after.ids[batch.samples == number].tolist() for number in numbers}
+    after = objective.corrupt(batch)
+    return {number: after.input_ids[batch.sample_ids == number].tolist() for number in numbers}
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
@@ -119,40 +119,44 @@ def test_golden() -> None:
 
 def runs(hidden: torch.Tensor, batch: Batch) -> list[tuple[int, int]]:
     """Runs of hidden candidates [begin, end), cut where texts end."""
-    edges = torch.cat((torch.tensor([False]), hidden & ~batch.special.flatten(), torch.tensor([False]))).int().diff()
+    edges = (
+        torch.cat((torch.tensor([False]), hidden & ~batch.special_mask.flatten(), torch.tensor([False]))).int().diff()
+    )
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
 def test_whole_words(million: Batch) -> None:
     after = build(vocabulary=BIG, units="words").hide(million)
     hidden = hidden_places(million, after)
-    candidate = ~million.special.flatten()
+    candidate = ~million.special_mask.flatten()
     share = hidden.sum().item() / candidate.sum().item()
     assert share == pytest.approx(0.15, abs=0.001)
-    goes_on = (million.ids.flatten() >= 700) & candidate & candidate.roll(1)
+    goes_on = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
     assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "a piece is hidden just where the one before it is"
-    assert after.labels["masked_lm"][-1] == NOT_ASKED, "there were slots enough"
+    assert after.labels["masked_lm"][-1] == IGNORE_INDEX, "there were slots enough"
 
 
 def test_ngrams(million: Batch) -> None:
     objective = build(vocabulary=BIG, units="ngrams")
-    after = objective.hide(million)
+    after = objective.corrupt(million)
     hidden = hidden_places(million, after)
-    candidate = ~million.special.flatten()
+    candidate = ~million.special_mask.flatten()
     assert hidden.sum().item() / candidate.sum().item() == pytest.approx(0.15, abs=0.0015)
-    goes_on = (million.ids.flatten() >= 700) & candidate & candidate.roll(1)
+    goes_on = (million.input_ids.flatten() >= 700) & candidate & candidate.roll(1)
     assert torch.equal(hidden[goes_on], hidden.roll(1)[goes_on]), "whole words only"
-    assert after.labels["masked_lm"][-1] == NOT_ASKED, "there were slots enough"
+    assert after.labels["masked_lm"][-1] == IGNORE_INDEX, "there were slots enough"
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 5])
 def test_lengths_of_ngrams(longest: int) -> None:
     """p(n) in proportion to 1/n, seen where 2 % are hidden so that runs seldom touch; every token a word."""
     batch = random_batch([512] * 2000, length=512, pairs=False)
-    words = torch.randint(UNKNOWN + 1, FIRST_CONTINUING, batch.ids.shape, generator=torch.Generator().manual_seed(0))
-    batch = batch.replace(ids=torch.where(batch.special, batch.ids, words))
+    words = torch.randint(
+        UNKNOWN + 1, FIRST_CONTINUING, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
+    )
+    batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
     objective = build(units="ngrams", longest_ngram=longest, rate=0.02)
-    lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.hide(batch)), batch))
+    lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.corrupt(batch)), batch))
     whole = sum(1 / words for words in range(1, longest + 1))
     total = sum(lengths.values())
     for words_in_run in range(1, longest + 1):
@@ -170,7 +174,7 @@ def test_reference_counts(length: int) -> None:
 
 def test_slots_are_enough_and_constant() -> None:
     objective = build()
-    few = objective.hide(random_batch([40] * 64, length=40))
+    few = objective.corrupt(random_batch([40] * 64, length=40))
     assert few.labels["masked_lm"].shape == (objective.slots(64 * 40, 128),)
     assert objective.slots(64 * 40, 128) == 384 + 34
     assert objective.slots(4, 100) == 4, "never more than there are places"
@@ -183,17 +187,17 @@ def test_slots_are_enough_and_constant() -> None:
 def test_what_has_no_slot_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, batch = build(), random_batch([40] * 8, length=40)
     monkeypatch.setattr(objective, "slots", lambda *_: 10)
-    after = objective.hide(batch)
+    after = objective.corrupt(batch)
     hidden = hidden_places(batch, after)
     assert hidden.sum() == 10
-    assert torch.equal(after.ids.flatten()[~hidden], batch.ids.flatten()[~hidden])
+    assert torch.equal(after.input_ids.flatten()[~hidden], batch.input_ids.flatten()[~hidden])
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
 def test_compiles_whole(units: str) -> None:
     objective, batch = build(units=units), random_batch([40, 22, 17, 9], length=40, pack=True)
     compiled = torch.compile(objective.hide, fullgraph=True, backend="eager")(batch)
-    assert torch.equal(compiled.ids, objective.hide(batch).ids)
+    assert torch.equal(compiled.ids, objective.corrupt(batch).input_ids)
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
@@ -201,7 +205,9 @@ def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
     batch = random_batch([40] * 6, length=40)
     cuts = torch.arange(0, 240, 40)
     bounds = torch.cat((torch.stack((cuts, cuts + 17), 1).flatten(), torch.tensor([240]))).int()
-    apart = batch.replace(document=torch.where(batch.positions >= 17, 2, 1).int(), bounds=bounds, full=False)
+    apart = batch.replace(
+        document_ids=torch.where(batch.position_ids >= 17, 2, 1).int(), cu_seqlens=bounds, dense=False
+    )
     together, other = (build(units=units).hide(each) for each in (batch, apart))
     assert torch.equal(together.ids, other.ids)
     assert torch.equal(hidden_places(batch, together), hidden_places(apart, other))
@@ -229,8 +235,8 @@ def test_what_a_vocabulary_must_tell() -> None:
     with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
     with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
-        Config().build(width=8, vocabulary_size=90, vocabulary=VOCABULARY)
-    padded = Config(masked=0.0, kept=0.0).build(width=8, vocabulary_size=2000, vocabulary=VOCABULARY)
+        Config().build(width=8, vocab_size=90, vocabulary=VOCABULARY)
+    padded = Config(masked=0.0, kept=0.0).build(width=8, vocab_size=2000, vocabulary=VOCABULARY)
     assert padded.hide(random_batch([40] * 50, length=40)).ids.max() < SIZE, (
         "rows that only fill the table are no words"
     )

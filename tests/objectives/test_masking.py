@@ -21,8 +21,8 @@ def world(lengths: list[int], pack: bool, seed: int) -> tuple[masking.Sequences,
     batch = random_batch(lengths, length=24, pack=pack, shape=(len(lengths) + 1, len(lengths) + 2))
     random = torch.Generator().manual_seed(seed)
     # Texts need no frame: a candidate may be a text's first or last token.
-    candidate_T = (batch.document.flatten() != 0) & (torch.rand(batch.ids.numel(), generator=random) < 0.9)
-    continues_T = torch.rand(batch.ids.numel(), generator=random) < 0.4
+    candidate_T = (batch.document_ids.flatten() != 0) & (torch.rand(batch.input_ids.numel(), generator=random) < 0.9)
+    continues_T = torch.rand(batch.input_ids.numel(), generator=random) < 0.4
     return masking.Sequences.of(batch), candidate_T, continues_T, random
 
 
@@ -117,5 +117,5 @@ def test_sequences_know_their_numbers() -> None:
     sequences = masking.Sequences.of(batch)
     assert sequences.number[: 2 * 12].tolist() == [0] * 5 + [1] * 6 + [2] + [3] * 9 + [4] * 3
     assert np.flatnonzero(sequences.first()).tolist() == [0, 5, 11, 12, 21, 24]
-    assert sequences.count(batch.document.flatten() != 0).tolist() == [5, 6, 0, 9, 0, 0, 0]
-    assert sequences.of_each(batch.samples.flatten()).tolist() == [0, 2, -1, 1, -1, -1, -1]
+    assert sequences.count(batch.document_ids.flatten() != 0).tolist() == [5, 6, 0, 9, 0, 0, 0]
+    assert sequences.of_each(batch.sample_ids.flatten()).tolist() == [0, 2, -1, 1, -1, -1, -1]

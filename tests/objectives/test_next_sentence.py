@@ -14,10 +14,10 @@ from bertsmith.objectives import next_sentence
 
 def test_reads_the_pooled_first_token_of_each_text() -> None:
     model = pretraining()
-    batch = model.hide(random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6)))
-    logits = model.answer(batch, "next_sentence")
+    batch = model.corrupt(random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6)))
+    logits = model.predict(batch, "next_sentence")
     head = model.objectives["next_sentence"].classify
-    first = model.encoder(batch).top[batch.firsts[:4]]
+    first = model.encoder(batch).last_hidden[batch.cls_positions[:4]]
     pooled = torch.tanh(first @ model.encoder.pooler.weight.T + model.encoder.pooler.bias)
     assert torch.allclose(logits[:4], pooled @ head.weight.T + head.bias, atol=1e-5)
     loss = model(batch)
@@ -32,7 +32,7 @@ def test_labels_are_as_in_the_reference() -> None:
 
 def test_without_labels() -> None:
     model = pretraining()
-    batch = model.hide(random_batch([12], length=12).replace(labels={}))
+    batch = model.corrupt(random_batch([12], length=12).replace(labels={}))
     with pytest.raises(BertsmithError, match=r"no labels for next_sentence \(it has masked_lm\)"):
         model(batch)
 

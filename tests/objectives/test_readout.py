@@ -54,12 +54,12 @@ def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
     model = asking(classify.Config(readout=readout, layers=layers))
     head = model.objectives["classify"]
     with torch.no_grad():
-        logits = model.answer(packed(), "classify")
+        logits = model.predict(packed(), "classify")
         for number in range(len(LENGTHS)):
             vector = TEXTS[readout](LAYERS[layers](layers_of(model, number), head.readout.layers))
             expected = vector @ head.head.weight.T + head.head.bias
             assert apart(logits[number], expected) < 1e-5
-            assert apart(model.answer(alone(number), "classify")[0], expected) < 1e-5
+            assert apart(model.predict(alone(number), "classify")[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
@@ -72,7 +72,7 @@ def test_behind_a_bilstm(readout: Any, settings: Any) -> None:
     (head,) = model.objectives.values()
     ahead, back = head.readout.between.ahead[0], head.readout.between.back[0]
     with torch.no_grad():
-        said = model.answer(packed(), head.name)
+        said = model.predict(packed(), head.name)
         for number in range(len(LENGTHS)):
             x = LAYERS["all_sum"](layers_of(model, number), head.readout.layers)[None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
@@ -93,12 +93,12 @@ def test_vectors_of_places(layers: Any) -> None:
     head = model.objectives["tag"]
     batch = packed()
     with torch.no_grad():
-        everywhere = model.answer(batch.replace(places={}), "tag")
-        for number, first in enumerate(batch.firsts[: len(LENGTHS)].tolist()):
+        everywhere = model.predict(batch.replace(indices={}), "tag")
+        for number, first in enumerate(batch.cls_positions[: len(LENGTHS)].tolist()):
             vectors = LAYERS[layers](layers_of(model, number), head.layers)
             expected = vectors @ head.head.weight.T + head.head.bias
             assert apart(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
-        assert torch.allclose(model.answer(batch, "tag"), everywhere[batch.places["tag"]], atol=1e-5)
+        assert torch.allclose(model.predict(batch, "tag"), everywhere[batch.indices["tag"]], atol=1e-5)
 
 
 def test_first_is_the_encoders_pooler() -> None:
@@ -106,7 +106,7 @@ def test_first_is_the_encoders_pooler() -> None:
     head, batch = model.objectives["classify"].head, packed()
     with torch.no_grad():
         expected = model.encoder(batch).pooled @ head.weight.T + head.bias
-        assert apart(model.answer(batch, "classify"), expected) < 1e-6
+        assert apart(model.predict(batch, "classify"), expected) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_last_layer_is_computed_only_where_it_is_read(
     monkeypatch.setattr(model.encoder, "forward", watch)
     model(packed())
     (encoding,) = seen
-    assert len(encoding.top) == read
+    assert len(encoding.last_hidden) == read
     assert bool(encoding.layers) == kept
     assert (encoding.pooled is not None) == (settings == classify.Config())
 
@@ -156,18 +156,18 @@ def test_texts_go_there_and_back() -> None:
     batch = packed()
     texts = Texts.of(batch)
     assert texts.lengths()[: len(LENGTHS)].tolist() == LENGTHS
-    values = torch.arange(batch.ids.numel(), dtype=torch.float32)[:, None]
+    values = torch.arange(batch.input_ids.numel(), dtype=torch.float32)[:, None]
     again = texts.flat(values[texts.places], len(values))
-    real = (batch.document != 0).flatten()
+    real = (batch.document_ids != 0).flatten()
     assert torch.equal(again[real], values[real])
     assert not again[~real].any()
 
 
 def test_a_mix_begins_with_equal_shares_and_learns() -> None:
     settings = classify.Config(readout="mean", layers="mix", dropout=0.0)
-    mix = settings.build(width=8, vocabulary_size=9, layers=3).readout.layers
+    mix = settings.build(width=8, vocab_size=9, layers=3).readout.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
-    assert torch.allclose(mix(Encoding(top=layers[-1], reads={}, layers=tuple(layers))), torch.tensor(1.5))
+    assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
     model = asking(settings)
     model(packed()).mean().backward()
     found = model.objectives["classify"].readout.layers

@@ -21,7 +21,7 @@ def test_loss_text_by_text() -> None:
     labels[3] = math.nan
     loss = model(batch)
     numbers = [number for number in range(len(LENGTHS)) if number != 3]
-    total = sum((model.answer(alone(number), "regress").item() - labels[number].item()) ** 2 for number in numbers)
+    total = sum((model.predict(alone(number), "regress").item() - labels[number].item()) ** 2 for number in numbers)
     assert loss.sums["regress"].item() == pytest.approx(total, rel=1e-5)
     assert int(loss.counts["regress"]) == int(model.counts(batch)["regress"]) == len(numbers)
     loss.mean().backward()
@@ -37,8 +37,8 @@ def test_there_is_no_right_and_wrong() -> None:
 
 
 def test_whole_numbers_are_refused() -> None:
-    """Their NOT_ASKED would be a number like any other."""
+    """Their IGNORE_INDEX would be a number like any other."""
     batch = packed()
-    batch = batch.replace(labels={"regress": torch.ones(len(batch.firsts), dtype=torch.int64)})
+    batch = batch.replace(labels={"regress": torch.ones(len(batch.cls_positions), dtype=torch.int64)})
     with pytest.raises(BertsmithError, match="labels of regress are whole numbers"):
         asking(regress.Config())(batch)

@@ -17,37 +17,39 @@ from bertsmith.model_io.companions import companions
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import replaced_lm
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 
 
 def build(rows: int = SIZE, **settings: Any) -> Model:
-    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "table_width": 24, "positions": 40}
-    config = electra.Config(**small, vocabulary_size=rows, dropout=0.0, attention_dropout=0.0)
+    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "positions": 40}
+    config = electra.Config(**small, vocab_size=rows, dropout=0.0, attention_dropout=0.0)
     known = VOCABULARY if rows == SIZE else None
     return shaken(Model.build(config, [replaced_lm.Config(generator=0.5, **settings)], vocabulary=known)).eval()
 
 
 def filled(model: Model, hidden: Batch) -> Batch:
-    found, _ = model.objectives["replaced_lm"].refill(hidden, model.encoder.embed, model.encoder.table)
+    found, _ = model.objectives["replaced_lm"].sample_replacements(
+        hidden, model.encoder.embed, model.encoder.token_embeddings
+    )
     return found
 
 
 @pytest.mark.parametrize("asked", ["hidden", "all"])
 def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) -> None:
     model, batch = build(asked=asked), random_batch(LENGTHS, length=40, pack=True)
-    hidden = model.hide(batch)
+    hidden = model.corrupt(batch)
     after = filled(model, hidden)
-    labels, places = after.labels["replaced_lm"], after.places["replaced_lm"]
-    used = labels != NOT_ASKED
-    assert torch.equal(labels[used], batch.ids.flatten()[places[used]])
+    labels, places = after.labels["replaced_lm"], after.indices["replaced_lm"]
+    used = labels != IGNORE_INDEX
+    assert torch.equal(labels[used], batch.input_ids.flatten()[places[used]])
     if asked == "all":
-        assert torch.equal(used, (batch.document != 0).flatten())
+        assert torch.equal(used, (batch.document_ids != 0).flatten())
     else:
         assert torch.equal(labels, hidden.labels["masked_lm"])
-        assert torch.equal(places, hidden.places["masked_lm"])
-    assert (hidden.ids == MASK).sum() > 5 * (after.ids == MASK).sum()
+        assert torch.equal(places, hidden.indices["masked_lm"])
+    assert (hidden.input_ids == MASK).sum() > 5 * (after.input_ids == MASK).sum()
     counts = {name: int(count) for name, count in model.counts(hidden).items()}
     assert counts["replaced_lm"] == int(used.sum())
     assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
@@ -55,14 +57,14 @@ def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) 
 
 def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
     model = build(asked="all")
-    after = filled(model, model.hide(random_batch(LENGTHS, length=40)))
+    after = filled(model, model.corrupt(random_batch(LENGTHS, length=40)))
     objective = model.objectives["replaced_lm"]
-    top = model.encoder(after).top
+    top = model.encoder(after).last_hidden
     copy = torch.sigmoid(F.linear(top, objective.copies.weight, objective.copies.bias))
     h = objective.norm(F.gelu(objective.transform(top)))
-    guessed = F.linear(h, model.encoder.table, objective.bias).softmax(-1)
-    expected = copy * F.one_hot(after.ids.flatten(), SIZE) + (1 - copy) * guessed
-    found = model.answer(after, "replaced_lm").exp()
+    guessed = F.linear(h, model.encoder.token_embeddings, objective.bias).softmax(-1)
+    expected = copy * F.one_hot(after.input_ids.flatten(), SIZE) + (1 - copy) * guessed
+    found = model.predict(after, "replaced_lm").exp()
     assert apart(found, expected) < 1e-5
     assert (found.sum(-1) - 1).abs().max() < 1e-5
 
@@ -70,11 +72,13 @@ def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
 @pytest.mark.parametrize("asked", ["hidden", "all"])
 def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
     model = build(asked=asked).double()
-    hidden = model.hide(random_batch(LENGTHS, length=40))
+    hidden = model.corrupt(random_batch(LENGTHS, length=40))
     model(hidden).mean().backward()
     whole = {name: p.grad.clone() for name, p in model.named_parameters() if ".generator." in name}
     model.zero_grad()
-    _, loss = model.objectives["replaced_lm"].refill(hidden, model.encoder.embed, model.encoder.table)
+    _, loss = model.objectives["replaced_lm"].sample_replacements(
+        hidden, model.encoder.embed, model.encoder.token_embeddings
+    )
     loss.mean().backward()
     assert whole
     for name, gradient in whole.items():
@@ -83,21 +87,21 @@ def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
 
 @pytest.mark.parametrize("asked", ["hidden", "all"])
 def test_folders_are_those_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
-    rows = tokenizer().vocabulary_size
+    rows = tokenizer().vocab_size
     model = build(rows, asked=asked)
     save_model(model, tokenizer(), tmp_path / "m")
     opened, _, facts = open_model(tmp_path / "m")
     assert facts.architectures == ("ElectraForMaskedLM",)
     batch = random_batch([12, 9], length=12)
-    batch = batch.replace(ids=batch.ids % rows)
+    batch = batch.replace(input_ids=batch.input_ids % rows)
     if asked == "hidden":
-        assert apart(opened.answer(batch, "masked_lm"), model.answer(batch, "replaced_lm")) < 1e-6
+        assert apart(opened.answer(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
     assert list(companions(model)) == ["generator"]
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^asked=some must be one of hidden, all$"):
         replaced_lm.Config(asked="some")
-    model = Model.build(electra.Config(layers=1, vocabulary_size=SIZE), [replaced_lm.Config(generator=0.0)])
+    model = Model.build(electra.Config(layers=1, vocab_size=SIZE), [replaced_lm.Config(generator=0.0)])
     with pytest.raises(BertsmithError, match=r"^replaced_lm has no generator here"):
-        model.hide(random_batch([12], length=12))
+        model.corrupt(random_batch([12], length=12))

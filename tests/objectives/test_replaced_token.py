@@ -17,14 +17,14 @@ from bertsmith.objectives import masked_lm, replaced_token
 from bertsmith.objectives.generator import guess
 from bertsmith.objectives.objective import Embed
 from bertsmith.objectives.replaced_token import ORIGINAL, REPLACED, ReplacedToken
-from bertsmith.types import NOT_ASKED, Batch, Loss
+from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
 
 
 def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: int = SIZE, **settings: Any) -> Model:
-    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "table_width": 24, "feed_forward": 48}
-    small |= {"vocabulary_size": rows, "positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
+    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "feed_forward": 48}
+    small |= {"vocab_size": rows, "positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
     torch.manual_seed(0)
     made = Model.build(
         electra.Config(**small | (encoder or {})),
@@ -46,45 +46,45 @@ def texts(**how: Any) -> Batch:
 
 
 def filled(model: Model, batch: Batch) -> tuple[Batch, Loss]:
-    found, loss = objective_of(model).refill(batch, model.encoder.embed, model.encoder.table)
+    found, loss = objective_of(model).sample_replacements(batch, model.encoder.embed, model.encoder.token_embeddings)
     assert loss is not None
     return found, loss
 
 
 def hidden_places(hidden: Batch) -> torch.Tensor:
-    return hidden.places["masked_lm"][hidden.labels["masked_lm"] != NOT_ASKED]
+    return hidden.indices["masked_lm"][hidden.labels["masked_lm"] != IGNORE_INDEX]
 
 
 class TestFillingIn:
     def test_hidden_places_get_guesses_and_all_others_stay(self) -> None:
         model, batch = build(), texts()
-        hidden = model.hide(batch)
+        hidden = model.corrupt(batch)
         after, _ = filled(model, hidden)
-        places, original = hidden_places(hidden), batch.ids.flatten()
-        untouched = torch.ones(batch.ids.numel(), dtype=torch.bool)
+        places, original = hidden_places(hidden), batch.input_ids.flatten()
+        untouched = torch.ones(batch.input_ids.numel(), dtype=torch.bool)
         untouched[places] = False
-        assert torch.equal(after.ids.flatten()[untouched], original[untouched])
-        assert (after.ids.flatten()[places] != original[places]).float().mean() > 0.5, "new weights guess badly"
+        assert torch.equal(after.input_ids.flatten()[untouched], original[untouched])
+        assert (after.input_ids.flatten()[places] != original[places]).float().mean() > 0.5, "new weights guess badly"
         assert torch.equal(hidden.labels["masked_lm"][: len(places)], original[places])
 
     def test_a_label_says_exactly_where_the_id_is_another_one(self) -> None:
         model, batch = build(), texts()
-        after, _ = filled(model, model.hide(batch))
-        labels, real = after.labels["replaced_token"], (batch.document != 0).flatten()
-        assert torch.equal(labels[real] == REPLACED, (after.ids != batch.ids).flatten()[real])
-        assert torch.equal(labels[real] == ORIGINAL, (after.ids == batch.ids).flatten()[real])
-        assert (labels[~real] == NOT_ASKED).all()
+        after, _ = filled(model, model.corrupt(batch))
+        labels, real = after.labels["replaced_token"], (batch.document_ids != 0).flatten()
+        assert torch.equal(labels[real] == REPLACED, (after.input_ids != batch.input_ids).flatten()[real])
+        assert torch.equal(labels[real] == ORIGINAL, (after.input_ids == batch.input_ids).flatten()[real])
+        assert (labels[~real] == IGNORE_INDEX).all()
 
     def test_a_right_guess_is_original_and_nothing_of_the_hiding_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a generator that always guesses right, the encoder sees the text itself: no trace of what was hidden."""
         model, batch = build(), texts()
-        hidden = model.hide(batch)
-        assert (hidden.ids == MASK).sum() > 10
+        hidden = model.corrupt(batch)
+        assert (hidden.input_ids == MASK).sum() > 10
         truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
         words = objective_of(model).generator.masked_lm
         monkeypatch.setattr(words, "answer", lambda *_: truth)
         after, _ = filled(model, hidden)
-        assert torch.equal(after.ids, batch.ids)
+        assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0
         for field in ("positions", "segments", "document", "special", "samples", "bounds", "firsts"):
             assert torch.equal(getattr(after, field), getattr(batch, field))
@@ -92,44 +92,45 @@ class TestFillingIn:
     def test_what_the_encoder_says_depends_on_ids_alone(self) -> None:
         """A place that was hidden and guessed right is judged like one that never was hidden."""
         model, batch = build(), texts()
-        after, _ = filled(model, model.hide(batch))
+        after, _ = filled(model, model.corrupt(batch))
         assert torch.equal(
-            model.answer(after, "replaced_token"), model.answer(batch.replace(ids=after.ids), "replaced_token")
+            model.predict(after, "replaced_token"),
+            model.predict(batch.replace(input_ids=after.input_ids), "replaced_token"),
         )
 
     def test_ids_beyond_the_vocabulary_are_never_guessed(self) -> None:
         model = build(rows=SIZE + 31)
         with torch.no_grad():
             objective_of(model).generator.masked_lm.bias[SIZE:] = 1e4
-        hidden = model.hide(texts())
+        hidden = model.corrupt(texts())
         after, loss = filled(model, hidden)
-        assert int(after.ids.max()) < SIZE
+        assert int(after.input_ids.max()) < SIZE
         assert loss.mean().item() > 1e3, "the generator's own loss does see them"
 
     def test_hiding_is_masked_lm_s_with_its_shares(self) -> None:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
         hidden = build(shake=False).hide(batch)
-        alone = masked_lm.Config(masked=0.85, kept=0.15).build(
-            width=8, vocabulary_size=SIZE, vocabulary=VOCABULARY, seed=3
-        )
+        alone = masked_lm.Config(masked=0.85, kept=0.15).build(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
         assert torch.equal(hidden.ids, alone.hide(batch).ids)
         places = hidden_places(hidden)
-        assert len(places) / (~batch.special).sum() == pytest.approx(0.15, abs=0.002)
-        was, now = batch.ids.flatten()[places], hidden.ids.flatten()[places]
+        assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
+        was, now = batch.input_ids.flatten()[places], hidden.ids.flatten()[places]
         assert (now == MASK).float().mean().item() == pytest.approx(0.85, abs=0.02)
         assert ((now == MASK) | (now == was)).all(), "no random words"
 
     @pytest.mark.parametrize(("judged", "wanted"), [("all", "document"), ("words", "special"), ("hidden", "")])
     def test_what_is_judged(self, judged: str, wanted: str) -> None:
         model, batch = build(judged=judged), texts(shape=(9, 13))
-        hidden = model.hide(batch)
-        expected = {"document": (batch.document != 0).flatten(), "special": ~batch.special.flatten()}.get(wanted)
+        hidden = model.corrupt(batch)
+        expected = {"document": (batch.document_ids != 0).flatten(), "special": ~batch.special_mask.flatten()}.get(
+            wanted
+        )
         if expected is None:
-            expected = torch.zeros(batch.ids.numel(), dtype=torch.bool)
+            expected = torch.zeros(batch.input_ids.numel(), dtype=torch.bool)
             expected[hidden_places(hidden)] = True
         after, _ = filled(model, hidden)
-        assert torch.equal(after.labels["replaced_token"] != NOT_ASKED, expected)
+        assert torch.equal(after.labels["replaced_token"] != IGNORE_INDEX, expected)
         counts = model.counts(hidden)
         assert counts == {"masked_lm": len(hidden_places(hidden)), "replaced_token": int(expected.sum())}
         assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
@@ -140,7 +141,7 @@ class TestGuessing:
         """1e5 draws of five tokens (SPEC.md §3.6: .076 .207 .563 .126 .028); chi-square at 1e-4."""
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
-        batch = random_batch([40] * 2500, length=40).replace(samples=torch.arange(draws).view(2500, 40))
+        batch = random_batch([40] * 2500, length=40).replace(sample_ids=torch.arange(draws).view(2500, 40))
         found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream(0, "test"))
         shares = found.bincount(minlength=5) / draws
         expected = logits.softmax(0)
@@ -150,7 +151,7 @@ class TestGuessing:
     def test_among_many_tokens_too(self) -> None:
         """A thousand equal tokens: the noise that decides is large, where float32 must still tell numbers apart."""
         draws, tokens = 6_000, 1000
-        batch = random_batch([40] * 150, length=40).replace(samples=torch.arange(draws).view(150, 40))
+        batch = random_batch([40] * 150, length=40).replace(sample_ids=torch.arange(draws).view(150, 40))
         found = guess(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(minlength=tokens)
         chi = ((found - draws / tokens) ** 2 / (draws / tokens)).sum().item()
         assert abs(chi - (tokens - 1)) < 4 * (2 * tokens) ** 0.5
@@ -165,37 +166,37 @@ class TestGuessing:
 
     def test_a_text_s_guesses_do_not_depend_on_its_company(self) -> None:
         model = build()
-        together, _ = filled(model, model.hide(texts()))
-        apart_, _ = filled(model, model.hide(texts(pack=False)))
+        together, _ = filled(model, model.corrupt(texts()))
+        apart_, _ = filled(model, model.corrupt(texts(pack=False)))
         for number, length in enumerate(LENGTHS):
-            ours = together.ids.flatten()[(together.samples == number).flatten()]
+            ours = together.input_ids.flatten()[(together.sample_ids == number).flatten()]
             assert len(ours) == length
-            assert torch.equal(ours, apart_.ids.flatten()[(apart_.samples == number).flatten()])
+            assert torch.equal(ours, apart_.input_ids.flatten()[(apart_.sample_ids == number).flatten()])
 
     def test_in_pieces_or_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = build()
-        hidden = model.hide(texts())
+        hidden = model.corrupt(texts())
         whole, _ = filled(model, hidden)
         monkeypatch.setattr("bertsmith.objectives.generator.AT_ONCE", 3 * SIZE)
-        assert torch.equal(filled(model, hidden)[0].ids, whole.ids)
+        assert torch.equal(filled(model, hidden)[0].input_ids, whole.input_ids)
 
     def test_seeds_and_epochs_guess_anew(self) -> None:
         model, batch = build(), texts()
-        hidden = model.hide(batch)
+        hidden = model.corrupt(batch)
         again, _ = filled(model, hidden)
-        assert torch.equal(again.ids, filled(model, hidden)[0].ids)
-        assert not torch.equal(again.ids, filled(model, hidden.replace(epoch=torch.tensor(1)))[0].ids)
+        assert torch.equal(again.input_ids, filled(model, hidden)[0].input_ids)
+        assert not torch.equal(again.input_ids, filled(model, hidden.replace(epoch=torch.tensor(1)))[0].input_ids)
         objective_of(model).generator.key += 1
-        assert not torch.equal(again.ids, filled(model, hidden)[0].ids)
+        assert not torch.equal(again.input_ids, filled(model, hidden)[0].input_ids)
 
 
 class TestLearning:
     def test_the_loss_is_that_of_both(self) -> None:
         model, batch = build(), texts()
-        hidden = model.hide(batch)
+        hidden = model.corrupt(batch)
         after, generator = filled(model, hidden)
-        logits, labels = model.answer(after, "replaced_token"), after.labels["replaced_token"]
-        asked = labels != NOT_ASKED
+        logits, labels = model.predict(after, "replaced_token"), after.labels["replaced_token"]
+        asked = labels != IGNORE_INDEX
         assert (logits[:, 0] == 0).all()
         judging = F.binary_cross_entropy_with_logits(logits[asked, 1], labels[asked].float())
         loss = model(hidden)
@@ -208,7 +209,7 @@ class TestLearning:
 
     def test_the_generator_learns_by_its_own_loss_alone_and_the_tables_by_both(self) -> None:
         model = build().double()
-        hidden = model.hide(texts())
+        hidden = model.corrupt(texts())
         inner = {name for name, _ in model.named_parameters() if ".generator." in name}
         shared = {name for name, _ in model.named_parameters() if "embeddings" in name and "project" not in name}
 
@@ -221,7 +222,7 @@ class TestLearning:
         after, loss = filled(model, hidden)
         own = gradients(loss.mean())
         objective = objective_of(model)
-        judging = gradients(objective.score(model.encoder(after), after, model.encoder.table).mean())
+        judging = gradients(objective.loss(model.encoder(after), after, model.encoder.token_embeddings).mean())
         assert set(own) == inner | shared
         assert not set(judging) & inner
         assert set(whole) == inner | set(judging)
@@ -241,9 +242,11 @@ class TestLearning:
             rows[0].replace(
                 **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("ids", "positions", "segments")},
                 **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("document", "special", "samples")},
-                bounds=rows[0].bounds[(rows[0].bounds >= 40 * begin) & (rows[0].bounds <= 40 * (begin + 8))]
+                cu_seqlens=rows[0].cu_seqlens[
+                    (rows[0].cu_seqlens >= 40 * begin) & (rows[0].cu_seqlens <= 40 * (begin + 8))
+                ]
                 - 40 * begin,
-                firsts=rows[0].firsts[begin : begin + 8] - 40 * begin,
+                cls_positions=rows[0].cls_positions[begin : begin + 8] - 40 * begin,
                 labels={},
             )
             for begin in range(0, 32, 8)
@@ -251,7 +254,7 @@ class TestLearning:
         found = []
         for parts in (rows, eights):
             model.zero_grad()
-            hidden = [model.hide(part) for part in parts]
+            hidden = [model.corrupt(part) for part in parts]
             counts = {
                 name: sum(model.counts(part)[name] for part in hidden) for name in ("masked_lm", "replaced_token")
             }
@@ -265,7 +268,7 @@ class TestLearning:
         model = build(encoder={"layers": 1})
 
         def step(batch: Batch) -> torch.Tensor:
-            return model(model.hide(batch)).mean()
+            return model(model.corrupt(batch)).mean()
 
         torch._dynamo.reset()
         compiled = torch.compile(step, fullgraph=True, backend="eager")
@@ -298,7 +301,7 @@ class TestShapes:
             assert generator.project.weight.shape == (expected[0], 128)
 
     def test_no_map_where_the_table_is_as_wide(self) -> None:
-        generator = objective_of(build(encoder={"table_width": 16})).generator
+        generator = objective_of(build(encoder={"embedding_width": 16})).generator
         assert generator.width == 16
         assert not list(generator.project.parameters())
 
@@ -308,7 +311,7 @@ class TestShapes:
         model = shaken(
             Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
         ).eval()
-        assert model(model.hide(texts())).mean().item() > 0
+        assert model(model.corrupt(texts())).mean().item() > 0
 
 
 class TestRefused:
@@ -316,13 +319,13 @@ class TestRefused:
         model, batch = build(generator=0.0), texts()
         assert not [name for name, _ in model.named_parameters() if "generator" in name]
         with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can judge texts, not"):
-            model.hide(batch)
-        labels = torch.where(batch.document != 0, ORIGINAL, NOT_ASKED).flatten()
+            model.corrupt(batch)
+        labels = torch.where(batch.document_ids != 0, ORIGINAL, IGNORE_INDEX).flatten()
         loss = model(batch.replace(labels={"replaced_token": labels}))
-        logits = model.answer(batch, "replaced_token")
-        expected = F.cross_entropy(logits, labels, ignore_index=NOT_ASKED)
+        logits = model.predict(batch, "replaced_token")
+        expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX)
         assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(expected.item())
-        assert apart(logits, model.answer(batch.replace(labels={}), "replaced_token")) == 0
+        assert apart(logits, model.predict(batch.replace(labels={}), "replaced_token")) == 0
 
     def test_settings(self) -> None:
         for generator in (-0.1, 1.5):
@@ -340,20 +343,20 @@ class TestRefused:
     def test_beside_masked_lm(self) -> None:
         settings = [masked_lm.Config(), replaced_token.Config(generator=0.5)]
         with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss masked_lm: leave"):
-            Model.build(electra.Config(layers=1, width=32, heads=4, vocabulary_size=SIZE), settings)
+            Model.build(electra.Config(layers=1, width=32, heads=4, vocab_size=SIZE), settings)
 
 
 def test_refilling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = build(), []
-    refill = ReplacedToken.refill
+    refill = ReplacedToken.sample_replacements
 
     def watch(self: ReplacedToken, batch: Batch, embed: Embed, table: torch.Tensor) -> tuple[Batch, Loss | None]:
         seen.append(refill(self, batch, embed, table))
         return seen[-1]
 
     monkeypatch.setattr(ReplacedToken, "refill", watch)
-    hidden = model.hide(texts())
+    hidden = model.corrupt(texts())
     assert not seen
     model(hidden)
     assert len(seen) == 1
-    assert not torch.equal(seen[0][0].ids, hidden.ids)
+    assert not torch.equal(seen[0][0].input_ids, hidden.input_ids)

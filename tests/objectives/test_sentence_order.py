@@ -12,15 +12,15 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import sentence_order
 from bertsmith.objectives.sentence_order import IN_ORDER, SWAPPED
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 
 def test_reads_the_pooled_first_token_of_each_text() -> None:
     model = shaken(Model.build(config(), [sentence_order.Config()])).eval()
     batch = random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6))
-    batch = batch.replace(labels={"sentence_order": torch.tensor([1, NOT_ASKED, 0, 1, NOT_ASKED, NOT_ASKED])})
-    logits = model.answer(batch, "sentence_order")
-    head, first = model.objectives["sentence_order"].classify, model.encoder(batch).top[batch.firsts[:4]]
+    batch = batch.replace(labels={"sentence_order": torch.tensor([1, IGNORE_INDEX, 0, 1, IGNORE_INDEX, IGNORE_INDEX])})
+    logits = model.predict(batch, "sentence_order")
+    head, first = model.objectives["sentence_order"].classify, model.encoder(batch).last_hidden[batch.cls_positions[:4]]
     pooled = torch.tanh(first @ model.encoder.pooler.weight.T + model.encoder.pooler.bias)
     assert torch.allclose(logits[:4], pooled @ head.weight.T + head.bias, atol=1e-5)
     loss = model(batch)
@@ -31,7 +31,9 @@ def test_reads_the_pooled_first_token_of_each_text() -> None:
 
 def test_an_order_that_can_be_told_is_learned() -> None:
     torch.manual_seed(0)
-    model = Model.build(config(layers=1, initial_range=0.1, dropout=0, attention_dropout=0), [sentence_order.Config()])
+    model = Model.build(
+        config(layers=1, initializer_range=0.1, dropout=0, attention_dropout=0), [sentence_order.Config()]
+    )
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(60):

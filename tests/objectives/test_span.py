@@ -10,7 +10,7 @@ from objectives.heads_world import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 SETTINGS = [span.Config(), span.Config(between="bilstm", between_width=12)]
 
@@ -19,10 +19,10 @@ SETTINGS = [span.Config(), span.Config(between="bilstm", between_width=12)]
 def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
     model = asking(settings)
     with torch.no_grad():
-        logits = model.answer(packed(), "span")
+        logits = model.predict(packed(), "span")
         assert logits.shape == (10, 40, 2)
         for number, length in enumerate(LENGTHS):
-            one = model.answer(alone(number), "span")[0]
+            one = model.predict(alone(number), "span")[0]
             assert one.shape == (length, 2)
             assert torch.allclose(logits[number, :length], one, atol=1e-5)
             assert logits[number, length:].eq(-math.inf).all()
@@ -32,14 +32,14 @@ def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
 def test_loss_text_by_text(settings: span.Config) -> None:
     model = asking(settings)
     batch = packed()
-    batch.labels["span"][2] = NOT_ASKED
+    batch.labels["span"][2] = IGNORE_INDEX
     batch.labels["span"][5] = 0  # no answer
     loss = model(batch)
     total, right = 0.0, 0
     for number, places in enumerate(batch.labels["span"][: len(LENGTHS)].tolist()):
         if number == 2:
             continue
-        columns = model.answer(alone(number), "span")[0].T.tolist()
+        columns = model.predict(alone(number), "span")[0].T.tolist()
         for column, place in zip(columns, places, strict=True):
             total += (math.log(sum(map(math.exp, column))) - column[place]) / 2
         right += all(column[place] == max(column) for column, place in zip(columns, places, strict=True))

@@ -22,7 +22,7 @@ def test_loss_word_by_word(change: dict[str, Any]) -> None:
     _, labels, places = rows_and_labels()
     total, right, count = 0.0, 0, 0
     for number in range(len(LENGTHS)):
-        everywhere = model.answer(alone(number), "tag")
+        everywhere = model.predict(alone(number), "tag")
         assert everywhere.shape == (LENGTHS[number], 3)
         for place, label in zip(places["tag"][number], labels["tag"][number], strict=True):
             total -= everywhere[place].log_softmax(0)[label].item()
@@ -41,7 +41,7 @@ def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
         for number in (0, 4):
             x = layers_of(model, number)[-1][None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
-            assert torch.allclose(model.answer(alone(number), "tag"), head.head(both), atol=1e-5)
+            assert torch.allclose(model.predict(alone(number), "tag"), head.head(both), atol=1e-5)
 
 
 def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
@@ -68,7 +68,7 @@ def test_a_bilstm_learns_while_the_encoder_sleeps() -> None:
 @pytest.mark.parametrize("change", [{}, BETWEEN], ids=str)
 def test_without_places(change: dict[str, Any]) -> None:
     with pytest.raises(BertsmithError, match="tag has asked nothing of this batch"):
-        asking(tag.Config(**change))(packed().replace(places={}))
+        asking(tag.Config(**change))(packed().replace(indices={}))
 
 
 def test_what_is_refused() -> None:

@@ -31,7 +31,7 @@ from bertsmith.objectives import (
     tag,
 )
 from bertsmith.tokenizers.unigram import SPECIALS, Unigram
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -53,8 +53,8 @@ WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertFo
 SHAPES = {
     "one block": {},
     "2 groups of 2 inner layers": {"groups": 2, "inner_layers": 2, "activation": "gelu", "epsilon": 1e-5},
-    "wide tables": {"table_width": 32, "positions": 33, "segments": 3, "activation": "relu"},
-    "nothing shared": {"sharing": "none", "layers": 3, "table_width": 40},
+    "wide tables": {"embedding_width": 32, "positions": 33, "segments": 3, "activation": "relu"},
+    "nothing shared": {"sharing": "none", "layers": 3, "embedding_width": 40},
 }
 DEEP = "2 groups of 2 inner layers"  # in which every class is compared; in the others that of pre-training
 CASES = [(name, shape) for shape in SHAPES for name in HEADS if shape == DEEP or name == "AlbertForPreTraining"]
@@ -68,7 +68,7 @@ def tokenizer() -> Unigram:
 
 
 def model(heads: Sequence[Any], **changes: Any) -> Model:
-    made = config(**{"vocabulary_size": tokenizer().vocabulary_size, **changes})
+    made = config(**{"vocab_size": tokenizer().vocab_size, **changes})
     return shaken(Model.build(made, heads)).eval()
 
 
@@ -87,13 +87,17 @@ def asked() -> Batch:
         "choose": torch.tensor(choose.labels_of(1, 3)),
         "masked_lm": torch.tensor([5, 7, 9, 6, 11, 8]),
     }
-    places = torch.stack((found.firsts + 1, found.firsts + 2), 1).flatten()
-    return found.replace(labels=labels, places={"tag": places, "masked_lm": places})
+    places = torch.stack((found.cls_positions + 1, found.cls_positions + 2), 1).flatten()
+    return found.replace(labels=labels, indices={"tag": places, "masked_lm": places})
 
 
 def inputs(batch: Batch) -> dict[str, torch.Tensor]:
     """A batch for transformers."""
-    return {"input_ids": batch.ids, "attention_mask": (batch.document != 0).long(), "token_type_ids": batch.segments}
+    return {
+        "input_ids": batch.input_ids,
+        "attention_mask": (batch.document_ids != 0).long(),
+        "token_type_ids": batch.segment_ids,
+    }
 
 
 def labels_for(batch: Batch, heads: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -102,8 +106,8 @@ def labels_for(batch: Batch, heads: Sequence[str]) -> dict[str, torch.Tensor]:
     for head in heads:
         labels = batch.labels[head]
         if head in ("tag", "masked_lm"):
-            everywhere = torch.full((batch.ids.numel(),), NOT_ASKED).scatter(0, batch.places[head], labels)
-            found["labels"] = everywhere.view_as(batch.ids)
+            everywhere = torch.full((batch.input_ids.numel(),), IGNORE_INDEX).scatter(0, batch.indices[head], labels)
+            found["labels"] = everywhere.view_as(batch.input_ids)
         elif head == "span":
             found |= {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
         else:
@@ -123,19 +127,22 @@ def say(theirs: Any, batch: Batch, heads: Sequence[str]) -> Any:
 
 def compare(ours: Model, theirs: Any, batch: Batch) -> None:
     """Hidden states and probabilities of every layer, pooled vectors, logits of every head, and the loss."""
-    real, heads = (batch.document != 0).flatten(), list(ours.objectives)
+    real, heads = (batch.document_ids != 0).flatten(), list(ours.objectives)
     said = say(theirs, batch, heads)
     with torch.no_grad():
         encoding = ours.encoder(batch, keep_layers=True, keep_attentions=True)
         for mine, other in zip(encoding.layers, said.hidden_states, strict=True):
             assert apart(mine[real], other.flatten(0, 1)[real]) < 1e-5
         for mine, other in zip(encoding.attentions, said.attentions, strict=True):
-            assert apart(mine.transpose(1, 2)[batch.document != 0], other.transpose(1, 2)[batch.document != 0]) < 1e-5
+            assert (
+                apart(mine.transpose(1, 2)[batch.document_ids != 0], other.transpose(1, 2)[batch.document_ids != 0])
+                < 1e-5
+            )
         if getattr(said, "pooler_output", None) is not None:
             assert apart(encoding.pooled, said.pooler_output) < 1e-5
         for head in heads:
             other = next(said[key] for key in (*LOGITS.get(head, ()), "logits") if key in said)
-            mine = ours.answer(batch.replace(places={}), head)
+            mine = ours.answer(batch.replace(indices={}), head)
             if head in ("tag", "masked_lm"):
                 mine, other = mine[real], other.flatten(0, 1)[real]
             elif head == "span":
@@ -152,7 +159,7 @@ def compare(ours: Model, theirs: Any, batch: Batch) -> None:
 def written_by_transformers(architecture: str, path: Path, **changes: Any) -> Any:
     """transformers' model with large random weights, in a folder of its own."""
     settings = {
-        "vocab_size": tokenizer().vocabulary_size,
+        "vocab_size": tokenizer().vocab_size,
         "embedding_size": 24,
         "hidden_size": 48,
         "num_hidden_layers": 4,
@@ -230,7 +237,7 @@ def test_a_folder_of_before_with_copies_and_buffers(tmp_path: Path) -> None:
 def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     theirs = written_by_transformers("AlbertForMaskedLM", tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
-    assert torch.equal(made.encoder.table, theirs.albert.embeddings.word_embeddings.weight)
+    assert torch.equal(made.encoder.token_embeddings, theirs.albert.embeddings.word_embeddings.weight)
     assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
 
 
@@ -257,7 +264,7 @@ def test_what_transformers_has_no_class_for_is_in_our_own_words(
     again, _, _ = open_model(tmp_path / "ours")
     same_weights(ours, again)
     batch = asked()
-    assert torch.equal(again.encoder(batch).top, ours.encoder(batch).top)
+    assert torch.equal(again.encoder(batch).last_hidden, ours.encoder(batch).last_hidden)
     assert list(again.objectives) == list(ours.objectives)
 
 
@@ -271,7 +278,7 @@ def test_the_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> Non
         for second in TEXTS:
             row, found = ours.frame(ours.encode(first), ours.encode(second), length=40), theirs(first, second)
             assert list(found["input_ids"]) == row.ids.tolist()
-            assert list(found["token_type_ids"]) == row.segments.tolist()
+            assert list(found["token_type_ids"]) == row.segment_ids.tolist()
     assert "▁서울" in theirs.tokenize("서울은")
 
 
@@ -289,7 +296,7 @@ def test_parameter_counts(size: str, heads: int, layers: int, width: int, count:
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width
     )
     with torch.device("meta"):
-        ours = albert.Config.size(size, vocabulary_size=30_000)
+        ours = albert.Config.size(size, vocab_size=30_000)
         pretraining = Model.build(ours, HEADS["AlbertForPreTraining"])
         theirs, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
     assert ours.heads == heads

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertsmith.encoders import bert
 from bertsmith.model_io.model import Model
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 transformers = pytest.importorskip("transformers")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -31,7 +31,7 @@ def same_in_transformers(model: Model) -> torch.nn.Module:
     assert isinstance(ours, bert.Config)
     theirs = transformers.BertForPreTraining(
         transformers.BertConfig(
-            vocab_size=ours.vocabulary_size,
+            vocab_size=ours.vocab_size,
             hidden_size=ours.width,
             num_hidden_layers=ours.layers,
             num_attention_heads=ours.heads,
@@ -98,10 +98,10 @@ class Results:
 
 def texts_of(batch: Batch) -> list[Tensor]:
     """The flat places of each text, in the order of the texts."""
-    document = batch.document.flatten()
-    length = batch.ids.shape[1]
+    document = batch.document_ids.flatten()
+    length = batch.input_ids.shape[1]
     found = []
-    for first in batch.firsts.tolist():
+    for first in batch.cls_positions.tolist():
         end = first + 1
         while end % length and document[end] == document[first]:
             end += 1
@@ -115,8 +115,8 @@ def of_ours(model: Model, batch: Batch) -> Results:
     return Results(
         hidden=[layer[places] for layer in encoding.layers],
         pooled=encoding.pooled,
-        words=model.answer(batch.replace(places={"masked_lm": places}), "masked_lm"),
-        follows=model.answer(batch, "next_sentence"),
+        words=model.predict(batch.replace(indices={"masked_lm": places}), "masked_lm"),
+        follows=model.predict(batch, "next_sentence"),
         loss=model(batch).mean(),
     )
 
@@ -127,25 +127,27 @@ def of_theirs(model: torch.nn.Module, batch: Batch, *, alone: bool) -> Results:
     if alone:
         runs = [
             model(
-                batch.ids.flatten()[at][None],
-                token_type_ids=batch.segments.flatten()[at][None],
+                batch.input_ids.flatten()[at][None],
+                token_type_ids=batch.segment_ids.flatten()[at][None],
                 output_hidden_states=True,
             )
             for at in texts
         ]
         keep = [torch.arange(len(at)) for at in texts]
     else:
-        mask = (batch.document != 0).long()
-        runs = [model(batch.ids, attention_mask=mask, token_type_ids=batch.segments, output_hidden_states=True)]
+        mask = (batch.document_ids != 0).long()
+        runs = [
+            model(batch.input_ids, attention_mask=mask, token_type_ids=batch.segment_ids, output_hidden_states=True)
+        ]
         keep = [torch.cat(texts)]
     layers = zip(*(run.hidden_states for run in runs), strict=True)
     hidden = [torch.cat([one.flatten(0, 1)[at] for one, at in zip(layer, keep, strict=True)]) for layer in layers]
     words = torch.cat([run.prediction_logits.flatten(0, 1)[at] for run, at in zip(runs, keep, strict=True)])
     follows = torch.cat([run.seq_relationship_logits for run in runs])
     pooled = torch.cat([model.bert.pooler(run.hidden_states[-1]) for run in runs])
-    labels = torch.full((batch.ids.numel(),), NOT_ASKED)
-    asked = batch.labels["masked_lm"] != NOT_ASKED
-    labels[batch.places["masked_lm"][asked]] = batch.labels["masked_lm"][asked]
+    labels = torch.full((batch.input_ids.numel(),), IGNORE_INDEX)
+    asked = batch.labels["masked_lm"] != IGNORE_INDEX
+    labels[batch.indices["masked_lm"][asked]] = batch.labels["masked_lm"][asked]
     loss = F.cross_entropy(words, labels[torch.cat(texts)]) + F.cross_entropy(follows, batch.labels["next_sentence"])
     return Results(hidden, pooled, words, follows, loss)
 
@@ -189,7 +191,7 @@ def worst(differences: dict[str, float]) -> tuple[float, str]:
 def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
     settings, lengths, length = SHAPES[shape]
     model = pretraining(**settings).to(dtype)
-    batch = model.hide(random_batch(lengths, length=length))
+    batch = model.corrupt(random_batch(lengths, length=length))
     difference, where = worst(compare(model, same_in_transformers(model), batch, alone=False))
     assert difference < TOLERANCE[dtype], where
 
@@ -197,8 +199,8 @@ def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
     model = pretraining().to(dtype)
-    batch = model.hide(random_batch([12, 9, 23, 7, 40, 5, 5, 16], length=40, pack=True))
-    assert len(batch.ids) < 8, "several texts share a row"
+    batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 5, 16], length=40, pack=True))
+    assert len(batch.input_ids) < 8, "several texts share a row"
     difference, where = worst(compare(model, same_in_transformers(model), batch, alone=True))
     assert difference < TOLERANCE[dtype], where
 
@@ -206,15 +208,15 @@ def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
 def test_the_wrong_gelu_shows(ours: str, theirs: str) -> None:
     model, other = pretraining(activation=ours), pretraining(activation=theirs)
-    batch = model.hide(random_batch([40, 17, 29], length=40))
+    batch = model.corrupt(random_batch([40, 17, 29], length=40))
     differences = compare(model, same_in_transformers(other), batch, alone=False)
     assert differences["layer 0"] < 1e-5, "before the first activation nothing differs"
     assert min(differences["layer 3"], differences["words"], differences["pooled"]) > 1e-5 * 3
 
 
 def test_another_epsilon_shows() -> None:
-    model, other = pretraining(epsilon=1e-12), pretraining(epsilon=1e-5)
-    batch = model.hide(random_batch([40, 17, 29], length=40))
+    model, other = pretraining(layer_norm_eps=1e-12), pretraining(layer_norm_eps=1e-5)
+    batch = model.corrupt(random_batch([40, 17, 29], length=40))
     assert worst(compare(model, same_in_transformers(other), batch, alone=False))[0] > 1e-5
 
 
@@ -222,8 +224,10 @@ def test_attention_probabilities() -> None:
     model = pretraining()
     batch = random_batch([40, 17, 29, 5, 33], length=40)
     ours = model.encoder(batch, keep_attentions=True).attentions
-    mask = (batch.document != 0).long()
-    theirs = same_in_transformers(model).bert(batch.ids, mask, batch.segments, output_attentions=True).attentions
+    mask = (batch.document_ids != 0).long()
+    theirs = (
+        same_in_transformers(model).bert(batch.input_ids, mask, batch.segment_ids, output_attentions=True).attentions
+    )
     real = mask.bool()
     assert len(ours) == len(theirs) == 3
     for mine, other in zip(ours, theirs, strict=True):

@@ -19,7 +19,7 @@ from bertsmith.model_io.loading import parameters
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, replaced_token, span, tag
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -38,15 +38,21 @@ CASES: dict[str, tuple[str, Any]] = {
     "choose": ("ElectraForMultipleChoice", choose.Config(dropout=0.2)),
 }
 SHAPES: dict[str, dict[str, Any]] = {
-    "narrow table": {"table_width": 24},
-    "table as wide as the blocks": {"table_width": 32},
-    "other settings": {"table_width": 40, "activation": "relu", "epsilon": 1e-5, "positions": 33, "feed_forward": 80},
+    "narrow table": {"embedding_width": 24},
+    "table as wide as the blocks": {"embedding_width": 32},
+    "other settings": {
+        "embedding_width": 40,
+        "activation": "relu",
+        "epsilon": 1e-5,
+        "positions": 33,
+        "feed_forward": 80,
+    },
 }
 
 
 def settings(kind: str, **changes: Any) -> electra.Config:
     small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40}
-    small["vocabulary_size"] = tokenizer().vocabulary_size
+    small["vocab_size"] = tokenizer().vocab_size
     pooler = kind in ("classify", "regress", "choose")
     return electra.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)
 
@@ -57,8 +63,12 @@ def ours_of(kind: str, **changes: Any) -> Model:
 
 
 def compare_hidden(ours: Model, theirs: Any, batch: Batch) -> None:
-    real = (batch.document != 0).flatten()
-    given = {"input_ids": batch.ids, "attention_mask": (batch.document != 0).long(), "token_type_ids": batch.segments}
+    real = (batch.document_ids != 0).flatten()
+    given = {
+        "input_ids": batch.input_ids,
+        "attention_mask": (batch.document_ids != 0).long(),
+        "token_type_ids": batch.segment_ids,
+    }
     with torch.no_grad():
         mine = ours.encoder(batch, keep_layers=True).layers
         said = theirs.base_model.eval()(**given, output_hidden_states=True).hidden_states
@@ -75,9 +85,9 @@ def compare(ours: Model, theirs: Any, kind: str) -> None:
         return
     batch = asked(kind, texts)
     logits, loss = said_to(theirs, kind, batch)
-    real = (batch.document != 0).flatten()
+    real = (batch.document_ids != 0).flatten()
     with torch.no_grad():
-        mine = ours.answer(batch if kind != "tag" else batch.replace(places={}), kind)
+        mine = ours.answer(batch if kind != "tag" else batch.replace(indices={}), kind)
         if kind == "replaced_token":
             mine = mine[:, 1:]
         if kind == "span":
@@ -96,23 +106,27 @@ def asked(kind: str, texts: Batch) -> Batch:
     if kind not in ("replaced_token", "masked_lm", "causal_lm"):
         return asked_of_texts()
     random = torch.Generator().manual_seed(0)
-    most = 2 if kind == "replaced_token" else tokenizer().vocabulary_size
-    labels = torch.randint(most, (texts.ids.numel(),), generator=random)
-    return texts.replace(labels={kind: torch.where((texts.document != 0).flatten(), labels, NOT_ASKED)})
+    most = 2 if kind == "replaced_token" else tokenizer().vocab_size
+    labels = torch.randint(most, (texts.input_ids.numel(),), generator=random)
+    return texts.replace(labels={kind: torch.where((texts.document_ids != 0).flatten(), labels, IGNORE_INDEX)})
 
 
 def asked_at(batch: Batch, kind: str) -> Batch:
     if kind not in ("masked_lm", "causal_lm"):
         return batch
-    return batch.replace(places={kind: torch.arange(batch.ids.numel())})
+    return batch.replace(indices={kind: torch.arange(batch.input_ids.numel())})
 
 
 def said_to(theirs: Any, kind: str, batch: Batch) -> tuple[torch.Tensor, float]:
     """Their logits, in the layout of ours, and their loss."""
     if kind not in ("replaced_token", "masked_lm", "causal_lm"):
         return said_by(theirs, kind, batch)
-    given = {"input_ids": batch.ids, "attention_mask": (batch.document != 0).long(), "token_type_ids": batch.segments}
-    labels = batch.labels[kind].view_as(batch.ids)
+    given = {
+        "input_ids": batch.input_ids,
+        "attention_mask": (batch.document_ids != 0).long(),
+        "token_type_ids": batch.segment_ids,
+    }
+    labels = batch.labels[kind].view_as(batch.input_ids)
     with torch.no_grad():
         if kind == "causal_lm":  # theirs moves labels itself
             logits = theirs.eval()(**given).logits.flatten(0, 1)
@@ -158,7 +172,7 @@ def test_ours_in_transformers(kind: str, shape: str, tmp_path: Path) -> None:
 def test_theirs_here(kind: str, narrow: int, tmp_path: Path) -> None:
     architecture, _ = CASES[kind]
     config = transformers.ElectraConfig(
-        vocab_size=tokenizer().vocabulary_size,
+        vocab_size=tokenizer().vocab_size,
         embedding_size=narrow,
         hidden_size=48,
         num_hidden_layers=3,
@@ -191,7 +205,7 @@ def test_the_wrong_activation_shows(tmp_path: Path) -> None:
 
 def test_a_training_model_is_written_without_its_generator(tmp_path: Path) -> None:
     heads = [replaced_token.Config(generator=0.5)]
-    ours = shaken(Model.build(settings("replaced_token", table_width=24), heads)).eval()
+    ours = shaken(Model.build(settings("replaced_token", embedding_width=24), heads)).eval()
     save_model(ours, tokenizer(), tmp_path / "m")
     theirs, loading = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not any(loading[what] for what in ("missing_keys", "mismatched_keys", "unexpected_keys")), loading
@@ -206,14 +220,16 @@ def ours_without_generator(ours: Model) -> Model:
 
 def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
     """Guesses filled in by our generator; transformers' discriminator, told the same labels, has the same loss."""
-    small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40, "vocabulary_size": 97}
+    small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40, "vocab_size": 97}
     ours = shaken(
         Model.build(
-            electra.Config(**small, table_width=24), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY
+            electra.Config(**small, embedding_width=24), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY
         )
     ).eval()
-    hidden = ours.hide(random_batch([40, 17, 29, 5, 33], length=40))
-    filled, _ = ours.objectives["replaced_token"].refill(hidden, ours.encoder.embed, ours.encoder.table)
+    hidden = ours.corrupt(random_batch([40, 17, 29, 5, 33], length=40))
+    filled, _ = ours.objectives["replaced_token"].sample_replacements(
+        hidden, ours.encoder.embed, ours.encoder.token_embeddings
+    )
     theirs = same_in_transformers(ours)
     labels = filled.labels["replaced_token"].view_as(filled.ids)
     mask = (filled.document != 0).long()
@@ -230,8 +246,8 @@ def same_in_transformers(model: Model) -> Any:
     config = model.encoder.config
     theirs = transformers.ElectraForPreTraining(
         transformers.ElectraConfig(
-            vocab_size=config.vocabulary_size,
-            embedding_size=config.table_width,
+            vocab_size=config.vocab_size,
+            embedding_size=config.embedding_width,
             hidden_size=config.width,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
@@ -270,13 +286,13 @@ def same_in_transformers(model: Model) -> Any:
 
 def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     config = transformers.ElectraConfig(
-        vocab_size=tokenizer().vocabulary_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+        vocab_size=tokenizer().vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
     )
     theirs = transformers.ElectraForPreTraining(config)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
-    assert torch.equal(made.encoder.table, theirs.electra.embeddings.word_embeddings.weight)
+    assert torch.equal(made.encoder.token_embeddings, theirs.electra.embeddings.word_embeddings.weight)
     assert made.encoder.config.pooler_dropout == 0.1
     assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
 
@@ -284,11 +300,11 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "expected"), [("small", 13_549_057), ("base", 109_483_009), ("large", 335_142_913)])
 def test_parameter_counts(size: str, expected: int) -> None:
     with torch.device("meta"):
-        built = Model.build(electra.Config.size(size, vocabulary_size=30_522), [replaced_token.Config(generator=0.0)])
+        built = Model.build(electra.Config.size(size, vocab_size=30_522), [replaced_token.Config(generator=0.0)])
         config = built.encoder.config
         theirs = transformers.ElectraForPreTraining(
             transformers.ElectraConfig(
-                embedding_size=config.table_width,
+                embedding_size=config.embedding_width,
                 hidden_size=config.width,
                 num_hidden_layers=config.layers,
                 num_attention_heads=config.heads,

@@ -55,8 +55,8 @@ def theirs_of(architecture: str, asked: Batch, path: Path | None = None, **setti
         assert not loading["missing_keys"], loading
         assert not loading["mismatched_keys"], loading
         assert not [name for name in loading["unexpected_keys"] if "pooler" not in name], loading
-    mask = (asked.document != 0).long()
-    inputs = {"input_ids": asked.ids, "attention_mask": mask, "token_type_ids": asked.segments}
+    mask = (asked.document_ids != 0).long()
+    inputs = {"input_ids": asked.input_ids, "attention_mask": mask, "token_type_ids": asked.segment_ids}
     return found, said_by(found, inputs)
 
 
@@ -89,7 +89,7 @@ def logits_of(name: str, said: Any) -> torch.Tensor:
 
 def compare_states(ours: Model, said: Any, asked: Batch, limit: float, *, names: list[str]) -> None:
     """Hidden states of every layer at real places, pooled vectors, logits of heads, relative to the largest."""
-    real = (asked.document != 0).flatten()
+    real = (asked.document_ids != 0).flatten()
     with torch.no_grad():
         encoding = ours.encoder(asked, keep_layers=True)
         assert len(encoding.layers) == len(said.hidden_states)
@@ -129,7 +129,7 @@ def test_ours_in_transformers(architecture: str, changes: dict[str, Any], tmp_pa
 def test_theirs_here(architecture: str, tmp_path: Path) -> None:
     asked = batch()
     settings = {
-        "vocab_size": tokenizer().vocabulary_size + 3,  # padded, as many are
+        "vocab_size": tokenizer().vocab_size + 3,  # padded, as many are
         "hidden_size": 48,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
@@ -164,7 +164,7 @@ def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
             row = ours.frame(ours.encode(first), ours.encode(second), length=24)
             found = theirs(first, second)
             assert found["input_ids"] == row.ids.tolist()
-            assert found["token_type_ids"] == row.segments.tolist()
+            assert found["token_type_ids"] == row.segment_ids.tolist()
             assert found["attention_mask"] == [1] * len(row)
     assert "서울" in theirs.tokenize("서울은")
 
@@ -175,5 +175,5 @@ def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
 )
 def test_parameter_counts(size: str, heads: tuple[str, ...], expected: int) -> None:
     with torch.device("meta"):
-        built = Model.build(bert.Config.size(size, vocabulary_size=30_522), [OBJECTIVES[name]() for name in heads])
+        built = Model.build(bert.Config.size(size, vocab_size=30_522), [OBJECTIVES[name]() for name in heads])
     assert parameters(built) == expected

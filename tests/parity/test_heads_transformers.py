@@ -14,7 +14,7 @@ from parity.test_folders_transformers import batch as some_texts
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import choose, classify, regress, span, tag
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -37,7 +37,7 @@ def asked() -> Batch:
 
 def with_labels(found: Batch) -> Batch:
     """Three texts with labels for every head; the first two tokens of each are words."""
-    firsts = found.firsts
+    firsts = found.cls_positions
     labels = {
         "classify": torch.tensor([2, 0, 1]),
         "regress": torch.tensor([0.5, -2.0, 3.0]),
@@ -45,19 +45,23 @@ def with_labels(found: Batch) -> Batch:
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
         "choose": torch.tensor(choose.labels_of(1, 3)),
     }
-    return found.replace(labels=labels, places={"tag": torch.stack((firsts + 1, firsts + 2), 1).flatten()})
+    return found.replace(labels=labels, indices={"tag": torch.stack((firsts + 1, firsts + 2), 1).flatten()})
 
 
 def said_by(theirs: Any, kind: str, batch: Batch) -> tuple[torch.Tensor, float]:
     """Their logits, in the layout of ours, and their loss."""
-    given = {"input_ids": batch.ids, "attention_mask": (batch.document != 0).long(), "token_type_ids": batch.segments}
+    given = {
+        "input_ids": batch.input_ids,
+        "attention_mask": (batch.document_ids != 0).long(),
+        "token_type_ids": batch.segment_ids,
+    }
     labels = batch.labels[kind]
     if kind == "choose":
         given = {name: value[None] for name, value in given.items()}
         given["labels"] = (labels == 0).nonzero()[0]
     elif kind == "tag":
-        given["labels"] = torch.full((batch.ids.numel(),), NOT_ASKED).scatter(0, batch.places["tag"], labels)
-        given["labels"] = given["labels"].view_as(batch.ids)
+        given["labels"] = torch.full((batch.input_ids.numel(),), IGNORE_INDEX).scatter(0, batch.indices["tag"], labels)
+        given["labels"] = given["labels"].view_as(batch.input_ids)
     elif kind == "span":
         given |= {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
     else:
@@ -76,8 +80,8 @@ def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> 
     batch = batch or asked()
     logits, loss = said_by(theirs, kind, batch)
     with torch.no_grad():
-        mine = ours.answer(batch if kind != "tag" else batch.replace(places={}), kind)
-        real = (batch.document != 0).flatten()
+        mine = ours.answer(batch if kind != "tag" else batch.replace(indices={}), kind)
+        real = (batch.document_ids != 0).flatten()
         if kind == "tag":
             mine, logits = mine[real], logits[real]
         elif kind == "span":
@@ -90,7 +94,7 @@ def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> 
 
 def unpadded(batch: Batch, text: int) -> Batch:
     """One text of a padded batch, for transformers."""
-    length = int((batch.document[text] != 0).sum())
+    length = int((batch.document_ids[text] != 0).sum())
     parts = {name: getattr(batch, name)[text : text + 1, :length] for name in ("ids", "document", "segments")}
     return batch.replace(**parts, labels={"span": batch.labels["span"][text : text + 1]})
 
@@ -125,7 +129,7 @@ def test_theirs_here(kind: str, tmp_path: Path) -> None:
     architecture, _ = CASES[kind]
     few: dict[str, Any] = {"num_labels": {"classify": 5, "tag": 7, "regress": 1}.get(kind, 2)}
     config = transformers.BertConfig(
-        vocab_size=tokenizer().vocabulary_size,
+        vocab_size=tokenizer().vocab_size,
         hidden_size=48,
         num_hidden_layers=3,
         num_attention_heads=4,
@@ -150,13 +154,13 @@ def test_theirs_here(kind: str, tmp_path: Path) -> None:
 
 def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     config = transformers.BertConfig(
-        vocab_size=tokenizer().vocabulary_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+        vocab_size=tokenizer().vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
     )
     theirs = transformers.BertForMaskedLM(config)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
-    assert torch.equal(made.encoder.table, theirs.bert.embeddings.word_embeddings.weight)
+    assert torch.equal(made.encoder.token_embeddings, theirs.bert.embeddings.word_embeddings.weight)
     assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
 
 

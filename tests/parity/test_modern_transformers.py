@@ -46,13 +46,13 @@ OTHER = {"biases": True, "activation": "gelu_new", "epsilon": 1e-3, "rotary_base
 
 def ours_of(name: str, **changes: Any) -> Model:
     """A small encoder with large weights."""
-    settings = modern.Config(**SMALL | {"vocabulary_size": tokenizer().vocabulary_size} | changes)
+    settings = modern.Config(**SMALL | {"vocab_size": tokenizer().vocab_size} | changes)
     return shaken(Model.build(settings, CLASSES[name]), deviation=DEVIATION).eval()
 
 
 def theirs_of(name: str, attention: str, **changes: Any) -> Any:
     """transformers' model with large random weights."""
-    settings = THEIRS | {"vocab_size": tokenizer().vocabulary_size, "attn_implementation": attention} | changes
+    settings = THEIRS | {"vocab_size": tokenizer().vocab_size, "attn_implementation": attention} | changes
     found = getattr(transformers, name)(transformers.ModernBertConfig(**settings))
     return shaken(found, deviation=DEVIATION).eval()
 
@@ -68,11 +68,11 @@ def opened_there(name: str, attention: str, path: Path) -> Any:
 def compare(ours: Model, theirs: Any) -> None:
     """Every hidden state, the logits and the loss."""
     asked = batch()
-    mask = (asked.document != 0).long()
+    mask = (asked.document_ids != 0).long()
     real = mask.flatten().bool()
-    labels = {"labels": torch.where(mask.bool(), asked.ids, -100)} if ours.objectives else {}
+    labels = {"labels": torch.where(mask.bool(), asked.input_ids, -100)} if ours.objectives else {}
     with torch.no_grad():
-        said = theirs(input_ids=asked.ids, attention_mask=mask, output_hidden_states=True, **labels)
+        said = theirs(input_ids=asked.input_ids, attention_mask=mask, output_hidden_states=True, **labels)
         found = ours.encoder(asked, keep_layers=True)
         assert len(found.layers) == len(said.hidden_states)
         for mine, other in zip(found.layers, said.hidden_states, strict=True):
@@ -121,7 +121,7 @@ def test_theirs_here(name: str, changes: dict[str, Any], attention: str, tmp_pat
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
     ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.length == ours.encoder.positions == 33
+    assert words.length == ours.encoder.max_positions == 33
     assert ours.encoder.config.rotary_base == changes.get("global_rope_theta", 160_000.0)
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     compare(ours, theirs)
@@ -144,10 +144,12 @@ def test_local_attention_is_read_where_it_makes_no_difference(
     tokenizer().save(tmp_path / "theirs")
     if fits:
         ours, _, _ = open_model(tmp_path / "theirs")
-        long = torch.randint(5, tokenizer().vocabulary_size, (2, 33), generator=torch.Generator().manual_seed(3))
-        asked = batch().replace(ids=long, positions=torch.arange(33).expand(2, 33), segments=torch.zeros_like(long))
-        asked = asked.replace(document=torch.ones_like(long, dtype=torch.int32), full=True, longest=33)
-        asked = asked.replace(firsts=torch.tensor([0, 33]), samples=torch.arange(2)[:, None].expand(2, 33))
+        long = torch.randint(5, tokenizer().vocab_size, (2, 33), generator=torch.Generator().manual_seed(3))
+        asked = batch().replace(
+            input_ids=long, position_ids=torch.arange(33).expand(2, 33), segment_ids=torch.zeros_like(long)
+        )
+        asked = asked.replace(document_ids=torch.ones_like(long, dtype=torch.int32), dense=True, max_seqlen=33)
+        asked = asked.replace(cls_positions=torch.tensor([0, 33]), sample_ids=torch.arange(2)[:, None].expand(2, 33))
         with torch.no_grad():
             assert apart(ours.answer(asked, "masked_lm"), theirs(input_ids=long).logits.flatten(0, 1)) < 1e-5
         return
@@ -163,14 +165,14 @@ def test_heads_that_are_not_read_leave_the_encoder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ModernBertForSequenceClassification' is not read as a whole"):
         open_model(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=("a", "b"))], seed=4)
-    assert torch.equal(made.encoder.table, theirs.model.embeddings.tok_embeddings.weight)
+    assert torch.equal(made.encoder.token_embeddings, theirs.model.embeddings.tok_embeddings.weight)
     assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(("size", "count"), [("base", 149_655_232), ("large", 395_881_664)])
 def test_parameters_are_counted_as_the_reference_counts(size: str, count: int) -> None:
     with torch.device("meta"):
-        ours = Model.build(modern.Config.size(size, vocabulary_size=50_368), [masked_lm.Config()])
+        ours = Model.build(modern.Config.size(size, vocab_size=50_368), [masked_lm.Config()])
         shape = ours.encoder.config
         settings = {"hidden_size": shape.width, "num_hidden_layers": shape.layers, "intermediate_size": shape.inner}
         settings = transformers.ModernBertConfig(num_attention_heads=shape.heads, **settings)

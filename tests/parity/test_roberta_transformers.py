@@ -48,7 +48,7 @@ LOGITS = ("masked_lm", "causal_lm")
 def tokenizer() -> byte_bpe.ByteBPE:
     settings = byte_bpe.Config()
     counts = counting.count(TEXTS * 3, settings.splitter())
-    return settings.learn(counts, vocabulary_size=320)
+    return settings.learn(counts, vocab_size=320)
 
 
 def ours_of(case: str, **changes: Any) -> Model:
@@ -58,7 +58,7 @@ def ours_of(case: str, **changes: Any) -> Model:
         "width": 32,
         "heads": 4,
         "feed_forward": 48,
-        "vocabulary_size": tokenizer().vocabulary_size,
+        "vocab_size": tokenizer().vocab_size,
         "positions": 60,
         "pooler": case in POOLS,
         "pooler_dropout": 0.1 if case in ("classify", "regress") else 0.0,
@@ -96,23 +96,23 @@ def compare(ours: Model, theirs: Any, case: str) -> None:
     if case not in ("encoder", *LOGITS):
         heads.compare(ours, theirs, case, asked)
         return
-    mask = (asked.document != 0).long()
-    said = said_by(theirs, {"input_ids": asked.ids, "attention_mask": mask})
+    mask = (asked.document_ids != 0).long()
+    said = said_by(theirs, {"input_ids": asked.input_ids, "attention_mask": mask})
     compare_states(ours, said, asked)
     if case == "encoder":
         assert apart(ours.encoder(asked).pooled, said[0].pooler_output) < 1e-6
     else:
-        labels = torch.where(mask.bool(), asked.ids, -100)
+        labels = torch.where(mask.bool(), asked.input_ids, -100)
         hidden = ours.objectives[case].hide(asked) if case == "causal_lm" else in_full(asked)
         with torch.no_grad():
-            loss = theirs(input_ids=asked.ids, attention_mask=mask, labels=labels).loss.item()
+            loss = theirs(input_ids=asked.input_ids, attention_mask=mask, labels=labels).loss.item()
             assert ours(hidden).mean().item() == pytest.approx(loss, rel=1e-5)
 
 
 def in_full(asked: Batch) -> Batch:
     """The batch with every real place asked for its own token."""
-    places = (asked.document != 0).flatten().nonzero()[:, 0]
-    return asked.replace(labels={"masked_lm": asked.ids.flatten()[places]}, places={"masked_lm": places})
+    places = (asked.document_ids != 0).flatten().nonzero()[:, 0]
+    return asked.replace(labels={"masked_lm": asked.input_ids.flatten()[places]}, indices={"masked_lm": places})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,7 +126,7 @@ def test_ours_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path
     save_model(ours, tokenizer(), tmp_path / "ours")
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert written["architectures"] == [CASES[case][0]]
-    assert written["max_position_embeddings"] == ours.encoder.config.positions + ours.encoder.config.padding_id + 1
+    assert written["max_position_embeddings"] == ours.encoder.config.max_positions + ours.encoder.config.padding_id + 1
     theirs = theirs_of(case, tmp_path / "ours")
     compare(ours, theirs, case)
     again, _, facts = open_model(tmp_path / "ours")
@@ -147,7 +147,7 @@ def test_theirs_here(case: str, tmp_path: Path) -> None:
     labels = {"classify": 5, "tag": 7, "regress": 1}.get(case, 2)
     theirs = theirs_of(
         case,
-        vocab_size=tokenizer().vocabulary_size,
+        vocab_size=tokenizer().vocab_size,
         hidden_size=48,
         num_hidden_layers=3,
         num_attention_heads=4,
@@ -163,7 +163,7 @@ def test_theirs_here(case: str, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
     ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.length == ours.encoder.positions == 62
+    assert words.length == ours.encoder.max_positions == 62
     assert list(ours.objectives) == [case][: case != "encoder"]
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     if case in ("classify", "tag"):
@@ -172,15 +172,15 @@ def test_theirs_here(case: str, tmp_path: Path) -> None:
 
 
 def test_a_pretrained_folder_of_theirs_under_new_heads(tmp_path: Path) -> None:
-    theirs = theirs_of("masked_lm", **{"vocab_size": tokenizer().vocabulary_size, "hidden_size": 24}, **SMALL)
+    theirs = theirs_of("masked_lm", **{"vocab_size": tokenizer().vocab_size, "hidden_size": 24}, **SMALL)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
     for head, pooler in ((classify.Config(labels=NAMES), ", the pooler"), (tag.Config(labels=NAMES), "")):
         made, _, facts = open_for(tmp_path / "theirs", [head], seed=4)
-        assert torch.equal(made.encoder.table, theirs.roberta.embeddings.word_embeddings.weight)
+        assert torch.equal(made.encoder.token_embeddings, theirs.roberta.embeddings.word_embeddings.weight)
         name = type(head).__module__.rpartition(".")[2]
         assert facts.notes[0].startswith(f"new, knowing nothing yet: the head {name}{pooler}; left out")
-        assert made.encoder.pools == bool(pooler)
+        assert made.encoder.has_pooler == bool(pooler)
 
 
 SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 20}
@@ -188,7 +188,7 @@ SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 
 
 def test_parameters_are_counted_as_the_reference_counts() -> None:
     with torch.device("meta"):
-        ours = Model.build(roberta.Config.size("base", vocabulary_size=50_265), [masked_lm.Config()])
+        ours = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
     assert parameters(ours) == 124_697_433
 
 
@@ -196,7 +196,7 @@ def test_the_first_position_is_behind_the_padding() -> None:
     """Rows of the table up to the padding's are nobody's: changing them changes nothing."""
     ours, asked = ours_of("masked_lm"), batch()
     before = ours.answer(asked, "masked_lm").detach()
-    real = (asked.document != 0).flatten()
+    real = (asked.document_ids != 0).flatten()
     table = ours.encoder.get_parameter("embeddings.positions.weight").detach()
     table[:2] *= -3
     assert torch.equal(ours.answer(asked, "masked_lm")[real], before[real])

@@ -47,7 +47,7 @@ THEIRS: dict[str, Any] = {
 
 def ours_of(kind: str, **changes: Any) -> Model:
     small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40}
-    small["vocabulary_size"] = tokenizer().vocabulary_size
+    small["vocab_size"] = tokenizer().vocab_size
     pooler = kind in ("classify", "regress", "choose")
     settings = roformer.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)
     heads = [] if CASES[kind][1] is None else [CASES[kind][1]]
@@ -72,7 +72,7 @@ def test_ours_in_transformers(kind: str, tmp_path: Path) -> None:
 
 
 def theirs_of(architecture: str, **changes: Any) -> Any:
-    settings = transformers.RoFormerConfig(**THEIRS | {"vocab_size": tokenizer().vocabulary_size} | changes)
+    settings = transformers.RoFormerConfig(**THEIRS | {"vocab_size": tokenizer().vocab_size} | changes)
     found = getattr(transformers, architecture)(settings)
     angles = found.base_model.encoder.embed_positions
     shaken(found, deviation=DEVIATION)
@@ -119,11 +119,11 @@ def test_positions_turn_and_nothing_else_tells_them() -> None:
     encoder = ours_of("alone").encoder
     assert encoder.embeddings.positions is None
     asked = batch()
-    moved = asked.replace(positions=asked.positions + 3)  # distances stay
-    other = asked.replace(positions=asked.positions * 2)
-    real = (asked.document != 0).flatten()
+    moved = asked.replace(position_ids=asked.position_ids + 3)  # distances stay
+    other = asked.replace(position_ids=asked.position_ids * 2)
+    real = (asked.document_ids != 0).flatten()
     with torch.no_grad():
-        here, there, far = (encoder(each).top[real] for each in (asked, moved, other))
+        here, there, far = (encoder(each).last_hidden[real] for each in (asked, moved, other))
     assert apart(there, here) < 1e-5 < 1e-3 < apart(far, here)
 
 

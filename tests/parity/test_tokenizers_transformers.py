@@ -91,7 +91,7 @@ def vocabulary(*, cased: bool, google: bool) -> list[str]:
             pytest.skip(f"{path} is not here")
         return path.read_text(encoding="utf-8").split("\n")[:-1]
     config = wordpiece.Config(lowercase=not cased)
-    return config.learn(counting.count(strings()[::4], config.splitter()), vocabulary_size=3000).vocabulary()
+    return config.learn(counting.count(strings()[::4], config.splitter()), vocab_size=3000).vocabulary()
 
 
 def both(*, cased: bool, google: bool) -> tuple[Tokenizer, Any]:
@@ -109,7 +109,7 @@ def test_wordpiece_is_berts(cased: bool, google: bool) -> None:
     expected = theirs(texts, return_offsets_mapping=True, split_special_tokens=True)
     rows = [ours.frame(encoded, length=1 << 20) for encoded in ours.encode_batch(texts)]
     assert [row.ids.tolist() for row in rows] == expected["input_ids"]
-    assert [row.segments.tolist() for row in rows] == expected["token_type_ids"]
+    assert [row.segment_ids.tolist() for row in rows] == expected["token_type_ids"]
     assert [[tuple(pair) for pair in row.offsets.tolist()] for row in rows] == expected["offset_mapping"]
     ids, counts = ours.encode_ids(texts)
     assert counts.tolist() == [len(found) - 2 for found in expected["input_ids"]]
@@ -138,10 +138,12 @@ def test_pairs_are_berts(cased: bool) -> None:
             row = ours.frame(a, b, length=length)
             if room % 2 and room // 2 < len(a) <= len(b):
                 differ += 1
-                assert row.texts.tolist().count(0) == expected.sequence_ids(place).count(0) + 1 == (room + 1) // 2
+                assert (
+                    row.sequence_ids.tolist().count(0) == expected.sequence_ids(place).count(0) + 1 == (room + 1) // 2
+                )
                 continue
             assert row.ids.tolist() == expected["input_ids"][place]
-            assert row.segments.tolist() == expected["token_type_ids"][place]
+            assert row.segment_ids.tolist() == expected["token_type_ids"][place]
             assert [tuple(pair) for pair in row.offsets.tolist()] == expected["offset_mapping"][place]
     assert differ > 100
 
@@ -161,10 +163,10 @@ FOLDERS: dict[str, tuple[Settings, str]] = {
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
     config, text = FOLDERS[name]
-    ours = config.learn(counting.count([text * 3], config.splitter()), vocabulary_size=500)
+    ours = config.learn(counting.count([text * 3], config.splitter()), vocab_size=500)
     ours.save(tmp_path / "ours")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    assert len(theirs) == ours.vocabulary_size
+    assert len(theirs) == ours.vocab_size
     assert theirs.model_max_length == 512
     assert theirs.pad_token_id == ours.padding_id
     for first in [*ENGLISH.splitlines(), *KOREAN.splitlines(), "서울 [CLS] <s> <mask>", *islice(made_up(3), 300)]:
@@ -176,7 +178,7 @@ def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
             assert row.ids.tolist() == expected["input_ids"]
             assert [tuple(place) for place in row.offsets.tolist()] == expected["offset_mapping"]
             if isinstance(ours, wordpiece.WordPiece):
-                assert row.segments.tolist() == expected["token_type_ids"]
+                assert row.segment_ids.tolist() == expected["token_type_ids"]
         special = ours.encode(first, specials_in_text=True)
         assert special.ids.tolist() == theirs(first, add_special_tokens=False)["input_ids"]
     theirs.save_pretrained(tmp_path / "theirs")
@@ -193,7 +195,7 @@ def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
     """From the whole folder, and from vocab.json and merges.txt alone: then transformers 5 has a mask like any mark."""
     config = byte_bpe.Config()
     text = ENGLISH + KOREAN + "".join(EDGES)
-    ours = config.learn(counting.count([text] * 3, config.splitter()), vocabulary_size=600)
+    ours = config.learn(counting.count([text] * 3, config.splitter()), vocab_size=600)
     ours.save(tmp_path / "whole")
     (tmp_path / "two").mkdir()
     for name, data in ours.vocabulary_files().items():
@@ -210,7 +212,7 @@ def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
                 texts = (ours.encode(one, specials_in_text=True) for one in (first, second))
                 row = ours.frame(*texts, length=4096)
                 assert row.ids.tolist() == theirs(first, second)["input_ids"]
-                assert not row.segments.any()
+                assert not row.segment_ids.any()
         assert ours.token(ours.start_id) == theirs.cls_token == theirs.bos_token == "<s>"
     ids = ours.encode("iron strikes, 서울은", specials_in_text=True).ids
     begins = [ours.decode([number]) for number in ids if not ours.continues()[number]]

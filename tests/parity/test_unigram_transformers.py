@@ -37,7 +37,7 @@ STRANGE = [
 def learn(text: str, **settings: object) -> Unigram:
     config = unigram.Config(**settings)  # type: ignore[arg-type]
     words = counting.count([text], config.splitter())
-    return config.learn({word: 10 * count for word, count in words.items()}, vocabulary_size=300)
+    return config.learn({word: 10 * count for word, count in words.items()}, vocab_size=300)
 
 
 def texts(number: int) -> list[str]:
@@ -98,7 +98,7 @@ def test_same_frame(tmp_path: Path) -> None:
     row = ours.frame(ours.encode(a), ours.encode(b), length=64)
     expected = theirs(a, b)
     assert row.ids.tolist() == list(expected["input_ids"])
-    assert row.segments.tolist() == list(expected["token_type_ids"])
+    assert row.segment_ids.tolist() == list(expected["token_type_ids"])
     assert ours.frame(ours.encode(a), length=64).ids.tolist() == list(theirs(a)["input_ids"])
 
 

@@ -297,7 +297,7 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
 
 
 def test_attention_over_too_many_tokens_is_refused(browser: Any) -> None:
-    shape = bert.Config(layers=1, width=32, heads=2, vocabulary_size=tokenizer().vocabulary_size, positions=400)
+    shape = bert.Config(layers=1, width=32, heads=2, vocab_size=tokenizer().vocab_size, max_positions=400)
     with running({"long": Predictor(Model.build(shape, []), tokenizer())}) as address, browsing(browser, address) as go:
         page = go("/attention")
         page.get_by_text("1 layer of 2 heads").wait_for()

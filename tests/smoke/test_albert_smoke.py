@@ -12,7 +12,7 @@ from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, st
 
 from bertsmith.training.log import last_of_each_step, read_events
 
-SIZES = [*SMALL, "encoder.table_width=16", "packing.length=32", "plan.rate=3e-2", "keep=4"]
+SIZES = [*SMALL, "encoder.embedding_width=16", "packing.length=32", "plan.rate=3e-2", "keep=4"]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "encoder.table_width=16",
+    "encoder.embedding_width=16",
     "objectives.replaced_token.generator=0.5",
     "packing.length=32",
     "plan.steps=8",
@@ -71,7 +71,7 @@ def test_both_networks_learn_and_are_left_behind(base: Path) -> None:
         guesser, _, facts = open_model(base / "run" / "generator" / name)
         assert facts.architectures == ("ElectraForMaskedLM",)
         assert guesser.encoder.width == 16
-        assert torch.equal(guesser.encoder.table, judge.encoder.table)
+        assert torch.equal(guesser.encoder.token_embeddings, judge.encoder.token_embeddings)
     card = (base / "run" / "last" / "README.md").read_text()
     assert f"| parameters | {sum(weight.numel() for weight in judge.parameters()):,} |" in card
     found = done("fill-mask", base / "run" / "generator" / "best", "the smith [MASK] iron")

@@ -135,7 +135,7 @@ def test_work_travels_to_other_processes(
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
     base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)
     models = [open_with_head(cell.tuning, cell.task)[0] for cell in (base, fresh)]
-    assert not torch.equal(*(model.encoder.table for model in models))
+    assert not torch.equal(*(model.encoder.token_embeddings for model in models))
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) 
 
 def check(features: Features) -> None:
     for row in ROWS:
-        key, right = row_key(row.ids, row.segments), numbers_of(row)
+        key, right = row_key(row.ids, row.segment_ids), numbers_of(row)
         assert np.array_equal(features.read(key, range(2, 4)), right[1:])
         assert np.array_equal(features.read(key, range(1)), right[:1])
 
@@ -85,7 +85,7 @@ def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> N
 def test_half_precision_is_rounded_and_never_infinite(tmp_path: Path) -> None:
     kind = Kind(KIND.encoder, (0, 2, 3), 4, "float16")
     features = keep_features(tmp_path, ROWS, kind, Speaker(), quiet=True)
-    found = features.read(row_key(ROWS[0].ids, ROWS[0].segments), range(2, 4))
+    found = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
     assert 0 < np.abs(found - numbers_of(ROWS[0])[1:]).max() < 2e-3
     with pytest.raises(BertsmithError, match="too large for float16"):
         keep_features(tmp_path / "b", ROWS, kind, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
@@ -177,4 +177,4 @@ def test_rows_that_are_not_there(tmp_path: Path) -> None:
     for path in tmp_path.rglob("*.bin"):
         path.write_bytes(b"")
     with pytest.raises(DataError, match="has become shorter"):
-        features.read(row_key(ROWS[0].ids, ROWS[0].segments), range(1))
+        features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(1))

@@ -66,7 +66,7 @@ def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> No
     cached = live.over(replayed(live, tmp_path, "top"))
     assert not list(cached.encoder.parameters())
     assert not cached.encoder.state_dict()
-    assert cached.depths() == [cached.objectives]
+    assert cached.layer_groups() == [cached.objectives]
     assert cached.objectives["tag"] is live.objectives["tag"]
 
 
@@ -76,9 +76,9 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="attention is not kept"):
         replay(batch_of(), keep_attentions=True)
     with pytest.raises(BertsmithError, match="no features were kept"):
-        replay(batch_of().replace(ids=batch_of().ids + 1), keep_layers=True)
+        replay(batch_of().replace(input_ids=batch_of().input_ids + 1), keep_layers=True)
     with pytest.raises(ConfigError, match="it needs an encoder with a pooler"):
-        Model(replay, [classify.Config().build(width=32, vocabulary_size=97)])
+        Model(replay, [classify.Config().build(width=32, vocab_size=97)])
 
 
 def test_other_weights_or_settings_are_another_encoder() -> None:

@@ -13,7 +13,7 @@ from tasks.samples import SAMPLES, written
 
 from bertsmith.tasks import conll
 from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.wordpiece import WordPiece
 
@@ -32,7 +32,7 @@ def vocabulary(folder: Path, characters: str) -> Tokenizer:
     return WordPiece.read(folder)
 
 
-def perfect(task: Tagging, asked: list[Asked]) -> list[NDArray[np.float32]]:
+def perfect(task: Tagging, asked: list[Features]) -> list[NDArray[np.float32]]:
     return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in asked]
 
 
@@ -40,7 +40,7 @@ def test_prediction_files_are_the_files_with_one_more_column(tmp_path: Path) -> 
     task = conll.Config(name="conll2003").build(files={"test": written(tmp_path / "eng.testb", CONLL)})
     examples = task.examples("test")
     asked = task.rows(examples, vocabulary(tmp_path, CONLL), length=16)
-    predictions = task.read(examples, asked, perfect(task, asked))
+    predictions = task.decode(examples, asked, perfect(task, asked))
     expected = "".join(f"{line} {line.split(' ')[-1]}\n" if line else "\n" for line in CONLL.split("\n"))
     assert task.submission(examples, predictions) == {"conll-conll2003-predictions.txt": expected.encode()}
     assert task.found == {"test: scheme": "IOB1"}
@@ -62,7 +62,7 @@ def test_klue_is_tagged_by_character(tmp_path: Path) -> None:
     assert [(example.id, example.texts[0]) for example in examples] == [("klue-1", "쇠 가"), ("klue-2", "A B")]
     asked = task.rows(examples, vocabulary(tmp_path, KLUE), length=16)
     assert [len(one.target) for one in asked] == [2, 2]  # white space has no piece
-    predictions = task.read(examples, asked, perfect(task, asked))
+    predictions = task.decode(examples, asked, perfect(task, asked))
     assert [prediction.value for prediction in predictions] == [example.gold for example in examples]
     (entity,) = predictions[1].detail["entities"]
     assert (entity["start"], entity["end"], entity["text"], entity["kind"]) == (0, 3, "A B", "OG")
@@ -119,5 +119,5 @@ def test_documents_of_conll2003(tmp_path: Path) -> None:
     asked = task.rows(examples, WordPiece.read(tmp_path), length=512)
     assert len(asked) == 267  # 216 documents, some of them longer than a row
     assert sum(len(one.target) for one in asked) == 51_362
-    predictions = task.read(examples, asked, perfect(task, asked))
+    predictions = task.decode(examples, asked, perfect(task, asked))
     assert task.score(examples, predictions)["f1"] == 1

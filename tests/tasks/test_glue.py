@@ -11,7 +11,7 @@ from tasks.samples import GLUE, PAIRS, SAMPLES, TEXTS, tabbed, written
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks import glue
-from bertsmith.tasks.task import Asked, Prediction, Task
+from bertsmith.tasks.task import Features, Prediction, Task
 
 
 def said(*values: Any) -> list[Prediction]:
@@ -151,9 +151,9 @@ def test_files_to_hand_in(tmp_path: Path) -> None:
     test = tabbed(tmp_path / "test.tsv", ("index", "sentence1", "sentence2"), (0, "a", "b"), (7, "c", "d"))
     task = glue.Config(name="rte").build(files={"test": test})
     examples = task.examples("test")
-    asked = [Asked(rows=(), example=number) for number in range(2)]
+    asked = [Features(rows=(), example=number) for number in range(2)]
     logits = [np.array([2, 1], np.float32), np.array([-1, 1], np.float32)]
-    predictions = task.read(examples, asked, logits)
+    predictions = task.decode(examples, asked, logits)
     assert predictions[0].score == pytest.approx(1 / (1 + np.exp(-1)))
     assert task.submission(examples, predictions) == {
         "RTE.tsv": b"index\tprediction\n0\tentailment\n7\tnot_entailment\n"

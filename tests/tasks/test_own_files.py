@@ -153,7 +153,7 @@ def test_f1_needs_its_label(tmp_path: Path) -> None:
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
     asked = [type("Asked", (), {"example": number}) for number in range(3)]
-    predictions = task.read(examples, asked, answers)  # type: ignore[arg-type]
+    predictions = task.decode(examples, asked, answers)  # type: ignore[arg-type]
     assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
     assert task.interval(examples, predictions).value == pytest.approx(2 / 3)
 
@@ -302,7 +302,7 @@ def test_settings_can_be_written_as_people_type_them() -> None:
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(counting.count([LONG, *TEXTS], settings.splitter()), vocabulary_size=300)
+    tokenizer = settings.learn(counting.count([LONG, *TEXTS], settings.splitter()), vocab_size=300)
     seen: list[str] = []
 
     class Watched(type(tokenizer)):  # type: ignore[misc]
@@ -322,8 +322,8 @@ def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) 
     assert sorted(seen) == sorted({"iron", "the smith", LONG})
     assert [len(one.rows) for one in asked] == [2, 2]
     assert len(cut_examples(asked)) == 1
-    assert asked[0].rows[1].cut[1] > 0
-    assert task.read(task.examples("train"), asked, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
+    assert asked[0].rows[1].truncated[1] > 0
+    assert task.decode(task.examples("train"), asked, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
 
 
 def test_of_two_labels_the_second_one_has_the_f1(tmp_path: Path) -> None:

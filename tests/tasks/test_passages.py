@@ -13,7 +13,7 @@ from bertsmith.tasks.passages.answers import answers
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.offsets import place
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import counting
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
 
@@ -28,16 +28,16 @@ ODD = "A cafe\u0301 👩\u200d🔧 by the re\u0301sume\u0301 👍🏽 of \u1112\
 @cache
 def tokenizer(name: str = "wordpiece") -> Tokenizer:
     config = kind(name).config()
-    return config.learn(counting.count([TEXT, KOREAN] * 3, config.splitter()), vocabulary_size=360)
+    return config.learn(counting.count([TEXT, KOREAN] * 3, config.splitter()), vocab_size=360)
 
 
-def text_of(asked: Asked, passage: str) -> str:
+def text_of(asked: Features, passage: str) -> str:
     row = asked.rows[0]
     first, last = asked.target
     return passage[row.offsets[first, 0] : row.offsets[last, 1]].strip()
 
 
-def perfect(asked: list[Asked]) -> list[np.ndarray]:
+def perfect(asked: list[Features]) -> list[np.ndarray]:
     found = []
     for one in asked:
         logits = np.zeros((len(one.rows[0]), 2), np.float32)
@@ -66,18 +66,18 @@ def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
         row, piece = one.rows[0], slice(window.start, window.start + window.length)
         cls, sep = tokenizer().start_id, tokenizer().separator_id
         assert row.ids.tolist() == [cls, *query.ids[:kept].tolist(), sep, *whole.ids[piece].tolist(), sep]
-        assert row.segments.tolist() == [0] * (kept + 2) + [1] * (window.length + 1)
-        assert row.texts.tolist() == [-1, *[0] * kept, -1, *[1] * window.length, -1]
+        assert row.segment_ids.tolist() == [0] * (kept + 2) + [1] * (window.length + 1)
+        assert row.sequence_ids.tolist() == [-1, *[0] * kept, -1, *[1] * window.length, -1]
         assert row.offsets[kept + 2 : -1].tolist() == whole.offsets[piece].tolist()
         assert row.words[kept + 2 : -1].tolist() == whole.words[piece].tolist()
-        assert row.cut == (len(query) - kept, 0)
+        assert row.truncated == (len(query) - kept, 0)
         assert len(row) <= length
 
 
 def test_a_long_question_is_cut_to_its_first_pieces() -> None:
     asked = windows([Question("iron " * 100, TEXT)], tokenizer(), Manner(query=7), length=384)
-    assert (asked[0].rows[0].texts == 0).sum() == 7
-    assert asked[0].rows[0].cut[0] == len(tokenizer().encode("iron " * 100)) - 7
+    assert (asked[0].rows[0].sequence_ids == 0).sum() == 7
+    assert asked[0].rows[0].truncated[0] == len(tokenizer().encode("iron " * 100)) - 7
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "byte_bpe", "unigram", "characters", "bpe"])
@@ -118,7 +118,7 @@ def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pie
     for answer in ("1895", "John Smith", "(1895-1943)", "the iron", "hammer falls, and", "breaks."):
         where = span(TEXT, answer)
         (asked,) = windows([Question("what?", TEXT, where)], tokenizer(), Manner(), length=384)
-        first = int((asked.rows[0].texts == 1).argmax())
+        first = int((asked.rows[0].sequence_ids == 1).argmax())
         assert (asked.target[0] - first, asked.target[1] - first) == reference.target(TEXT, answer, where[0], pieces)
         checked += 1
     assert checked == 6
@@ -138,7 +138,7 @@ def test_windows_without_the_answer_point_to_the_first_place() -> None:
     assert 0 < len(inside) < len(asked)
     whole = tokenizer().encode(TEXT).offsets
     first, last = (int(np.flatnonzero(whole[:, side] == where[side])[0]) for side in (0, 1))
-    held = [int((one.rows[0].texts == 1).sum()) for one in asked]
+    held = [int((one.rows[0].sequence_ids == 1).sum()) for one in asked]
     fits = [one.begin <= first and last < one.begin + count for one, count in zip(asked, held, strict=True)]
     assert fits == [one.target != (0, 0) for one in asked]  # also at the very borders of windows
     none = windows([Question("what?", TEXT, NO_ANSWER)], tokenizer(), Manner(stride=6), length=24)
@@ -188,7 +188,7 @@ def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
     )
     for number, passage in enumerate(passages):
         own = [turn for turn, one in enumerate(asked) if one.example == number]
-        sides = [asked[turn].rows[0].texts == 1 for turn in own]
+        sides = [asked[turn].rows[0].sequence_ids == 1 for turn in own]
         spans = [reference.Window(asked[turn].begin, int(side.sum())) for turn, side in zip(own, sides, strict=True)]
         offsets: dict[int, list[int]] = {}
         for turn, side, window in zip(own, sides, spans, strict=True):

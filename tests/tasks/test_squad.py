@@ -13,7 +13,7 @@ import pytest
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks import squad
 from bertsmith.tasks.passages.answering import Answering, decided
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import counting, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -23,7 +23,7 @@ PASSAGE = "The smith heats the iron. The iron glows 👩\u200d🔧 in the cafe\u
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(counting.count([PASSAGE] * 2, settings.splitter()), vocabulary_size=200)
+    return settings.learn(counting.count([PASSAGE] * 2, settings.splitter()), vocab_size=200)
 
 
 def asked(number: str, *texts: str, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def task_of(path: Path, name: Any = "2.0", split: str = "dev", **settings: Any) 
     return squad.Config(name=name, **settings).build(files={split: path})
 
 
-def surely(one: Asked, first: int, last: int, height: float = 9) -> np.ndarray:
+def surely(one: Features, first: int, last: int, height: float = 9) -> np.ndarray:
     logits = np.zeros((len(one.rows[0]), 2), np.float32)
     logits[[first, last], [0, 1]] = height
     return logits
@@ -71,7 +71,7 @@ def test_a_test_file_may_lack_answers_but_cannot_be_scored(tmp_path: Path) -> No
     examples = task.examples("test")
     rows = task.rows(examples, tokenizer(), length=64)
     assert [one.target for one in rows] == [None]
-    predictions = task.read(examples, rows, [surely(rows[0], 5, 6)])
+    predictions = task.decode(examples, rows, [surely(rows[0], 5, 6)])
     assert predictions[0].value in PASSAGE
     with pytest.raises(DataError, match=r"question a.*no gold answer"):
         task.score(examples, predictions)
@@ -166,7 +166,7 @@ def test_misplaced_answers_can_be_left_out_of_training_and_still_be_scored(tmp_p
     assert [example.spans for example in examples] == [(), ((4, 9),)]
     assert {one.example for one in task.rows(examples, tokenizer(), length=64, training=True)} == {1}
     rows = task.rows(examples, tokenizer(), length=64)
-    predictions = task.read(examples, rows, [surely(one, *(rows[-1].target)) for one in rows])
+    predictions = task.decode(examples, rows, [surely(one, *(rows[-1].target)) for one in rows])
     assert [prediction.value for prediction in predictions] == ["smith", "smith"]
     assert task.score(examples, predictions) == {"exact_match": 0.5, "f1": 0.5}
 
@@ -178,7 +178,7 @@ def test_no_answer_is_said_above_the_threshold_and_not_at_it(tmp_path: Path) -> 
     rows = task.rows(examples, tokenizer(), length=64)
     logits = [surely(rows[0], *rows[0].target, 3), surely(rows[1], *rows[0].target, 3)]
     logits[0][0], logits[1][0] = 3.0, 3.5
-    predictions = task.read(examples, rows, logits)
+    predictions = task.decode(examples, rows, logits)
     assert [prediction.detail["null_odds"] for prediction in predictions] == [0.0, 1.0]
     assert [prediction.value for prediction in predictions] == ["smith", ""]
     assert [prediction.detail["start"] for prediction in predictions] == [4, None]
@@ -187,7 +187,7 @@ def test_no_answer_is_said_above_the_threshold_and_not_at_it(tmp_path: Path) -> 
     assert [one.value for one in decided(predictions, -0.5)] == ["", ""]
     assert decided(decided(predictions, 9.0), 0.0) == predictions
     assert task.threshold(examples, predictions) == 0.0
-    daring = task_of(path, no_answer=2.0).read(examples, rows, logits)
+    daring = task_of(path, no_answer=2.0).decode(examples, rows, logits)
     assert [prediction.value for prediction in daring] == ["smith", "smith"]
     scores = task.score(examples, daring)
     assert (scores["exact"], scores["best_exact"], scores["NoAns_f1"]) == (0.5, 1.0, 0.0)
@@ -201,7 +201,7 @@ def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
     logits = [surely(one, *rows[0].target, 3) for one in rows]
     for values, null in zip(logits, (4.0, 4.5, 5.0), strict=True):
         values[0] = null
-    shy = task.read(examples, rows, logits)
+    shy = task.decode(examples, rows, logits)
     assert [prediction.value for prediction in shy] == ["", "", ""]
     assert task.threshold(examples, shy) == 3.0
     told = decided(shy, task.threshold(examples, shy))
@@ -215,7 +215,7 @@ def test_the_files_that_are_handed_in(name: str, tmp_path: Path) -> None:
     task = task_of(path, name)
     examples = task.examples("dev")
     rows = task.rows(examples, tokenizer(), length=64)
-    predictions = task.read(examples, rows, [surely(one, *one.target) for one in rows])
+    predictions = task.decode(examples, rows, [surely(one, *one.target) for one in rows])
     files = {file: json.loads(content) for file, content in task.submission(examples, predictions).items()}
     assert files["predictions.json"] == {"a": "서울의", "b": "cafe\u0301"}
     assert "서울의".encode() in task.submission(examples, predictions)["predictions.json"]

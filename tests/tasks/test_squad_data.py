@@ -13,7 +13,7 @@ import pytest
 
 from bertsmith.tasks import squad
 from bertsmith.tasks.passages.answering import Answering
-from bertsmith.tasks.task import Asked, Example
+from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.wordpiece import WordPiece
 
@@ -41,13 +41,13 @@ def task_of(folder: Path, name: Any, pattern: str) -> Answering:
     return squad.Config(name=name).build(files={"dev": path})
 
 
-def perfect(one: Asked) -> np.ndarray:
+def perfect(one: Features) -> np.ndarray:
     logits = np.zeros((len(one.rows[0]), 2), np.float32)
     logits[list(one.target), [0, 1]] = 10
     return logits
 
 
-def read_back(examples: list[Example], asked: list[Asked]) -> Counter[str]:
+def read_back(examples: list[Example], asked: list[Features]) -> Counter[str]:
     """How many answers the tokens of their window give exactly; more: the first or last token holds more than that."""
     found: Counter[str] = Counter()
     seen = set()
@@ -88,7 +88,7 @@ def test_perfect_logits_of_squad_2_dev_read_back(folder: Path, tokenizer: Tokeni
     task = task_of(folder, "2.0", "dev-v2.0*.json")
     examples = task.examples("dev")[:3000]
     asked = task.rows(examples, tokenizer, length=384)
-    scores = task.score(examples, task.read(examples, asked, [perfect(one) for one in asked]))
+    scores = task.score(examples, task.decode(examples, asked, [perfect(one) for one in asked]))
     assert scores["NoAns_exact"] == 1
     assert scores["HasAns_exact"] > 0.99  # the rest: tokens that hold more than the answer, answers of over 30 tokens
     assert scores["best_f1"] == scores["f1"] > 0.99

@@ -19,7 +19,7 @@ from bertsmith.tasks import conll, tagging
 from bertsmith.tasks.tagged.sentences import cut
 from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.tagged.windows import AskedWords, first_tokens, streams, windows
-from bertsmith.tasks.task import Asked, Example
+from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers import byte_bpe, counting, unigram, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -31,10 +31,10 @@ NAMES = "Ada of Seoul met José\u0301 and 대장장이 in Sa\u0303o Paulo 👩�
 @cache
 def tokenizer(kind: str = "wordpiece") -> Tokenizer:
     settings: Any = KINDS[kind].Config()  # type: ignore[attr-defined]
-    return settings.learn(counting.count((*TEXTS, NAMES), settings.splitter()), vocabulary_size=400)
+    return settings.learn(counting.count((*TEXTS, NAMES), settings.splitter()), vocab_size=400)
 
 
-def sure(asked: Asked, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
+def sure(asked: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
     return 20 * np.eye(len(labels), dtype=np.float32)[asked.target]
 
 
@@ -69,15 +69,15 @@ def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path)
     examples = task.examples("train")
     asked = task.rows(examples, tokenizer(), length=32)
     assert len(asked) > 10
-    assert all(len(one.rows[0]) == 32 and one.rows[0].cut == (0, 0) for one in asked)
+    assert all(len(one.rows[0]) == 32 and one.rows[0].truncated == (0, 0) for one in asked)
     assert [word for one in asked if isinstance(one, AskedWords) for word in one.words] == list(range(300))
     for one in asked:
-        assert one.places is not None
+        assert one.indices is not None
         assert isinstance(one, AskedWords)
         row = one.rows[0]
-        firsts = [int(row.offsets[place, 0]) for place in one.places]
+        firsts = [int(row.offsets[place, 0]) for place in one.indices]
         assert firsts == [examples[0].spans[word][0] for word in one.words]  # each word's first piece is read
-        inner = one.places[(one.words >= 40) & (one.words < 260)]
+        inner = one.indices[(one.words >= 40) & (one.words < 260)]
         assert ((inner > 5) & (inner < 26)).all()  # a quarter of the row on both sides at least
     assert task.reachable(examples, tokenizer(), length=32) == 1
 
@@ -145,9 +145,9 @@ def test_words_without_a_piece_are_outside_and_named_unless_an_entity_goes_on_be
     sentence = [("\x01", "O"), ("Ada", "B-PER"), ("\u200b", "I-PER"), ("Seoul", "I-PER"), ("\x02", "O"), ("", "O")]
     task = column_task(tmp_path, sentence)
     examples = task.examples("train")
-    assert [len(one.places) for one in task.rows(examples, tokenizer(), length=32) if one.places is not None] == [2]
+    assert [len(one.indices) for one in task.rows(examples, tokenizer(), length=32) if one.indices is not None] == [2]
     asked = task.rows(examples, tokenizer(), length=32)
-    (prediction,) = task.read(examples, asked, [sure(one, task.labels) for one in asked])
+    (prediction,) = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
     assert prediction.value == ("O", "B-PER", "I-PER", "I-PER", "O", "O")
     assert prediction.detail["unread"] == [0, 2, 4, 5]
     (entity,) = prediction.detail["entities"]
@@ -177,7 +177,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
         gold[inside[0] : inside[-1] + 1] = ["B-LOC", *["I-LOC"] * (len(inside) - 1)]
     told = Example(id="0", texts=(NAMES,), gold=tuple(gold), spans=spans)
     asked = task.rows([told], tokenizer(kind), length=64)
-    (prediction,) = task.read([example], asked, [sure(one) for one in asked])
+    (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
     found = {entity["text"]: (entity["start"], entity["end"]) for entity in prediction.detail["entities"]}
     assert found == places
     assert {entity["kind"] for entity in prediction.detail["entities"]} == {"LOC"}
@@ -200,7 +200,7 @@ def test_texts_without_words_are_asked_by_the_same_rows_as_their_words() -> None
     alone = task.rows([Example(id="0", texts=(text,))], tokenizer(), length=64)
     given_words = task.rows([Example(id="0", texts=(text,), spans=cut(text, "word"))], tokenizer(), length=64)
     assert np.array_equal(alone[0].rows[0].ids, given_words[0].rows[0].ids)
-    assert np.array_equal(alone[0].places, given_words[0].places)
+    assert np.array_equal(alone[0].indices, given_words[0].indices)
     assert [text[begin:end] for begin, end in cut(text, "word")] == [
         *("Ada", "met", "state-of-the-art", "쇠", ",", "twice", "!")
     ]
@@ -212,7 +212,7 @@ def test_texts_without_anything_to_read_have_no_entities(text: str) -> None:
     examples = [Example(id="0", texts=(text,)), Example(id="1", texts=("Ada",))]
     asked = task.rows(examples, tokenizer(), length=16)
     assert [one.example for one in asked] == [1]
-    empty, _ = task.read(examples, asked, [np.zeros((len(one.places), len(LABELS))) for one in asked])  # type: ignore[arg-type]
+    empty, _ = task.decode(examples, asked, [np.zeros((len(one.indices), len(LABELS))) for one in asked])  # type: ignore[arg-type]
     assert set(empty.value) <= {"O"}
     assert empty.detail["entities"] == []
     assert empty.score == 0
@@ -227,7 +227,7 @@ def test_characters_that_share_a_piece_share_its_tag_and_only_the_first_begins()
     pieces = len(tokenizer().encode(text))
     assert pieces < 9
     assert len(asked[0].target) == pieces
-    (prediction,) = task.read([example], asked, [sure(one) for one in asked])
+    (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
     assert prediction.value[:7] == gold[:7]
     assert prediction.value[7:] == ("I-PER",) * 4  # what the pieces can say
     assert task.reachable([example], tokenizer(), length=16) == 0
@@ -244,7 +244,7 @@ def test_scores_are_those_of_the_scores_room_and_the_interval_holds_them(tmp_pat
     answers = [sure(one, task.labels) for one in asked]
     for number in range(0, 20, 4):
         answers[number] = np.roll(answers[number], 1, axis=0)
-    predictions = task.read(examples, asked, answers)
+    predictions = task.decode(examples, asked, answers)
     gold = [list(example.gold) for example in examples]
     expected = entities.score(gold, [list(prediction.value) for prediction in predictions])
     scores = task.score(examples, predictions)
@@ -266,7 +266,7 @@ def test_the_mean_over_types_has_an_interval_too(tmp_path: Path) -> None:
     answers = [sure(one, task.labels) for one in asked]
     for number in range(6):
         answers[number][1] = np.eye(len(task.labels))[0]  # `iron` is missed in half of the sentences
-    predictions = task.read(examples, asked, answers)
+    predictions = task.decode(examples, asked, answers)
     scores, interval = task.score(examples, predictions), task.interval(examples, predictions)
     assert scores["f1 LC"] == pytest.approx(2 / 3)
     assert scores["macro_f1"] == pytest.approx((1 + 2 / 3) / 2) == interval.value
@@ -280,7 +280,7 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
         task = conll.Config(name=name).build(files={"dev": written(tmp_path / path, "쇠\tO\n\n쇠\tO\n")})
         examples = task.examples("dev")
         asked = task.rows(examples, tokenizer(), length=16)
-        predictions = task.read(examples, asked, [sure(one, task.labels) for one in asked])
+        predictions = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
         assert task.score(examples, predictions)["accuracy"] == 1
         assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main] == 0
 
@@ -289,6 +289,6 @@ def test_unknown_tags_cannot_be_scored() -> None:
     task = in_use()
     examples = [Example(id="0", texts=("Ada",), source="file:1")]
     asked = task.rows(examples, tokenizer(), length=16)
-    predictions = task.read(examples, asked, [np.zeros((1, len(LABELS)), np.float32)])
+    predictions = task.decode(examples, asked, [np.zeros((1, len(LABELS)), np.float32)])
     with pytest.raises(ValueError, match="file:1: no tags"):
         task.score(examples, predictions)

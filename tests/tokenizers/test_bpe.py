@@ -16,7 +16,7 @@ TEXT = "the old smith said: i don't know, it isn't mine... the smith's son - he 
 
 
 def learned(size: int = 120) -> BPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocabulary_size=size)
+    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
 
 
 def words(text: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_special_tokens_come_last_and_unknown_first() -> None:
     tokenizer = learned()
     assert tokenizer.unknown_id == 0
     assert tokenizer.vocabulary()[-4:] == ["_start_", "_delimiter_", "_classify_", "<pad>"]
-    assert tokenizer.vocabulary_size <= 120
+    assert tokenizer.vocab_size <= 120
 
 
 def test_frames_look_like_gpt1s() -> None:
@@ -82,5 +82,5 @@ def test_openais_files_get_their_special_tokens(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_needs_room() -> None:
-    with pytest.raises(ConfigError, match="vocabulary_size=9 is too small: 5 are special tokens"):
+    with pytest.raises(ConfigError, match="vocab_size=9 is too small: 5 are special tokens"):
         learned(9)

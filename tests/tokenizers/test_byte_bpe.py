@@ -24,7 +24,7 @@ TEXT = Path(argparse.__file__).read_text(encoding="utf-8") + "서울은 대한�
 
 @cache
 def learned(size: int = 600) -> ByteBPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocabulary_size=size)
+    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
 
 
 def test_ids_lie_as_in_roberta() -> None:
@@ -42,7 +42,7 @@ def test_frames_look_like_robertas() -> None:
     assert tokenizer.frame(a, length=20).ids.tolist() == [0, *a.ids, 2]
     pair = tokenizer.frame(a, b, length=20)
     assert pair.ids.tolist() == [0, *a.ids, 2, 2, *b.ids, 2]
-    assert not pair.segments.any()
+    assert not pair.segment_ids.any()
 
 
 @settings(deadline=None)
@@ -122,6 +122,6 @@ def test_folders_that_put_a_space_first_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_must_hold_all_bytes() -> None:
-    with pytest.raises(ConfigError, match="vocabulary_size=260: special tokens and the 256 bytes alone are 261"):
-        Config().learn({"a": 1}, vocabulary_size=260)
-    assert Config().learn({"a": 1}, vocabulary_size=261).vocabulary_size == 261
+    with pytest.raises(ConfigError, match="vocab_size=260: special tokens and the 256 bytes alone are 261"):
+        Config().learn({"a": 1}, vocab_size=260)
+    assert Config().learn({"a": 1}, vocab_size=261).vocab_size == 261

@@ -96,14 +96,14 @@ def test_decoding_takes_any_ids() -> None:
 def test_nothing_is_learned(tmp_path: Path) -> None:
     config = Config()
     assert config.splitter()("the smith's") == [word.text for word in split_words("the smith's")]
-    tokenizer = config.learn({"iron": 3}, vocabulary_size=1000)
-    assert tokenizer.vocabulary_size == 261
+    tokenizer = config.learn({"iron": 3}, vocab_size=1000)
+    assert tokenizer.vocab_size == 261
     assert [tokenizer.token(number) for number in (0, 65, 255, 256, 260)] == [
         *["<0x00>", "<0x41>", "<0xFF>"],
         *["<bos>", "<pad>"],
     ]
     assert tokenizer.fingerprint == Characters(length=100).fingerprint
-    with pytest.raises(ConfigError, match="vocabulary_size=260 is too small"):
-        config.learn({"iron": 3}, vocabulary_size=260)
+    with pytest.raises(ConfigError, match="vocab_size=260 is too small"):
+        config.learn({"iron": 3}, vocab_size=260)
     Characters(length=100).save(tmp_path)
     assert load(tmp_path).length == 100

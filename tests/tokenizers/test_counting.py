@@ -74,7 +74,7 @@ def test_workers_change_nothing() -> None:
         counting.count(texts, Config().splitter(), workers=workers, limit=500, unit_size=20_000) for workers in (1, 2)
     ]
     assert list(tables[0].items()) == list(tables[1].items())
-    files = [Config().learn(table, vocabulary_size=300).files() for table in tables]
+    files = [Config().learn(table, vocab_size=300).files() for table in tables]
     assert files[0] == files[1]
 
 

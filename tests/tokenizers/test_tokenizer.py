@@ -48,15 +48,15 @@ def test_frames_look_like_berts() -> None:
     a, b = smith.encode("a bc"), smith.encode("d,")
     single = smith.frame(a, length=10)
     assert [smith.token(number) for number in single.ids] == ["[CLS]", "a", "b", "##c", "[SEP]"]
-    assert single.segments.tolist() == [0] * 5
+    assert single.segment_ids.tolist() == [0] * 5
     pair = smith.frame(a, b, length=10)
     assert [smith.token(number) for number in pair.ids] == ["[CLS]", "a", "b", "##c", "[SEP]", "d", ",", "[SEP]"]
-    assert pair.segments.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
-    assert pair.texts.tolist() == [-1, 0, 0, 0, -1, 1, 1, -1]
+    assert pair.segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert pair.sequence_ids.tolist() == [-1, 0, 0, 0, -1, 1, 1, -1]
     assert pair.offsets.tolist() == [[0, 0], [0, 1], [2, 3], [3, 4], [0, 0], [0, 1], [1, 2], [0, 0]]
     assert pair.words.tolist() == [-1, 0, 1, 1, -1, 0, 1, -1]
-    assert smith.frame(a, b, length=6).cut == (1, 1)
-    assert (single.ids.dtype, single.segments.dtype, single.texts.dtype) == (np.int32, np.uint8, np.int8)
+    assert smith.frame(a, b, length=6).truncated == (1, 1)
+    assert (single.ids.dtype, single.segment_ids.dtype, single.sequence_ids.dtype) == (np.int32, np.uint8, np.int8)
 
 
 def test_an_empty_text_is_framed() -> None:
@@ -64,7 +64,7 @@ def test_an_empty_text_is_framed() -> None:
     nothing = smith.encode("")
     assert isinstance(nothing, Encoded)
     assert smith.frame(nothing, length=2).ids.tolist() == [2, 3]
-    assert smith.frame(nothing, nothing, length=3).segments.tolist() == [0, 0, 1]
+    assert smith.frame(nothing, nothing, length=3).segment_ids.tolist() == [0, 0, 1]
 
 
 def test_kinds_are_the_files_of_the_folder() -> None:
@@ -209,6 +209,6 @@ def test_roles_may_share_a_token() -> None:
 
 
 def test_an_absent_role_is_an_error_that_names_the_others() -> None:
-    smith = kind("bpe").config().learn({"ab": 5, "cd": 5}, vocabulary_size=40)
+    smith = kind("bpe").config().learn({"ab": 5, "cd": 5}, vocab_size=40)
     with pytest.raises(BertsmithError, match="no mask token; it has padding, unknown, start"):
         _ = smith.mask_id

@@ -25,9 +25,9 @@ ENGLISH = (
 KOREAN = "대장장이는 쇠를 달구어 망치로 두드린다. 서울의 옛 대장간에는 1,000개의 망치가 있었다. " * 5
 
 
-def learn(text: str, vocabulary_size: int = 200, **settings: Any) -> Unigram:
+def learn(text: str, vocab_size: int = 200, **settings: Any) -> Unigram:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocabulary_size=vocabulary_size)
+    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Unigram, text: str) -> list[str]:
@@ -116,10 +116,10 @@ def test_texts_that_spell_special_tokens_never_get_their_ids() -> None:
 
 
 def test_a_small_vocabulary_says_the_smallest() -> None:
-    with pytest.raises(ConfigError, match=r"vocabulary_size=20 is too small: .* at least (\d+)") as error:
+    with pytest.raises(ConfigError, match=r"vocab_size=20 is too small: .* at least (\d+)") as error:
         learn(ENGLISH, 20)
     least = int(str(error.value).split()[-1])
-    assert learn(ENGLISH, least).vocabulary_size == least
+    assert learn(ENGLISH, least).vocab_size == least
 
 
 def test_a_foreign_folder_follows_its_settings(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_added_tokens_of_others_are_kept(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer.backend.to_str())
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "AlbertTokenizer"}')
     again = load(tmp_path)
-    assert again.vocabulary_size == tokenizer.vocabulary_size + 1
+    assert again.vocab_size == tokenizer.vocab_size + 1
     assert again.token(again.encode("the <smith> rang").ids.tolist()[1]) == "<smith>"
     assert again.encode_ids(["the <smith> rang"])[0].tolist() == again.encode("the <smith> rang").ids.tolist()
 
@@ -190,6 +190,6 @@ def test_which_pieces_go_on_with_a_word() -> None:
     pieces = [(piece, -1.0) for piece in ("▁the", "smith", "ing", "▁", ",", "-", "00", "울", "▁서", "’s", "…")]
     tokenizer = Unigram.build([*((token, 0.0) for token in SPECIALS.tokens()), *pieces])
     continues = tokenizer.continues()
-    going_on = {tokenizer.token(number) for number in range(tokenizer.vocabulary_size) if continues[number]}
+    going_on = {tokenizer.token(number) for number in range(tokenizer.vocab_size) if continues[number]}
     assert going_on == {"smith", "ing", "00", "울", "’s"}
-    assert len(continues) == tokenizer.vocabulary_size
+    assert len(continues) == tokenizer.vocab_size

@@ -113,19 +113,19 @@ def test_digamma() -> None:
 
 def test_the_order_of_counts_changes_nothing_and_neither_do_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = words_like_english()
-    first = train_unigram(dict(counts), vocabulary_size=300)
+    first = train_unigram(dict(counts), vocab_size=300)
     items = list(counts.items())
     for seed in range(2):
         random.Random(seed).shuffle(items)
-        assert train_unigram(dict(items), vocabulary_size=300) == first
+        assert train_unigram(dict(items), vocab_size=300) == first
     monkeypatch.setattr(unigram_cells, "BLOCK", 500)
-    in_blocks = dict(train_unigram(dict(items), vocabulary_size=300))
+    in_blocks = dict(train_unigram(dict(items), vocab_size=300))
     assert in_blocks == pytest.approx(dict(first), abs=1e-5)
 
 
 def test_size_characters_and_probabilities() -> None:
     counts = words_like_english(800)
-    pieces = train_unigram(dict(counts), vocabulary_size=200, required=["<", "é", "a"])
+    pieces = train_unigram(dict(counts), vocab_size=200, required=["<", "é", "a"])
     spelled = [piece for piece, _ in pieces]
     assert len(spelled) == len(set(spelled)) == 200
     assert set(spelled) >= set("".join(counts)) | {"<", "é"}
@@ -135,14 +135,14 @@ def test_size_characters_and_probabilities() -> None:
 
 
 def test_fewer_pieces_where_there_are_no_more() -> None:
-    pieces = train_unigram({"ab": 5, "cab": 4, "b": 1}, vocabulary_size=100)
+    pieces = train_unigram({"ab": 5, "cab": 4, "b": 1}, vocab_size=100)
     assert {piece for piece, _ in pieces} == {"a", "b", "c", "ab", "cab"}
 
 
 def test_counts_decide() -> None:
     """What is frequent as a whole is one piece, what is not is spelled by its parts."""
     rare = {f"▁{left}{right}": 1 for left in ("wind", "rain", "snow", "sun") for right in ("fall", "storm", "y")}
-    spelled = {piece for piece, _ in train_unigram({**rare, "▁hammer": 1000}, vocabulary_size=40)}
+    spelled = {piece for piece, _ in train_unigram({**rare, "▁hammer": 1000}, vocab_size=40)}
     assert "▁hammer" in spelled
     assert {"▁wind", "▁rain", "▁snow", "▁sun", "storm", "fall"} <= spelled
     assert "▁windfall" not in spelled
@@ -166,7 +166,7 @@ def test_likelihood_is_at_least_that_of_tokenizers_own_trainer() -> None:
     trainer = trainers.UnigramTrainer(vocab_size=301, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(((word + "\n") * count for word, count in counts.items()), trainer)
     theirs = [(piece, score) for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece != "<unk>"]
-    ours = train_unigram(dict(counts), vocabulary_size=300)
+    ours = train_unigram(dict(counts), vocab_size=300)
     assert len(ours) == len(theirs) == 300
     assert log_likelihood(ours, counts) > log_likelihood(theirs, counts)
 
@@ -175,7 +175,7 @@ def test_likelihood_is_at_least_that_of_tokenizers_own_trainer() -> None:
 def test_long_words_of_rare_characters_stay_within_float64(count: int) -> None:
     rare = {chr(0x4E00 + place) * 3: 1 for place in range(300)}
     long = {"".join(map(chr, range(0x4E00, 0x4E00 + 300))): 1, "長" * 1000: 2}
-    pieces = train_unigram({**rare, **long, "the": count}, vocabulary_size=400, longest=LONGEST_WORD)
+    pieces = train_unigram({**rare, **long, "the": count}, vocab_size=400, longest=LONGEST_WORD)
     assert all(math.isfinite(score) and score <= 0 for _, score in pieces)
     assert len(pieces) == 400
 
@@ -188,7 +188,7 @@ def test_long_words_of_rare_characters_stay_within_float64(count: int) -> None:
 def test_any_words_can_be_spelled(counts: dict[str, int], size: int) -> None:
     if not any(counts):
         return
-    pieces = dict(train_unigram(dict(counts), vocabulary_size=size))
+    pieces = dict(train_unigram(dict(counts), vocab_size=size))
     assert len(pieces) <= size
     assert set(pieces) >= set("".join(counts))
     assert all(math.isfinite(score) for score in pieces.values())
@@ -198,15 +198,15 @@ def test_any_words_can_be_spelled(counts: dict[str, int], size: int) -> None:
 @pytest.mark.parametrize("setting", [{"shrink": 1.0}, {"shrink": 0}, {"sub_iterations": 0}, {"longest": 0}])
 def test_settings_out_of_range(setting: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
-        train_unigram({"a": 1}, vocabulary_size=10, **setting)  # type: ignore[arg-type]
+        train_unigram({"a": 1}, vocab_size=10, **setting)  # type: ignore[arg-type]
 
 
 def test_too_small_for_the_characters() -> None:
     with pytest.raises(ConfigError, match="4 characters"):
-        train_unigram({"abc": 1}, vocabulary_size=3, required=["d"])
+        train_unigram({"abc": 1}, vocab_size=3, required=["d"])
 
 
 @pytest.mark.parametrize("counts", [{}, {"": 3}])
 def test_no_words(counts: dict[str, int]) -> None:
     with pytest.raises(DataError, match="no words"):
-        train_unigram(counts, vocabulary_size=10)
+        train_unigram(counts, vocab_size=10)

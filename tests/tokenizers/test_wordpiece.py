@@ -40,7 +40,7 @@ def pieces(tokenizer: WordPiece, text: str) -> list[str]:
 
 def learn(text: str, size: int = 200, **settings: object) -> WordPiece:
     config = Config(**settings)  # type: ignore[arg-type]
-    return config.learn(counting.count([text], config.splitter()), vocabulary_size=size)
+    return config.learn(counting.count([text], config.splitter()), vocab_size=size)
 
 
 def test_google_full_tokenizer() -> None:
@@ -180,7 +180,7 @@ def test_accents_go_with_case_unless_there_is_hangul() -> None:
     assert learn(TEXT, lowercase=False, strip_accents=True).rules()["strip_accents"] is True
     assert learn(TEXT + KOREAN).rules()["strip_accents"] is False
     with pytest.raises(ConfigError, match=r"strip_accents=true takes Hangul apart .* 50.0% of the words"):
-        Config(strip_accents=True).learn({"서울은": 5, "seoul": 5}, vocabulary_size=100)
+        Config(strip_accents=True).learn({"서울은": 5, "seoul": 5}, vocab_size=100)
 
 
 def test_hangul_stays_whole() -> None:
@@ -192,7 +192,7 @@ def test_hangul_stays_whole() -> None:
 
 def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
     counts = {"wanted": 5000, "naïve": 4000, "서울은": 5}
-    tokenizer = Config(coverage=1.0).learn(dict(counts), vocabulary_size=100)
+    tokenizer = Config(coverage=1.0).learn(dict(counts), vocab_size=100)
     assert tokenizer.rules()["strip_accents"] is True
     assert pieces(tokenizer, "서울은") == ["[UNK]"]
     assert tokenizer.unknown_id not in tokenizer.encode("naive NAÏVE").ids
@@ -201,12 +201,12 @@ def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
 def test_the_alphabet_covers_what_was_asked_for() -> None:
     counts = {"aab": 900, "ccd": 99, "e": 1}
     for coverage, expected in ((1.0, "abcde"), (0.9996, "abcd"), (0.95, "abc"), (0.5, "a")):
-        kept = Config(coverage=coverage).learn(dict(counts), vocabulary_size=100).vocabulary()
+        kept = Config(coverage=coverage).learn(dict(counts), vocab_size=100).vocabulary()
         assert "".join(token for token in kept if len(token) == 1) == expected
-    few = Config(coverage=1.0, lowercase=False).learn(dict(counts), vocabulary_size=15).vocabulary()
+    few = Config(coverage=1.0, lowercase=False).learn(dict(counts), vocab_size=15).vocabulary()
     assert "".join(token for token in few if len(token) == 1) == "abcde"
     many = {chr(0x4E00 + number): 10 for number in range(300)}
-    capped = Config(coverage=1.0).learn(dict(many), vocabulary_size=90).vocabulary()
+    capped = Config(coverage=1.0).learn(dict(many), vocab_size=90).vocabulary()
     assert [token for token in capped if len(token) == 1] == [chr(0x4E00 + number) for number in range(30)]
 
 
@@ -215,7 +215,7 @@ def test_the_alphabet_covers_what_was_asked_for() -> None:
     [
         ({"coverage": 0.0}, 100, "coverage=0.0"),
         ({"coverage": 1.5}, 100, "coverage=1.5"),
-        ({}, 8, "vocabulary_size=8 is too small"),
+        ({}, 8, "vocab_size=8 is too small"),
         ({"min_count": 0}, 100, "min_count=0"),
     ],
 )

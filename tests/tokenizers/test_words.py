@@ -28,9 +28,9 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def learn(text: str = TEXT, vocabulary_size: int = 200, **settings: Any) -> Words:
+def learn(text: str = TEXT, vocab_size: int = 200, **settings: Any) -> Words:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocabulary_size=vocabulary_size)
+    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Words, text: str) -> list[str]:
@@ -60,7 +60,7 @@ def test_where_words_are_cut(text: str, words: str) -> None:
 
 def test_frequent_words_come_first_and_ties_by_spelling() -> None:
     counts = {"b": 3, "a": 3, "rare": 1, "c": 9}
-    assert Config().learn(dict(counts), vocabulary_size=100).vocabulary() == [
+    assert Config().learn(dict(counts), vocab_size=100).vocabulary() == [
         "<pad>",
         "<unk>",
         "<s>",
@@ -69,8 +69,8 @@ def test_frequent_words_come_first_and_ties_by_spelling() -> None:
         "a",
         "b",
     ]
-    assert Config().learn(dict(counts), vocabulary_size=6).vocabulary()[4:] == ["c", "a"]
-    assert Config(min_count=1).learn(dict(counts), vocabulary_size=100).vocabulary()[-1] == "rare"
+    assert Config().learn(dict(counts), vocab_size=6).vocabulary()[4:] == ["c", "a"]
+    assert Config(min_count=1).learn(dict(counts), vocab_size=100).vocabulary()[-1] == "rare"
 
 
 def test_lower_case() -> None:
@@ -176,7 +176,7 @@ def test_the_promises_of_a_tokenizer_hold_for_every_setting(settings: dict[str, 
 
 def test_fingerprints_differ_by_settings() -> None:
     words = {"iron": 5, "rod": 4}
-    prints = {Config(lowercase=flag).learn(dict(words), vocabulary_size=50).fingerprint for flag in (True, False)}
+    prints = {Config(lowercase=flag).learn(dict(words), vocab_size=50).fingerprint for flag in (True, False)}
     assert len(prints) == 2
 
 
@@ -192,9 +192,9 @@ def test_special_tokens_are_read_where_wanted() -> None:
 
 def test_what_cannot_be_learned() -> None:
     with pytest.raises(DataError, match=r"no words .* 5 times"):
-        Config(min_count=5).learn({"iron": 4}, vocabulary_size=50)
+        Config(min_count=5).learn({"iron": 4}, vocab_size=50)
     with pytest.raises(ConfigError, match="4 are reserved"):
-        Config().learn({"iron": 4}, vocabulary_size=4)
+        Config().learn({"iron": 4}, vocab_size=4)
     for wrong in ({"min_count": 0}, {"unknowns": "two"}, {"marks": True, "lowercase": False}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Config(**wrong)  # type: ignore[arg-type]

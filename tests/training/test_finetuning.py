@@ -35,7 +35,7 @@ from bertsmith.training.finetuning.work import build_task, finetune, open_with_h
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.passes import Settings
 from bertsmith.training.world import World
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,9 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
 
     def samples(micro: int, world: World, step: int) -> list[int]:
         feeder = TaskFeeder(ready.train, "tag", micro_rows=micro, world=world, **shared)
-        return [int(batch.samples.flatten()[first]) for batch in feeder(step) for first in batch.firsts.tolist()]
+        return [
+            int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
+        ]
 
     for step in (0, 3, 11):
         whole = samples(0, World(), step)
@@ -215,12 +217,12 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     asked = task.rows(task.examples("dev"), tokenizer, length=32)
     seen: list[int] = []
     for numbers, batch in batches_in_order(asked, "choose", length=32, padding_id=0, places=200):
-        assert batch.ids.numel() <= 400
-        assert len(batch.firsts) == sum(len(asked[number].rows) for number in numbers)
+        assert batch.input_ids.numel() <= 400
+        assert len(batch.cls_positions) == sum(len(asked[number].rows) for number in numbers)
         seen += numbers
     assert sorted(seen) == list(range(len(asked)))
     unknown = make_batch([config.dataclasses.replace(asked[0], target=None)], "choose", length=32, padding_id=0)
-    assert np.all(unknown.labels["choose"].numpy() == NOT_ASKED)
+    assert np.all(unknown.labels["choose"].numpy() == IGNORE_INDEX)
 
 
 def test_dropout_is_the_folder_s_unless_said(model: Path, tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
     task = build_task(tuning)
     known, _, _ = open_with_head(tuning, task)
     fresh, _, notes = open_with_head(config.override(tuning, ["fresh=true"]), task)
-    assert not torch.equal(known.encoder.table, fresh.encoder.table)
+    assert not torch.equal(known.encoder.token_embeddings, fresh.encoder.token_embeddings)
     assert torch.equal(
         known.objectives["classify"].get_parameter("head.weight"),
         fresh.objectives["classify"].get_parameter("head.weight"),
@@ -291,7 +293,7 @@ def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(work, "known_peak", lambda *given: peak)
-    model = Model.build(bert.Config.size("tiny", vocabulary_size=30), [classify.Config(labels=("a", "b"))])
+    model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
     how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
     here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)
     found = work._settled(passes, model, here, replays=replays)

@@ -12,7 +12,7 @@ from bertsmith.training.flops import flops_per_token
 
 
 def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones() -> None:
-    config = electra.Config(layers=3, width=256, heads=4, table_width=128, vocabulary_size=1000)
+    config = electra.Config(layers=3, width=256, heads=4, embedding_width=128, vocab_size=1000)
     with torch.device("meta"):
         model = Model.build(config, [replaced_token.Config(generator=0.25)])
 

@@ -48,9 +48,7 @@ def prepared(base: Path, *, documents: int, sentences: int, held_out: float = 0.
     draw = random.Random(0)
     texts = [" ".join(" ".join(draw.choices(WORDS, k=7)) + "." for _ in range(sentences)) for _ in range(documents)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer(
-        [base / "text.txt"], base / "t", settings=Config(), vocabulary_size=90, workers=1, quiet=True
-    )
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
     prepare.prepare(
         [base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=held_out, workers=1, quiet=True
     )
@@ -116,8 +114,8 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["rows"]["padding"] == pytest.approx(packing.padding, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
     assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
-    assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocabulary_size)
-    assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocabulary_size), abs=0.3)
+    assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
+    assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocab_size), abs=0.3)
     assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)
     assert found["step"]["gradient_norm"] > 0
     assert found["speed"]["run_seconds"] == pytest.approx(40 * 16 / found["speed"]["rows_per_second"])
@@ -135,7 +133,7 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
     assert 1.3 < by_width[64] / by_width[32] < 2.1
     data = Data.open(shards)
     model = build_model(data.complete(recipe()), data.tokenizer).train()
-    batch = model.hide(from_packed(data.packing(recipe()).take(0, 8)))
+    batch = model.corrupt(from_packed(data.packing(recipe()).take(0, 8)))
     known = {id(weight) for weight in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -268,7 +266,7 @@ def test_another_tokenizer(copied: Path, tmp_path: Path) -> None:
         [write(tmp_path / "x.txt", "quite other words here")],
         tmp_path / "other",
         settings=Config(),
-        vocabulary_size=60,
+        vocab_size=60,
         workers=1,
         quiet=True,
     )
@@ -334,10 +332,12 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
 
 
 def test_first_losses_that_are_odd(shards: Path) -> None:
-    far = looked(recipe("encoder.initial_range=2"), shards, until="step")["step"]
+    far = looked(recipe("encoder.initializer_range=2"), shards, until="step")["step"]
     assert far.state == "note"
     assert "far from blind guessing" in far.text
-    wild = looked(recipe("encoder.initial_range=1e38", "encoder.truncate_initial=false"), shards, until="step")["step"]
+    wild = looked(recipe("encoder.initializer_range=1e38", "encoder.truncated_init=false"), shards, until="step")[
+        "step"
+    ]
     assert wild.state == "problem"
     assert "not finite" in wild.text
     json.dumps(summary([wild]), allow_nan=False)
@@ -358,7 +358,7 @@ def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> No
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["bert/tinny", "-d", "{s}"], 78, "did you mean bert/tiny?"),
-    "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.positions"),
+    "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.max_positions"),
     "no shards": (["bert/tiny", "-d", "{t}"], 65, "index.json"),
     "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_rows=7"], 78, "7 rows"),
     "no such device": (["bert/tiny", "-d", "{s}", "--device", "abacus"], 2, "abacus"),

@@ -60,9 +60,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = line.split()
     texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
     (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer(
-        [base / "text.txt"], base / "t", settings=Config(), vocabulary_size=90, workers=1, quiet=True
-    )
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
     prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
     return base / "shards"
 
@@ -180,7 +178,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "length over positions": (
         ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "packing.length=600"],
         78,
-        "encoder.positions",
+        "encoder.max_positions",
     ),
     "no shards": (["pretrain", "bert/tiny", "-d", "{t}", "-o", "{t}/r"], 65, "index.json"),
     "uneven micro-batches": (["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "micro_rows=7"], 78, "7 rows"),
@@ -225,7 +223,7 @@ def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
     data = Data.open(shards)
     held_out = Shards.open(shards, "held-out")
     counts = Counter(data.shards.read(0, data.shards.tokens).tolist())
-    total = data.shards.tokens + data.tokenizer.vocabulary_size
+    total = data.shards.tokens + data.tokenizer.vocab_size
     tokens = held_out.read(0, held_out.tokens).tolist()
     expected = -sum(math.log((counts[token] + 1) / total) for token in tokens) / len(tokens)
     assert data.unigram_loss() == pytest.approx(expected, rel=1e-12)
@@ -327,7 +325,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     base = shards.parent
     shutil.copytree(shards, tmp_path / "mixed")
     prepare.train_tokenizer(
-        [base / "text.txt"], tmp_path / "t", settings=Config(), vocabulary_size=80, workers=1, quiet=True
+        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=80, workers=1, quiet=True
     )
     shutil.rmtree(tmp_path / "mixed" / "tokenizer")
     shutil.copytree(tmp_path / "t", tmp_path / "mixed" / "tokenizer")
@@ -408,12 +406,12 @@ def test_batches_from_other_processes_are_the_same_and_outlive_them(
     assert there.steps == 3
     for step in (0, 1, 2, 7, 3):
         for ours, theirs in zip(there(step), here(step), strict=True):
-            assert torch.equal(ours.ids, theirs.ids)
+            assert torch.equal(ours.input_ids, theirs.input_ids)
             assert torch.equal(ours.labels["next_sentence"], theirs.labels["next_sentence"])
     assert there._callers is not None
     for process in there._callers._all:
         process.kill()
     with pytest.warns(UserWarning, match="was killed: they are made here now"):
         found = there(20)
-    assert torch.equal(found[0].ids, here(20)[0].ids)
+    assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
     assert there._callers is None

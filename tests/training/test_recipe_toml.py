@@ -59,7 +59,7 @@ def test_every_recipe_comes_back_whole(name: str, tmp_path: Path) -> None:
 
 
 CHANGES = {
-    "numbers": ["plan.rate=1e-300", "encoder.epsilon=1.5e20", "plan.warmup=0.06", "plan.steps=123456789"],
+    "numbers": ["plan.rate=1e-300", "encoder.layer_norm_eps=1.5e20", "plan.warmup=0.06", "plan.steps=123456789"],
     "what is absent by default": ["encoder.feed_forward=300", "passes.compile=false"],
     "other kinds": ["packing.kind=stream", "optimizer.kind=muon", "plan.schedule.kind=constant_then_decay"],
     "a table in a list": ["plan.thaw=[{after=0, parts=1}, {after=0.5, parts=9}]"],

@@ -40,11 +40,11 @@ class Steps:
         def compute() -> None:
             rate = next(rate for rate in rates if rate is not None)
             held = rate.tensor if isinstance(rate, HeldRate) else rate
-            self.values.copy_(torch.stack([batches[0].ids.sum(), torch.as_tensor(held), told()["seconds"]]))
+            self.values.copy_(torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), told()["seconds"]]))
 
         compute()
         Graph.made[-1].again = compute
-        return Outcome(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].ids))
+        return Outcome(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].input_ids))
 
 
 @pytest.fixture
@@ -65,18 +65,18 @@ def test_a_step_is_recorded_once_and_then_filled(made: Replay) -> None:
     assert [take(made, step) for step in range(WARM)] == [None] * WARM
     for step in range(WARM, WARM + 4):
         rate = 0.25 * step
-        assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).ids.sum()), rate, float(step)]
+        assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).input_ids.sum()), rate, float(step)]
     assert len(Graph.made) == 1
     assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
 
 
 def test_what_the_feed_gave_is_left_as_it_was(made: Replay) -> None:
     batch = toy_batch(0)
-    before = batch.ids.clone()
+    before = batch.input_ids.clone()
     for _ in range(WARM + 1):
         made(batch, (0.5,), {"seconds": 0.0})
     made(toy_batch(1), (0.5,), {"seconds": 0.0})
-    assert torch.equal(batch.ids, before)
+    assert torch.equal(batch.input_ids, before)
 
 
 def test_only_so_many_recordings_are_kept(made: Replay) -> None:

@@ -104,7 +104,7 @@ def test_a_step_reports_what_was() -> None:
         assert first.scores.accuracies[part] == pytest.approx(expected.correct[part].item() / count)
     expected.mean().backward()
     assert (first.number, first.rate, first.rows) == (1, 0.0, ROWS)
-    assert first.tokens == int((toy_batch(0).document != 0).sum())
+    assert first.tokens == int((toy_batch(0).document_ids != 0).sum())
     assert not first.skipped
     assert first.seconds > 0
     rest = list(made)
@@ -146,7 +146,7 @@ def test_scores_without_learning() -> None:
     assert scores.loss == pytest.approx(again.loss, rel=1e-6)
     assert scores.counts == again.counts
     assert same(made.module.state_dict(), before)
-    assert made.module.eval()(made.model.hide(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
+    assert made.module.eval()(made.model.corrupt(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
     next(made)
     assert made.module.training
     with pytest.raises(DataError, match="nothing to score"):
@@ -295,7 +295,7 @@ def test_recomputing_changes_no_bit() -> None:
     plain = bert_trainer(16, pretraining(layers=3))
     again = bert_trainer(16, pretraining(layers=3), settings=Settings(recompute=True))
     passed = []
-    block = again.model.depths()[2]
+    block = again.model.layer_groups()[2]
     block.feed_forward.register_forward_hook(lambda *anything: passed.append(1))
     assert [step.loss.hex() for step in plain] == [step.loss.hex() for step in again]
     assert same(plain.module.state_dict(), again.module.state_dict())
@@ -433,7 +433,7 @@ def test_what_sleeps_drops_nothing() -> None:
     model = pretraining(layers=2, dropout=0.1, attention_dropout=0.0)
     made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
     next(made)
-    assert [part.training for part in made.model.depths()] == [False] * (made.parts - 1) + [True]
+    assert [part.training for part in made.model.layer_groups()] == [False] * (made.parts - 1) + [True]
     next(made)
     next(made)
-    assert all(part.training for part in made.model.depths())
+    assert all(part.training for part in made.model.layer_groups())

@@ -36,15 +36,15 @@ class Toy(nn.Module):
         raise AssertionError("nobody asks it to")
 
     def hide(self, batch: Batch) -> Batch:
-        ids = batch.ids
-        labels = {"word": torch.where(batch.document > 0, ids, -100), "long": batch.labels["long"]}
-        return batch.replace(ids=torch.where(ids % 5 == 1, 0, ids), labels=labels)
+        ids = batch.input_ids
+        labels = {"word": torch.where(batch.document_ids > 0, ids, -100), "long": batch.labels["long"]}
+        return batch.replace(input_ids=torch.where(ids % 5 == 1, 0, ids), labels=labels)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         return {name: (labels != -100).sum() for name, labels in batch.labels.items()}
 
     def forward(self, batch: Batch) -> Loss:
-        seen = self.middle(self.table(batch.ids))
+        seen = self.middle(self.table(batch.input_ids))
         logits = {"word": self.heads["word"](seen).flatten(0, 1), "long": self.heads["long"](seen.mean(1))}
         labels = {name: batch.labels[name].flatten() for name in logits}
         return Loss(
@@ -64,16 +64,16 @@ def toy_batch(step: int, rows: slice = slice(None)) -> Batch:
     ids, document, lengths = (ids * document)[rows], document[rows], lengths[rows]
     nothing = torch.zeros_like(ids)
     return Batch(
-        ids=ids,
-        positions=nothing,
-        segments=nothing,
-        document=document,
-        special=document == 0,
-        samples=nothing,
+        input_ids=ids,
+        position_ids=nothing,
+        segment_ids=nothing,
+        document_ids=document,
+        special_mask=document == 0,
+        sample_ids=nothing,
         epoch=torch.tensor(0),
-        bounds=torch.zeros(2, dtype=torch.int32),
-        firsts=torch.zeros(len(ids), dtype=torch.int64),
-        longest=LENGTH,
+        cu_seqlens=torch.zeros(2, dtype=torch.int32),
+        cls_positions=torch.zeros(len(ids), dtype=torch.int64),
+        max_seqlen=LENGTH,
         labels={"long": torch.where(lengths == 1, -100, (lengths > 4).long())},
     )
 
@@ -102,7 +102,7 @@ def trainer(
 def toy_weights(model: Toy | None = None) -> list[Weight]:
     """The weights of a toy model."""
     model = model or Toy()
-    return weights_of(dict(model.named_parameters()), model.depths())
+    return weights_of(dict(model.named_parameters()), model.layer_groups())
 
 
 def snapshot(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ def tokenizer_train(
         corpus,
         output,
         settings=config.override(chosen, changes),
-        vocabulary_size=vocab_size,
+        vocab_size=vocab_size,
         reading=reading_of(layout, field, encoding, errors),
         max_words=max_words,
         workers=workers,
@@ -77,7 +77,7 @@ def tokenizer_train(
     facts = {
         "folder": str(output),
         "kind": kind,
-        "vocabulary_size": learned.vocabulary_size,
+        "vocab_size": learned.vocab_size,
         "fingerprint": learned.fingerprint,
     }
     give(facts, as_json, lambda: terminal.tokenizer_learned(learned, output))

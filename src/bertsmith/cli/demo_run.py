@@ -71,7 +71,7 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     # the little Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
     settings = config.find("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
     learned = prepare.train_tokenizer(
-        [text], output / "tokenizer", settings=settings, vocabulary_size=VOCABULARY, quiet=quiet
+        [text], output / "tokenizer", settings=settings, vocab_size=VOCABULARY, quiet=quiet
     )
     terminal.tokenizer_learned(learned, output / "tokenizer")
     for sample in SAMPLES:

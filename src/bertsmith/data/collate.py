@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.types import NOT_ASKED, Batch, Row
+from bertsmith.types import IGNORE_INDEX, Batch, Row
 
 Numbers = NDArray[np.int64]
 
@@ -48,18 +48,18 @@ class Packed(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """ids, positions, segments, document, special, samples, bounds, firsts: as in `Batch`, in whatever width."""
+        """All array fields of `Batch`, in any integer width."""
 
     @property
     def labels(self) -> Mapping[str, NDArray[Any]]:
         """By objective."""
 
     @property
-    def longest(self) -> int:
+    def max_seqlen(self) -> int:
         """See `Batch`."""
 
     @property
-    def full(self) -> bool:
+    def dense(self) -> bool:
         """See `Batch`."""
 
 
@@ -101,24 +101,24 @@ def collate(
     document = laid_out(np.repeat(seats.turn, sizes), 0, np.int32)
     numbers = _of_rows("samples", range(len(rows)) if samples is None else samples, len(rows))
     return Batch(
-        ids=torch.from_numpy(laid_out(np.concatenate([row.ids for row in rows]), padding_id)),
-        positions=torch.from_numpy(laid_out(within, 0)),
-        segments=torch.from_numpy(laid_out(np.concatenate([row.segments for row in rows]), 0)),
-        document=torch.from_numpy(document),
-        special=torch.from_numpy(laid_out(np.concatenate([row.texts for row in rows]) < 0, 1, np.bool_)),
-        samples=torch.from_numpy(laid_out(np.repeat(numbers, sizes), -1)),
+        input_ids=torch.from_numpy(laid_out(np.concatenate([row.ids for row in rows]), padding_id)),
+        position_ids=torch.from_numpy(laid_out(within, 0)),
+        segment_ids=torch.from_numpy(laid_out(np.concatenate([row.segment_ids for row in rows]), 0)),
+        document_ids=torch.from_numpy(document),
+        special_mask=torch.from_numpy(laid_out(np.concatenate([row.sequence_ids for row in rows]) < 0, 1, np.bool_)),
+        sample_ids=torch.from_numpy(laid_out(np.repeat(numbers, sizes), -1)),
         epoch=torch.tensor(epoch),
-        bounds=torch.from_numpy(bounds(document, sequences=lines + texts)),
-        firsts=torch.from_numpy(_filled(begins, texts, -1)),
-        longest=length,
-        full=len(rows) == lines and bool((sizes == length).all()),
+        cu_seqlens=torch.from_numpy(bounds(document, sequences=lines + texts)),
+        cls_positions=torch.from_numpy(_filled(begins, texts, -1)),
+        max_seqlen=length,
+        dense=len(rows) == lines and bool((sizes == length).all()),
         labels={
             name: _labels_of_places(name, values, readings[name], slots)
             if name in readings
             else _labels_of_texts(name, values, len(rows), texts)
             for name, values in (labels or {}).items()
         },
-        places={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
+        indices={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
     )
 
 
@@ -132,7 +132,7 @@ def in_one_line(
     sizes = [len(row) for row in rows]
     found = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, places=places)
     runs = tuple((len(list(some)), size) for size, some in groupby(sizes))
-    return found.replace(longest=max(sizes), runs=runs)
+    return found.replace(max_seqlen=max(sizes), equal_length_runs=runs)
 
 
 def lines_needed(sizes: Sequence[int], length: int) -> int:
@@ -145,7 +145,7 @@ def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
 
     The epoch is 0: a packing numbers the texts of a run through, so that none has the number of another.
     """
-    narrow = {"document": torch.int32, "bounds": torch.int32, "special": torch.bool}
+    narrow = {"document_ids": torch.int32, "cu_seqlens": torch.int32, "special_mask": torch.bool}
 
     def tensor(name: str, values: NDArray[Any]) -> torch.Tensor:
         found = torch.from_numpy(values).to(narrow.get(name, torch.int64))
@@ -155,8 +155,8 @@ def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
     return Batch(
         **fields,
         epoch=torch.tensor(0),
-        longest=packed.longest,
-        full=packed.full,
+        max_seqlen=packed.max_seqlen,
+        dense=packed.dense,
         labels={name: tensor(name, values) for name, values in packed.labels.items()},
     )
 
@@ -204,16 +204,16 @@ def _labels_of_places(name: str, values: Sequence[Any], reading: Reading, slots:
     found = [np.asarray(row, np.int64) for row in values]
     if [len(row) for row in found] != reading.counts:
         raise BertsmithError(f"labels of {name} are not as many as its places: there must be one for each")
-    return torch.from_numpy(reading.fill(np.concatenate(found), slots, NOT_ASKED))
+    return torch.from_numpy(reading.fill(np.concatenate(found), slots, IGNORE_INDEX))
 
 
 def _labels_of_texts(name: str, values: Sequence[Any], rows: int, texts: int) -> torch.Tensor:
-    """Whole numbers stay so, with NOT_ASKED where there is no text; among fractions that is NaN."""
+    """Whole numbers stay so, with IGNORE_INDEX where there is no text; among fractions that is NaN."""
     if len(values) != rows:
         raise BertsmithError(f"{len(values)} {name} for {rows} rows: there must be one for each")
     found = np.asarray(values)
     whole = found.dtype.kind in "biu"
-    filled = np.full((texts, *found.shape[1:]), NOT_ASKED if whole else np.nan, np.int64 if whole else np.float32)
+    filled = np.full((texts, *found.shape[1:]), IGNORE_INDEX if whole else np.nan, np.int64 if whole else np.float32)
     filled[:rows] = found
     return torch.from_numpy(filled)
 

@@ -43,7 +43,7 @@ def train_tokenizer(
     output: str | Path,
     *,
     settings: Any,
-    vocabulary_size: int,
+    vocab_size: int,
     reading: Reading | None = None,
     max_words: int = 1_000_000,
     workers: int | None = None,
@@ -61,7 +61,7 @@ def train_tokenizer(
         table = merge(_watched(counted, progress), limit=max_words)
     if not table:
         raise no_documents(corpus)
-    learned: Tokenizer = settings.learn(table, vocabulary_size=vocabulary_size)
+    learned: Tokenizer = settings.learn(table, vocab_size=vocab_size)
     learned.save(output)
     return learned
 
@@ -90,7 +90,7 @@ def measure_tokenizer(
     corpus = Corpus(paths, reading or Reading())
     units = work_units(islice(corpus, limit), position=corpus)
     totals: Counter[str] = Counter()
-    used = np.zeros(tokenizer.vocabulary_size, dtype=np.bool_)
+    used = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     with Progress("measuring", total=corpus.bytes_total, quiet=quiet) as progress:
         measure = partial(_measure, tokenizer=str(folder), fingerprint=tokenizer.fingerprint)
         for bytes_read, counts, seen in ordered_map(measure, units, workers=workers or default_workers()):
@@ -102,7 +102,7 @@ def measure_tokenizer(
     tokens = max(totals["tokens"], 1)
     return {
         **totals,
-        "vocabulary_size": tokenizer.vocabulary_size,
+        "vocab_size": tokenizer.vocab_size,
         "tokens_per_word": totals["tokens"] / totals["words"],
         "unknown_rate": totals["unknown"] / tokens,
         "bytes_per_token": totals["bytes"] / tokens,
@@ -145,7 +145,7 @@ def prepare(
             output,
             tokenizer_files=loaded.files(),
             fingerprint=loaded.fingerprint,
-            vocabulary_size=loaded.vocabulary_size,
+            vocab_size=loaded.vocab_size,
             settings=settings,
             shard_tokens=shard_tokens,
             disk=disk,

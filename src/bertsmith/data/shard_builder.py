@@ -52,7 +52,7 @@ class ShardBuilder:
         *,
         tokenizer_files: dict[str, bytes],
         fingerprint: str,
-        vocabulary_size: int,
+        vocab_size: int,
         settings: dict[str, Any],
         shard_tokens: int = 2**24,
         disk: Disk | None = None,
@@ -62,12 +62,12 @@ class ShardBuilder:
         self.folder = Path(folder)
         self.units_done = 0
         self._disk = disk or Disk()
-        self._dtype = token_type(vocabulary_size)
+        self._dtype = token_type(vocab_size)
         self._tokenizer_files = tokenizer_files
         self._plan: dict[str, Any] = {
             "format": FORMAT,
             "fingerprint": fingerprint,
-            "vocabulary_size": vocabulary_size,
+            "vocab_size": vocab_size,
             "shard_tokens": shard_tokens,
             "settings": json.loads(json.dumps(settings, allow_nan=False)),
             "tokenizer": [file_facts(name, data) for name, data in tokenizer_files.items()],
@@ -107,7 +107,7 @@ class ShardBuilder:
         if unknown := pieces.keys() - set(SPLITS):
             raise ValueError(f"unknown splits {sorted(unknown)}, there are {', '.join(SPLITS)}")
         for one in pieces.values():
-            one.check(self._plan["vocabulary_size"])
+            one.check(self._plan["vocab_size"])
         self._units_seen += 1
         for split, one in pieces.items():
             self._waiting[split].append(one)

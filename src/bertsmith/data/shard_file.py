@@ -32,9 +32,9 @@ ALIGNMENT = 64  # of the body in the file
 Tokens = NDArray[np.unsignedinteger[Any]]
 
 
-def token_type(vocabulary_size: int) -> np.dtype[Any]:
+def token_type(vocab_size: int) -> np.dtype[Any]:
     """Two bytes a token while the vocabulary allows it, else four; little-endian on every machine."""
-    return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ class Pieces:
             np.concatenate([one.document_sentences for one in every]),
         )
 
-    def check(self, vocabulary_size: int) -> None:
+    def check(self, vocab_size: int) -> None:
         """Raises ValueError unless the three arrays fit each other and the vocabulary."""
         found = [array.dtype.name for array in (self.tokens, self.sentence_lengths, self.document_sentences)]
-        expected = [token_type(vocabulary_size).name, "uint16", "uint32"]
+        expected = [token_type(vocab_size).name, "uint16", "uint32"]
         if found != expected:
             raise ValueError(f"pieces are {', '.join(found)}, not {', '.join(expected)}")
         if int(self.sentence_lengths.sum(dtype=np.int64)) != len(self.tokens):
             raise ValueError(f"sentence_lengths do not add up to the {len(self.tokens):,} tokens")
         if int(self.document_sentences.sum(dtype=np.int64)) != len(self.sentence_lengths):
             raise ValueError(f"document_sentences do not add up to the {len(self.sentence_lengths):,} sentences")
-        if len(self.tokens) and int(self.tokens.max()) >= vocabulary_size:
-            raise ValueError(f"token {self.tokens.max()} is outside the vocabulary of {vocabulary_size:,}")
+        if len(self.tokens) and int(self.tokens.max()) >= vocab_size:
+            raise ValueError(f"token {self.tokens.max()} is outside the vocabulary of {vocab_size:,}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bertsmith.system.durable import PARTIAL, Disk, read_sealed, sealed
 
 SPLITS = ("train", "held-out")
 INDEX, BUILDING, TOKENIZER = "index.json", "building.json", "tokenizer"
-PLAN = ("format", "fingerprint", "vocabulary_size", "shard_tokens", "settings", "tokenizer")  # all of building.json
+PLAN = ("format", "fingerprint", "vocab_size", "shard_tokens", "settings", "tokenizer")  # all of building.json
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-(\d{{5,}})\.shard")
 
 

@@ -63,8 +63,8 @@ class Shards:
     def __init__(self, folder: Path, split: str, index: dict[str, Any]) -> None:
         self.folder, self.split, self.index = folder, split, index
         self.fingerprint: str = index["fingerprint"]
-        self.vocabulary_size: int = index["vocabulary_size"]
-        self._dtype = token_type(self.vocabulary_size)
+        self.vocab_size: int = index["vocab_size"]
+        self._dtype = token_type(self.vocab_size)
         entries = [ShardEntry(**entry) for entry in index["files"] if entry["split"] == split]
         reader = ShardReader(folder, entries, self._dtype.itemsize)
         token_bases = list(accumulate((entry.tokens for entry in entries), initial=0))

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self, cast
 
 from torch import Tensor, nn
 
-from bertsmith.encoders.transformer_encoder import SIZES, TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention, Sight
 from bertsmith.nn.normed import Normed
@@ -22,12 +22,12 @@ Owner = tuple[Half, str, int]  # of blocks: what they hold; whether a group's or
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """ALBERT-base of version 2 by default: without dropout."""
 
     layers: int = 12  # Transformer layers that a token goes through, whether or not they share their weights
-    vocabulary_size: int = 30_000  # rows of the token table; pre-training takes its tokenizer's, rounded up
-    table_width: int = 128  # of the token, position and segment tables; a map leads from there to the width
+    vocab_size: int = 30_000  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    embedding_width: int = 128  # of the token, position and segment tables; a map leads from there to the width
     dropout: float = 0.0  # on embeddings and on what each half of a block adds
     attention_dropout: float = 0.0  # on probabilities
     activation: str = "gelu_new"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
@@ -50,9 +50,9 @@ class Config(TransformerSettings):
             raise ConfigError(f"inner_layers={self.inner_layers} must be at least 1")
 
     @classmethod
-    def size(cls, name: str, *, vocabulary_size: int) -> Self:
+    def size(cls, name: str, *, vocab_size: int) -> Self:
         """A published size, or one of BERT's smaller ones (P-ALBERT Table 1; Turc et al. 2019)."""
-        made = super().size(name, vocabulary_size=vocabulary_size)
+        made = super().size(name, vocab_size=vocab_size)
         return replace(made, heads=16) if name == "xlarge" else made  # of width 128
 
     @property
@@ -126,12 +126,12 @@ class ALBERT(TransformerEncoder):
             x, _ = block(x, sight)
         return x, probabilities_BHLL
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """Embeddings, each block that has weights, pooler."""
         blocks = [block for owner in self.blocks for block in cast(nn.ModuleList, owner)]
         return [self.embeddings, *blocks, *([] if self.pooler is None else [self.pooler])]
 
-    def path(self) -> list[nn.Module]:
+    def execution_order(self) -> list[nn.Module]:
         """Embeddings, the blocks of each layer, pooler."""
         blocks = [block for layer in range(self.layers) for block in self._walked(layer)]
         return [self.embeddings, *blocks, *([] if self.pooler is None else [self.pooler])]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.encoders.transformer_encoder import TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """BERT-base by default."""
 
     def build(self) -> BERT:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from bertsmith.encoders.transformer_encoder import TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.pooler import Pooler
 from bertsmith.nn.style import Style
 
@@ -16,7 +16,7 @@ TABLE_WIDTHS = {"tiny": 64, "mini": 128, "small": 128, "base": 768, "large": 102
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """ELECTRA-small by default."""
 
     # differs from the paper: where a text is asked something, its first vector goes through a matrix and gelu first, as
@@ -24,16 +24,16 @@ class Config(TransformerSettings):
 
     width: int = 256  # of the vector of each token
     heads: int = 4  # of attention in each block; they share the width
-    table_width: int = 128  # of the tables of tokens, positions and segments; a matrix leads to the width
+    embedding_width: int = 128  # of the tables of tokens, positions and segments; a matrix leads to the width
     pooler: bool = False  # one vector for each text; pre-training reads none, heads for texts bring theirs
     pooler_dropout: float = 0.0  # on a text's first vector before the pooler, as transformers' head for texts has it
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
 
     @classmethod
-    def size(cls, name: str, *, vocabulary_size: int) -> Self:
+    def size(cls, name: str, *, vocab_size: int) -> Self:
         """A size by its name: tiny, mini, small, base or large."""
-        return replace(super().size(name, vocabulary_size=vocabulary_size), table_width=TABLE_WIDTHS[name])
+        return replace(super().size(name, vocab_size=vocab_size), embedding_width=TABLE_WIDTHS[name])
 
     @property
     def head_style(self) -> Style:

@@ -21,10 +21,10 @@ class Encoder(nn.Module):
 
     width: int
     layers: int  # of an encoding that keeps them, embeddings not counted
-    positions: int  # the longest text that it takes
-    segments: int  # kinds of text that it tells apart; fewer than 2: it does not look at them
+    max_positions: int  # the longest text that it takes
+    segment_types: int  # kinds of text that it tells apart; fewer than 2: it does not look at them
     causal: bool  # a place sees only what stands before it
-    pools: bool  # it can make one vector of each text
+    has_pooler: bool  # it can make one vector of each text
     style: Style
 
     def forward(
@@ -48,28 +48,31 @@ class Encoder(nn.Module):
         """The vectors [T, E] of all places below the first block, as wide as the token table."""
         raise NotImplementedError
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """Its parts from bottom to top; every parameter is in exactly one."""
         raise NotImplementedError
 
-    def path(self) -> list[nn.Module]:
+    def execution_order(self) -> list[nn.Module]:
         """Its parts in the order in which a token goes through them: those that layers share as often as they do."""
-        return self.depths()
+        return self.layer_groups()
 
     @property
-    def table(self) -> Tensor:
+    def token_embeddings(self) -> Tensor:
         """The token table [V, E], which objectives that guess words multiply with; E may be less than the width."""
         raise NotImplementedError
 
     def check(self, batch: Batch) -> None:
         """Raises where the batch is not for this encoder. Looks at ids only on the CPU: elsewhere it would wait."""
-        if batch.longest > self.positions:
+        if batch.max_seqlen > self.max_positions:
             raise BertsmithError(
-                f"texts of up to {batch.longest} tokens do not fit this encoder of {self.positions} positions: cut them"
+                f"texts of up to {batch.max_seqlen} tokens do not fit this encoder of {self.max_positions} positions: cut them"
             )
-        if torch.compiler.is_compiling() or batch.ids.device.type != "cpu":
+        if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return
-        known = {"token": (batch.ids, len(self.table)), "segment": (batch.segments, self.segments)}
+        known = {
+            "token": (batch.input_ids, len(self.token_embeddings)),
+            "segment": (batch.segment_ids, self.segment_types),
+        }
         for what, (numbers, limit) in known.items():
             if what == "segment" and limit < 2:
                 continue
@@ -79,7 +82,7 @@ class Encoder(nn.Module):
                 raise BertsmithError(f"{what} {wrong} is outside this encoder's table of {limit} {what}s")
 
 
-class Settings(Protocol):
+class EncoderConfig(Protocol):
     """An encoder's `Config`."""
 
     def build(self) -> Encoder:
@@ -97,9 +100,11 @@ class Reading:
 
 def plan_reading(batch: Batch, places: Mapping[str, Tensor] | None, *, pool: bool) -> Reading:
     """The reading of `places` and, to pool, of each text's first token; of everything where `places` is None."""
-    firsts = batch.firsts.clamp(min=0)  # where there is no text any place will do: its label says that nobody asks
+    firsts = batch.cls_positions.clamp(
+        min=0
+    )  # where there is no text any place will do: its label says that nobody asks
     if places is None:
-        return Reading(None, dict(batch.places), firsts if pool else None)
+        return Reading(None, dict(batch.indices), firsts if pool else None)
     reads: dict[str, slice | Tensor] = {}
     end = 0
     for name, asked in places.items():

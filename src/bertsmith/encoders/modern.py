@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from bertsmith.encoders.transformer_encoder import SIZES, TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention
 from bertsmith.nn.style import Style
@@ -24,7 +24,7 @@ INNER = {"base": 1152, "large": 2624}  # of the published sizes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """ModernBERT's choices in BERT-base's shape by default."""
 
     # differs from the paper: attention is global in every layer
@@ -36,14 +36,14 @@ class Config(TransformerSettings):
     rotary_base: float = 10_000.0  # the larger, the slower the slowest turns: for longer texts
     biases: bool = False  # of norms, of the matrices of blocks and of that in the head for words; true: as BERT
     depth_scaled: bool = False  # what each half of a block adds begins smaller, by the root of twice the layers
-    segments: int = 0  # kinds of text in a row; 0: none are told apart; next_sentence wants 2
+    segment_types: int = 0  # kinds of text in a row; 0: none are told apart; next_sentence wants 2
     dropout: float = 0.0  # on embeddings and on what each half of a block adds
     attention_dropout: float = 0.0  # on probabilities
-    epsilon: float = 1e-5  # of the norms
+    layer_norm_eps: float = 1e-5  # of the norms
     pooler: bool = False  # one vector for each text, which next_sentence reads
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = {**SIZES, "base": (22, 768), "large": (28, 1024)}
-    fewest_segments: ClassVar[int] = 0
+    min_segment_types: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,9 +53,9 @@ class Config(TransformerSettings):
             raise ConfigError(f"rotary_base={self.rotary_base} must be over 1")
 
     @classmethod
-    def size(cls, name: str, *, vocabulary_size: int) -> Self:
+    def size(cls, name: str, *, vocab_size: int) -> Self:
         """ModernBERT-base or -large (P-ModernBERT §2.1.3), or one of BERT's smaller sizes (Turc et al. 2019)."""
-        return replace(super().size(name, vocabulary_size=vocabulary_size), feed_forward=INNER.get(name))
+        return replace(super().size(name, vocab_size=vocab_size), feed_forward=INNER.get(name))
 
     @property
     def inner(self) -> int:
@@ -74,7 +74,7 @@ class Config(TransformerSettings):
         return replace(self.style, of_words="gelu")
 
     @property
-    def turn_base(self) -> float | None:
+    def rope_theta(self) -> float | None:
         return self.rotary_base if self.rotary else None
 
     def make_layer(self, layer: int) -> Block | PreNormBlock:

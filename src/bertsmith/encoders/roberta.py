@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bertsmith.encoders.transformer_encoder import TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.pooler import Pooler
 from bertsmith.nn.style import Style
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """RoBERTa-base by default."""
 
-    vocabulary_size: int = 50_265  # rows of the token table; pre-training takes its tokenizer's, rounded up
-    segments: int = 1  # kinds of text in a row: the two texts of a pair are told apart by their separators alone
-    epsilon: float = 1e-5  # of the norms
-    truncate_initial: bool = False  # no new weight is over two deviations
+    vocab_size: int = 50_265  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    segment_types: int = 1  # kinds of text in a row: the two texts of a pair are told apart by their separators alone
+    layer_norm_eps: float = 1e-5  # of the norms
+    truncated_init: bool = False  # no new weight is over two deviations
     pooler: bool = False  # one vector for each text; pre-training reads none, heads for texts bring theirs
     pooler_dropout: float = 0.0  # on a text's first vector before the pooler, as RoBERTa's own head for texts has it
     padding_id: int = 1  # the token whose vector does not learn; positions are counted from the number behind it

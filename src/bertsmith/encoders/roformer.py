@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.encoders.transformer_encoder import TransformerEncoder, TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.pooler import Pooler
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerSettings):
+class Config(TransformerConfig):
     """BERT-base's shape by default."""
 
     # differs from the paper: where a text is asked something, its first vector goes through a matrix and the blocks'
@@ -19,7 +19,7 @@ class Config(TransformerSettings):
     pooler_dropout: float = 0.0  # on a text's first vector before the pooler, as transformers' head for texts has it
 
     @property
-    def turn_base(self) -> float:
+    def rope_theta(self) -> float:
         """That of the paper (§3.2.2) and of all published models."""
         return 10_000.0
 

@@ -38,35 +38,35 @@ SIZES = {  # layers and width (P-BERT §3; Turc et al. 2019)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerSettings:
+class TransformerConfig:
     """BERT-base by default."""
 
     layers: int = 12  # Transformer blocks
     width: int = 768  # of the vector of each token
     heads: int = 12  # of attention in each block; they share the width
     feed_forward: int | None = None  # inner width; four times the width where absent
-    vocabulary_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
-    positions: int = 512  # the longest text that can be read, in tokens
-    segments: int = 2  # kinds of text in a row: first and second
+    vocab_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
+    max_positions: int = 512  # the longest text that can be read, in tokens
+    segment_types: int = 2  # kinds of text in a row: first and second
     dropout: float = 0.1  # on embeddings and on what each half of a block adds
     attention_dropout: float = 0.1  # on probabilities
     activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
-    epsilon: float = 1e-12  # of the norms
-    initial_range: float = 0.02  # standard deviation of new weights
-    truncate_initial: bool = True  # no new weight is over two deviations
+    layer_norm_eps: float = 1e-12  # of the norms
+    initializer_range: float = 0.02  # standard deviation of new weights
+    truncated_init: bool = True  # no new weight is over two deviations
     causal: bool = False  # the left-to-right model of P-BERT §5.1
     pooler: bool = True  # one vector for each text, which next_sentence reads
     padding_id: int = 0  # the token whose vector does not learn
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
-    fewest_segments: ClassVar[int] = 1
+    min_segment_types: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "vocabulary_size", "positions", "inner", "table_width"):
+        for name in ("layers", "width", "heads", "vocab_size", "positions", "inner", "embedding_width"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('inner', 'feed_forward')}={getattr(self, name)} must be at least 1")
-        if self.segments < self.fewest_segments:
-            raise ConfigError(f"segments={self.segments} must be at least {self.fewest_segments}")
+        if self.segment_types < self.min_segment_types:
+            raise ConfigError(f"segments={self.segment_types} must be at least {self.min_segment_types}")
         if self.width % self.heads:
             raise ConfigError(
                 f"width={self.width} cannot be split among heads={self.heads}: it must be a multiple of it"
@@ -74,22 +74,22 @@ class TransformerSettings:
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
-        if self.turn_base is not None and self.width // self.heads % 2:
+        if self.rope_theta is not None and self.width // self.heads % 2:
             raise ConfigError(
                 f"positions turn pairs of numbers: width={self.width} over heads={self.heads} must be even"
             )
-        if not 0 <= self.padding_id < self.vocabulary_size:
-            raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocabulary_size}")
+        if not 0 <= self.padding_id < self.vocab_size:
+            raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocab_size}")
         _ = self.style
 
     @classmethod
-    def size(cls, name: str, *, vocabulary_size: int) -> Self:
+    def size(cls, name: str, *, vocab_size: int) -> Self:
         """A published size by its name: `sizes` lists them."""
         if name not in cls.sizes:
             kind, known = cls.__module__.rpartition(".")[2], ", ".join(cls.sizes)
             raise ConfigError(f"{name!r} is no size of {kind}: {known}{did_you_mean(name, cls.sizes)}")
         layers, width = cls.sizes[name]
-        return cls(layers=layers, width=width, heads=width // HEAD_WIDTH, vocabulary_size=vocabulary_size)
+        return cls(layers=layers, width=width, heads=width // HEAD_WIDTH, vocab_size=vocab_size)
 
     @property
     def inner(self) -> int:
@@ -99,22 +99,22 @@ class TransformerSettings:
     def style(self) -> Style:
         return Style(
             self.activation,
-            self.epsilon,
-            self.initial_range,
-            self.truncate_initial,
+            self.layer_norm_eps,
+            self.initializer_range,
+            self.truncated_init,
             self.dropout,
             self.attention_dropout,
         )
 
     @property
-    def table_width(self) -> int:
+    def embedding_width(self) -> int:
         """The width of the embedding tables; a map leads from there to the width where the two differ."""
         return self.width
 
     @property
     def projects(self) -> bool:
         """Whether there is such a map."""
-        return self.table_width != self.width
+        return self.embedding_width != self.width
 
     @property
     def head_style(self) -> Style:
@@ -127,7 +127,7 @@ class TransformerSettings:
         return 0
 
     @property
-    def turn_base(self) -> float | None:
+    def rope_theta(self) -> float | None:
         """The base of the angles by which positions turn queries and keys; None: they are learned, rows of a table."""
         return None
 
@@ -149,17 +149,17 @@ class TransformerEncoder(Encoder):
 
     blocks: nn.ModuleList
 
-    def __init__(self, config: TransformerSettings) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
         self.width, self.layers = config.width, config.layers
-        self.positions, self.segments = config.positions, config.segments
-        self.causal, self.pools, self.style = config.causal, config.pooler, config.head_style
-        narrow = config.table_width
+        self.max_positions, self.segment_types = config.max_positions, config.segment_types
+        self.causal, self.has_pooler, self.style = config.causal, config.pooler, config.head_style
+        narrow = config.embedding_width
         self.embeddings = Embeddings(
-            nn.Embedding(config.vocabulary_size, narrow, padding_idx=config.padding_id),
-            nn.Embedding(config.first_position + config.positions, narrow) if config.turn_base is None else None,
-            nn.Embedding(config.segments, narrow) if config.segments else None,
+            nn.Embedding(config.vocab_size, narrow, padding_idx=config.padding_id),
+            nn.Embedding(config.first_position + config.max_positions, narrow) if config.rope_theta is None else None,
+            nn.Embedding(config.segment_types, narrow) if config.segment_types else None,
             norm=config.style.norm(narrow),
             dropout=config.dropout,
             first_position=config.first_position,
@@ -182,10 +182,10 @@ class TransformerEncoder(Encoder):
 
     def embed(self, batch: Batch) -> Tensor:
         """See `Encoder.embed`."""
-        segments_T = batch.segments.flatten()
-        if self.segments == 1:  # whatever a tokenizer calls them
+        segments_T = batch.segment_ids.flatten()
+        if self.segment_types == 1:  # whatever a tokenizer calls them
             segments_T = torch.zeros_like(segments_T)
-        embedded_TE: Tensor = self.embeddings(batch.ids.flatten(), batch.positions.flatten(), segments_T)
+        embedded_TE: Tensor = self.embeddings(batch.input_ids.flatten(), batch.position_ids.flatten(), segments_T)
         return embedded_TE
 
     def forward(
@@ -199,7 +199,7 @@ class TransformerEncoder(Encoder):
     ) -> Encoding:
         """See `Encoder.forward`."""
         self.check(batch)
-        reading = plan_reading(batch, None if keep_layers else places, pool=pool and self.pools)
+        reading = plan_reading(batch, None if keep_layers else places, pool=pool and self.has_pooler)
         sight = self._sight(batch, explicit=keep_attentions)
         embedded_TD = self.embeddings.project(self.embed(batch))
         x: Tensor | Normed = embedded_TD
@@ -209,26 +209,26 @@ class TransformerEncoder(Encoder):
             last = layer == self.layers - 1
             x, probabilities_BHLL = self.step(layer, x, sight, reading.places if last else None)
             if keep_layers:
-                layers.append(in_full(x).to(self.table.dtype))
+                layers.append(in_full(x).to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
-        x_TD = in_full(x).to(self.table.dtype)
+        x_TD = in_full(x).to(self.token_embeddings.dtype)
         pooled_ND = None
         if self.pooler is not None and reading.firsts is not None:
             pooled_ND = self.pooler(x_TD[reading.firsts])
         return Encoding(
-            top=x_TD,
-            reads=reading.reads,
+            last_hidden=x_TD,
+            selections=reading.reads,
             pooled=pooled_ND,
             layers=tuple(layers) if keep_layers else (),
             attentions=tuple(attentions),
         )
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """Embeddings, each block that has weights, pooler."""
         return [self.embeddings, *self.blocks, *([] if self.pooler is None else [self.pooler])]
 
     @property
-    def table(self) -> Tensor:
+    def token_embeddings(self) -> Tensor:
         """The token table [V, E]."""
         return self.embeddings.tokens.weight
 
@@ -239,19 +239,19 @@ class TransformerEncoder(Encoder):
         return Shape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
 
     def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
-        head_width, base = self.width // self.config.heads, self.config.turn_base
+        head_width, base = self.width // self.config.heads, self.config.rope_theta
         sight = look(
-            batch.document,
-            batch.bounds,
-            longest=batch.longest,
-            full=batch.full,
+            batch.document_ids,
+            batch.cu_seqlens,
+            longest=batch.max_seqlen,
+            full=batch.dense,
             causal=self.causal,
-            dtype=self.table.dtype,
+            dtype=self.token_embeddings.dtype,
             head_width=head_width,
             dropout=self.config.attention_dropout if self.training else 0.0,
             explicit=explicit,
-            runs=batch.runs,
+            runs=batch.equal_length_runs,
         )
         if base is None:
             return sight
-        return replace(sight, turns=turns(batch.positions.flatten(), head_width=head_width, base=base))
+        return replace(sight, turns=turns(batch.position_ids.flatten(), head_width=head_width, base=base))

@@ -11,8 +11,8 @@ import numpy as np
 from bertsmith.errors import DataError
 from bertsmith.evaluation.asking import Asked
 from bertsmith.system.progress import Progress
-from bertsmith.tasks.task import Asked as Question
 from bertsmith.tasks.task import Example, Prediction, Task, cut_examples
+from bertsmith.tasks.task import Features as Question
 from bertsmith.training.finetuning.answering import answers
 
 AT_ONCE = 1024  # examples: bounds the memory, and how long nothing is heard
@@ -76,7 +76,7 @@ def _part(asked: Asked, examples: Sequence[Example]) -> Part:
     )
     if not all(np.isfinite(one).all() for one in logits):
         raise DataError(f"{asked.folder} answers with numbers that are not finite: its weights are of no use")
-    predictions = task.read(examples, questions, logits)
+    predictions = task.decode(examples, questions, logits)
     sizes = _sizes(questions, len(examples))
     if task.objective == "tag":  # a row may hold several sentences, and a sentence several rows
         sizes = [len(prediction.value) for prediction in predictions]
@@ -89,6 +89,6 @@ def _sizes(questions: Sequence[Question], examples: int) -> list[int]:
     """Tokens of each example: of its longest row, to the end of the last window."""
     found = [0] * examples
     for question in questions:
-        longest = max(question.begin + len(row) + sum(row.cut) for row in question.rows)
+        longest = max(question.begin + len(row) + sum(row.truncated) for row in question.rows)
         found[question.example] = max(found[question.example], longest)
     return found

@@ -112,7 +112,7 @@ def ask(asking: Asking, model: str | Path, files: Mapping[str, Path], *, device:
             f"{folder} answers {answers}; {asking.name} asks {objective}: take a model that was fine-tuned for it"
         )
     task: Task = asking.task.build(files=files, labels=getattr(heads[objective], "labels", ()))
-    positions = opened.encoder.positions
+    positions = opened.encoder.max_positions
     if asking.length > positions:
         raise ConfigError(f"length={asking.length} is more than the {positions} positions of {folder}: make it less")
     place = choose_device(device)

@@ -42,8 +42,8 @@ def shape_of(model: Model, tokenizer: Tokenizer) -> dict[str, object]:
         "encoder": type(encoder).__name__,
         "layers": encoder.layers,
         "width": encoder.width,
-        "positions": encoder.positions,
+        "positions": encoder.max_positions,
         "parameters": parameters(model),
         "heads": ", ".join(model.objectives) or "none: vectors",
-        "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} tokens, fingerprint {tokenizer.fingerprint}",
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }

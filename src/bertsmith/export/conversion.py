@@ -69,7 +69,7 @@ def convert(graph: Graph, *, opset: int = OPSET, most_in_one: int = MOST_IN_ONE)
 
 def _traced(graph: Graph, opset: int) -> Any:
     """The graph as the exporter of torch makes it."""
-    positions = graph.model.encoder.positions
+    positions = graph.model.encoder.max_positions
     length = min(7, positions)
     shape = (3, 2, length) if graph.chooses else (3, length)  # sizes that differ, so that none is taken for another
     dims = [torch.export.Dim(name, min=1, max=None) for name in AXES[: len(shape) - 1]]

@@ -44,18 +44,18 @@ class Graph(nn.Module):
         self.pooling, self.normalize = pooling, normalize
         if pooling is not None and len(model.objectives):
             raise BertsmithError("pooling makes vectors of texts: it goes with the vectors of a model, not with heads")
-        if pooling == "pooled" and not model.encoder.pools:
+        if pooling == "pooled" and not model.encoder.has_pooler:
             raise BertsmithError("this model has no pooler: use pooling mean or first")
         if pooling not in (None, *POOLINGS):
             raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
-        self.inputs = INPUTS if model.encoder.segments > 1 else INPUTS[:2]
+        self.inputs = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
         self.outputs = self._outputs()
         self.chooses = "choose" in model.objectives  # its inputs are [B, C, L]
 
     def _outputs(self) -> tuple[str, ...]:
         names = list(self.model.objectives)
         if not names:
-            return (TOP, SENTENCE) if self.pooling else (TOP, POOLED) if self.model.encoder.pools else (TOP,)
+            return (TOP, SENTENCE) if self.pooling else (TOP, POOLED) if self.model.encoder.has_pooler else (TOP,)
         found: list[str] = []
         for name in names:
             before = "" if len(names) == 1 else f"{name}_"
@@ -78,11 +78,11 @@ class Graph(nn.Module):
 
     def _vectors(self, batch: Batch) -> list[Tensor]:
         encoding = self.model.encoder(batch, pool=self.pooling in (None, "pooled"))
-        top_BLD = encoding.top.view(*batch.ids.shape, -1)
+        top_BLD = encoding.top.view(*batch.input_ids.shape, -1)
         if self.pooling is None:
-            return [top_BLD, *([encoding.pooled] if self.model.encoder.pools else [])]
+            return [top_BLD, *([encoding.pooled] if self.model.encoder.has_pooler else [])]
         if self.pooling == "mean":
-            real_BL1 = (batch.document > 0).to(top_BLD.dtype).unsqueeze(-1)
+            real_BL1 = (batch.document_ids > 0).to(top_BLD.dtype).unsqueeze(-1)
             text_BD = (top_BLD * real_BL1).sum(1) / real_BL1.sum(1)
         else:
             text_BD = encoding.pooled if self.pooling == "pooled" else top_BLD[:, 0]
@@ -90,36 +90,36 @@ class Graph(nn.Module):
 
     def _encoding(self, batch: Batch, heads: list[Objective]) -> Encoding:
         """With the last layer only at the places that heads read, where these are few."""
-        few = all(of_texts(head) and not (head.whole or head.deep) for head in heads)
-        places = {head.name: cast(Tensor, head.places(batch)) for head in heads if few and not head.pools}
+        few = all(of_texts(head) and not (head.reads_all_tokens or head.reads_all_layers) for head in heads)
+        places = {head.name: cast(Tensor, head.indices(batch)) for head in heads if few and not head.reads_pooled}
         encoding: Encoding = self.model.encoder(
-            batch.replace(places={}),
+            batch.replace(indices={}),
             places=places if few else None,
-            pool=any(head.pools for head in heads),
-            keep_layers=any(head.deep for head in heads),
+            pool=any(head.reads_pooled for head in heads),
+            keep_layers=any(head.reads_all_layers for head in heads),
         )
-        return encoding if few else replace(encoding, reads=self._reads(batch, heads))
+        return encoding if few else replace(encoding, selections=self._reads(batch, heads))
 
     def _reads(self, batch: Batch, heads: list[Objective]) -> dict[str, slice | Tensor]:
         """Where in all places each head reads: at a token of each text, or everywhere."""
         everywhere = slice(None)
-        return {head.name: cast(Tensor, head.places(batch)) if of_texts(head) else everywhere for head in heads}
+        return {head.name: cast(Tensor, head.indices(batch)) if of_texts(head) else everywhere for head in heads}
 
     def _said(self, head: Objective, encoding: Encoding, batch: Batch, shape: torch.Size) -> list[Tensor]:
-        logits = head.answer(encoding, batch, self.model.encoder.table)
+        logits = head.predict(encoding, batch, self.model.encoder.token_embeddings)
         if head.name == "span":
             return list(logits.unbind(-1))  # [B, L] each
         if head.name == "choose":
             return [logits.view(shape[:-1])]  # [B, C]
         if of_texts(head):
             return [logits]  # [B, K]
-        logits_BLK = logits.view(*batch.ids.shape, -1)
+        logits_BLK = logits.view(*batch.input_ids.shape, -1)
         return [logits_BLK[..., 1] if head.name == "replaced_token" else logits_BLK]  # of ORIGINAL it is always 0
 
 
 def of_texts(head: Objective) -> bool:
     """Whether it says something of each text, not of each place."""
-    return head.pools or isinstance(head, TextHead)
+    return head.reads_pooled or isinstance(head, TextHead)
 
 
 def as_batch(ids: Tensor, mask: Tensor, segments: Tensor | None) -> Batch:
@@ -127,16 +127,16 @@ def as_batch(ids: Tensor, mask: Tensor, segments: Tensor | None) -> Batch:
     rows, length = ids.shape
     place_L = torch.arange(length, device=ids.device)
     return Batch(
-        ids=ids,
-        positions=place_L.expand(rows, length),
-        segments=torch.zeros_like(ids) if segments is None else segments.view(-1, length),
-        document=(mask != 0).to(torch.int32),
-        special=mask == 0,
-        samples=torch.zeros_like(ids),
+        input_ids=ids,
+        position_ids=place_L.expand(rows, length),
+        segment_ids=torch.zeros_like(ids) if segments is None else segments.view(-1, length),
+        document_ids=(mask != 0).to(torch.int32),
+        special_mask=mask == 0,
+        sample_ids=torch.zeros_like(ids),
         epoch=torch.zeros((), dtype=torch.int64),
-        bounds=torch.zeros(1, dtype=torch.int32),  # of the variable-length kernel, which no runtime has
-        firsts=torch.arange(rows, device=ids.device) * length,
-        longest=length,
+        cu_seqlens=torch.zeros(1, dtype=torch.int32),  # of the variable-length kernel, which no runtime has
+        cls_positions=torch.arange(rows, device=ids.device) * length,
+        max_seqlen=length,
     )
 
 

@@ -94,7 +94,7 @@ def _write_graph(
     written: dict[str, Written] = {MODEL: disk.write_file(aside / MODEL, [converted.model], atomic=False)}
     if converted.weights is not None:
         written[WEIGHTS] = disk.write_file(aside / WEIGHTS, converted.weights, atomic=False)
-    found = measure(graph, aside / MODEL, tokens=tokenizer.vocabulary_size, padding_id=tokenizer.padding_id)
+    found = measure(graph, aside / MODEL, tokens=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
     largest = check(found, tolerance, MODEL)
     facts = {
         "format": "onnx",
@@ -134,7 +134,7 @@ def _card(name: str, graph: Graph, tokenizer: Tokenizer, facts: dict[str, Any]) 
         "",
         'tokenizer = tokenizers.Tokenizer.from_file("path/to/this/folder/tokenizer.json")',
         'session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")',
-        f"tokenizer.enable_truncation({graph.model.encoder.positions})",
+        f"tokenizer.enable_truncation({graph.model.encoder.max_positions})",
         'encoding = tokenizer.encode("A text.")',
         "inputs = {",
         *(f'    "{name}": numpy.array({inner(fed[name])}),' for name in graph.inputs),

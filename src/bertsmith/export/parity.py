@@ -64,9 +64,11 @@ def measure(graph: Graph, path: Path, *, tokens: int, padding_id: int, seed: int
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     draw = np.random.default_rng(seed)
     found = []
-    for lengths in batches(graph.model.encoder.positions):
+    for lengths in batches(graph.model.encoder.max_positions):
         several = lengths * CHOICES if graph.chooses else lengths
-        rows = [random_row(draw, length, tokens=tokens, segments=graph.model.encoder.segments) for length in several]
+        rows = [
+            random_row(draw, length, tokens=tokens, segments=graph.model.encoder.segment_types) for length in several
+        ]
         said = session.run(list(graph.outputs), fed(graph, rows, padding_id))
         found.append(Measured(lengths, difference(graph, rows, dict(zip(graph.outputs, said, strict=True)))))
     return found
@@ -90,8 +92,8 @@ def random_row(draw: np.random.Generator, length: int, *, tokens: int, segments:
     second = np.arange(length) >= (length + 1) // 2
     return Row(
         ids=draw.integers(0, tokens, length).astype(np.int32),
-        segments=(second & (segments > 1)).astype(np.uint8),
-        texts=np.zeros(length, np.int8),
+        segment_ids=(second & (segments > 1)).astype(np.uint8),
+        sequence_ids=np.zeros(length, np.int8),
         offsets=np.zeros((length, 2), np.int32),
         words=np.zeros(length, np.int32),
     )
@@ -102,7 +104,7 @@ def fed(graph: Graph, rows: Sequence[Row], padding_id: int) -> dict[str, NDArray
     size = (len(rows), max(map(len, rows)))
     ids, mask, segments = np.full(size, padding_id), np.zeros(size, np.int64), np.zeros(size, np.int64)
     for number, row in enumerate(rows):
-        ids[number, : len(row)], mask[number, : len(row)], segments[number, : len(row)] = row.ids, 1, row.segments
+        ids[number, : len(row)], mask[number, : len(row)], segments[number, : len(row)] = row.ids, 1, row.segment_ids
     shape = (-1, CHOICES, size[1]) if graph.chooses else size
     return {name: part.reshape(shape) for name, part in zip(graph.inputs, (ids, mask, segments), strict=False)}
 
@@ -129,7 +131,7 @@ def model_says(graph: Graph, row: Row) -> Said:
             return _vectors(graph, row)
         outputs, found = list(graph.outputs), {}
         for name in model.objectives:
-            logits = model.answer(batch, name)
+            logits = model.predict(batch, name)
             if name == "span":
                 for part in logits[0].unbind(-1):
                     found[outputs.pop(0)] = part.numpy()

@@ -88,7 +88,7 @@ def _finish(
         "pooling": settings.pooling,
         "normalize": settings.normalize,
         "width": encoder.width,
-        "length": encoder.positions,
+        "length": encoder.max_positions,
         "bytes": sum(one.bytes for one in written.values()),
         "largest_difference": largest,
         "tolerance": tolerance,
@@ -102,7 +102,7 @@ def _finish(
 def _difference(aside: Path, model: Model, tokenizer: Tokenizer, settings: SentenceSettings) -> float:
     """How far the vectors of the folder, opened again, are from those of the model, on texts of random tokens."""
     draw = np.random.default_rng(0)
-    texts = [tokenizer.decode(draw.integers(0, tokenizer.vocabulary_size, length)) for length in LENGTHS]
+    texts = [tokenizer.decode(draw.integers(0, tokenizer.vocab_size, length)) for length in LENGTHS]
     pooling: Any = settings.pooling
     ours = Predictor(model, tokenizer).encode(texts, pooling=pooling, normalize=settings.normalize)
     again = Predictor.open(aside, device="cpu").encode(texts)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.computing import Computing, Item
 from bertsmith.model_io.model import Model
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import apart
 from bertsmith.types import Batch
@@ -37,7 +37,7 @@ class Answers:
 
     def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
         """See `Wish`."""
-        return list(apart(model.answer(batch, self.objective), items, self.objective))
+        return list(apart(model.predict(batch, self.objective), items, self.objective))
 
 
 def expect_head(model: Model, *names: str) -> str:
@@ -51,9 +51,9 @@ def expect_head(model: Model, *names: str) -> str:
     )
 
 
-def logits_of(asker: Asker, asked: Sequence[Asked], objective: str) -> list[NDArray[np.float32]]:
+def logits_of(asker: Asker, asked: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
     """The logits of everything asked."""
-    return asker.computing.compute(Answers(objective), [Item(one.rows, one.places) for one in asked])
+    return asker.computing.compute(Answers(objective), [Item(one.rows, one.indices) for one in asked])
 
 
 def check_top_k(top_k: int) -> None:

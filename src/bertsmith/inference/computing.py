@@ -27,7 +27,7 @@ class Item:
     """What one result is computed from; it is never torn apart."""
 
     rows: tuple[Row, ...]  # one, or one for each choice
-    places: NDArray[np.int64] | None = None  # of the row, that are read [R]; None where the wish says which
+    indices: NDArray[np.int64] | None = None  # of the row, that are read [R]; None where the wish says which
 
     @property
     def tokens(self) -> int:
@@ -98,7 +98,7 @@ class Direct:
 
     def _forward(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
         rows = [row for item in items for row in item.rows]
-        read = {wish.objective: [item.places for item in items]} if items[0].places is not None else None
+        read = {wish.objective: [item.indices for item in items]} if items[0].indices is not None else None
         batch = in_one_line(rows, padding_id=self.padding_id, places=read).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.half):
             return wish.read(self.model, batch, items)

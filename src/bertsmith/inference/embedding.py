@@ -82,10 +82,10 @@ def vectors(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequenc
         pooled: Tensor = encoder(batch, places={}).pooled.float()  # the last layer at first tokens only
         return pooled
     if pooling == "first" and is_top(encoder, layers):
-        encoding: Encoding = encoder(batch, places={"first": batch.firsts}, pool=False)
+        encoding: Encoding = encoder(batch, places={"first": batch.cls_positions}, pool=False)
         each = [encoding.at("first").float()]
     elif pooling == "first":
-        each = [layer_TD[batch.firsts].float() for layer_TD in chosen_layers(encoder, batch, layers)]
+        each = [layer_TD[batch.cls_positions].float() for layer_TD in chosen_layers(encoder, batch, layers)]
     else:
         each = [_means(layer_TD.float(), batch) for layer_TD in chosen_layers(encoder, batch, layers)]
     if len(each) == 1:
@@ -108,7 +108,7 @@ def chosen_layers(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list
 
 def _means(layer_TD: Tensor, batch: Batch) -> Tensor:
     """The mean over the tokens of each text [N, D], texts of equal length at once."""
-    runs = (tuple(batch.ids.shape),) if batch.full else batch.runs
+    runs = (tuple(batch.input_ids.shape),) if batch.dense else batch.equal_length_runs
     assert runs, "texts stand in one line, or fill their rows"
     parts = torch.split(layer_TD, [texts * length for texts, length in runs])
     return torch.cat([part.view(texts, length, -1).mean(1) for part, (texts, length) in zip(parts, runs, strict=True)])
@@ -120,7 +120,7 @@ def checked(encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: s
         raise BertsmithError(f"pooling {pooling} is not known: mean, first or pooled")
     if combine not in ("mean", "concat"):
         raise BertsmithError(f"combine {combine} is not known: mean or concat")
-    if pooling == "pooled" and not encoder.pools:
+    if pooling == "pooled" and not encoder.has_pooler:
         raise BertsmithError("this model has no pooler: use pooling mean or first")
     count = encoder.layers + 1
     for layer in layers:

@@ -86,7 +86,7 @@ def fill_run(guesser: Guesser, text: str, run: Run, *, top_k: int) -> list[Filli
             if gain > -np.inf  # special tokens and rows that pad the table are no words
         ]
         beams = sorted(grown, key=lambda beam: (-beam[0], beam[1]))[: max(BEAM, top_k)]
-    return [_filling(tokenizer, text, run, score, ids, cut=any(row.cut)) for score, ids in beams[:top_k]]
+    return [_filling(tokenizer, text, run, score, ids, cut=any(row.truncated)) for score, ids in beams[:top_k]]
 
 
 def score_targets(guesser: Guesser, text: str, run: Run, targets: Sequence[str]) -> list[Filling]:
@@ -102,7 +102,7 @@ def score_targets(guesser: Guesser, text: str, run: Run, targets: Sequence[str])
         places = [place.first + shift + count for count in range(len(pieces))]
         log_probabilities = guesser.word_log_probabilities(rows, places)
         score = sum(float(line[piece]) for line, piece in zip(log_probabilities, pieces, strict=True))
-        found.append(Filling(float(np.exp(score)), tuple(pieces), target, filled, cut=any(row.cut)))
+        found.append(Filling(float(np.exp(score)), tuple(pieces), target, filled, cut=any(row.truncated)))
     return sorted(found, key=lambda filling: -filling.score)
 
 
@@ -129,8 +129,8 @@ def _framed(guesser: Guesser, encoded: Encoded, run: Run) -> tuple[Row, int]:
     start = min(max(0, (run.first + run.last - room) // 2), max(0, len(encoded) - room))
     window = Encoded(*(part[start : start + room] for part in (encoded.ids, encoded.offsets, encoded.words)))
     row = guesser.tokenizer.frame(window, length=guesser.length)
-    row = dataclasses.replace(row, cut=(len(encoded) - len(window), 0))
-    return row, int(np.flatnonzero(row.texts == 0)[0]) - start
+    row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
+    return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start
 
 
 def _with(row: Row, place: int, ids: Sequence[int]) -> Row:

@@ -27,7 +27,7 @@ def tokenized(tokenizer: Tokenizer, found: Encoded, *, specials: bool) -> Tokeni
     ids, offsets, special = found.ids, found.offsets, np.zeros(len(found), np.bool_)
     if specials:
         row = tokenizer.frame(found, length=len(found) + len(tokenizer.frame_parts.single))
-        ids, offsets, special = row.ids, row.offsets, row.texts < 0
+        ids, offsets, special = row.ids, row.offsets, row.sequence_ids < 0
     numbers = ids.tolist()
     return Tokenized(
         ids=tuple(numbers),
@@ -40,8 +40,8 @@ def tokenized(tokenizer: Tokenizer, found: Encoded, *, specials: bool) -> Tokeni
 def frame_ids(tokenizer: Tokenizer, ids: Sequence[int], *, length: int) -> Row:
     """Ids without special tokens in their frame; nothing is known of where they stood in a text."""
     for number in ids:
-        if not 0 <= number < tokenizer.vocabulary_size:
-            raise BertsmithError(f"id {number} is outside this vocabulary of {tokenizer.vocabulary_size} tokens")
+        if not 0 <= number < tokenizer.vocab_size:
+            raise BertsmithError(f"id {number} is outside this vocabulary of {tokenizer.vocab_size} tokens")
     count = len(ids)
     found = Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
     return tokenizer.frame(found, length=length)

@@ -18,7 +18,7 @@ from bertsmith.inference.asking import Asker, check_top_k, expect_head, logits_o
 from bertsmith.tasks.labelled import LabelTask
 from bertsmith.tasks.measured import NumberTask
 from bertsmith.tasks.tagged.windows import windows
-from bertsmith.tasks.task import Asked, Example, Prediction
+from bertsmith.tasks.task import Example, Features, Prediction
 from bertsmith.tasks.whole_texts import TextTask, encode
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
@@ -94,7 +94,7 @@ def judge(asker: Asker, texts: Sequence[tuple[str, ...]], task: TextTask) -> Jud
     """A prediction for each text; that of several windows is read from the mean of their logits."""
     encoded = encode((text for one in texts for text in one), asker.tokenizer)
     asked = [
-        Asked(rows=(row,), example=number)
+        Features(rows=(row,), example=number)
         for number, one in enumerate(texts)
         for row in rows_of([encoded[text] for text in one], asker.tokenizer, length=asker.length)
     ]
@@ -102,9 +102,9 @@ def judge(asker: Asker, texts: Sequence[tuple[str, ...]], task: TextTask) -> Jud
     for one, answer in zip(asked, logits_of(asker, asked, task.objective), strict=True):
         logits[one.example].append(answer)
     examples = [Example(id=str(number), texts=one) for number, one in enumerate(texts)]
-    whole = [Asked(rows=(), example=number) for number in range(len(texts))]
+    whole = [Features(rows=(), example=number) for number in range(len(texts))]
     means = [np.stack(some).mean(axis=0) for some in logits]
-    return Judged(task.read(examples, whole, means), tuple(map(len, logits)))
+    return Judged(task.decode(examples, whole, means), tuple(map(len, logits)))
 
 
 def task_of(asker: Asker, *, positive: str = "") -> LabelTask | NumberTask:

@@ -66,7 +66,7 @@ class Predictor:
         self.facts = facts
         self.device = device
         self.precision = precision
-        self.length = model.encoder.positions  # the longest row
+        self.length = model.encoder.max_positions  # the longest row
         self.sentence = sentence  # how vectors of texts are made where nobody says it
         direct = Direct(self.model, padding_id=tokenizer.padding_id, device=device, half=half)
         self.computing: Computing = computing or direct
@@ -111,7 +111,7 @@ class Predictor:
         items = [Item((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
         logits = torch.from_numpy(np.stack(self.computing.compute(Answers("masked_lm"), items)))
         logits[:, list(self.tokenizer.special_ids)] = -torch.inf
-        logits[:, self.tokenizer.vocabulary_size :] = -torch.inf  # rows that pad the table
+        logits[:, self.tokenizer.vocab_size :] = -torch.inf  # rows that pad the table
         return logits.log_softmax(-1)
 
     # Pairs.
@@ -122,7 +122,7 @@ class Predictor:
         row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.length)
         (logits,) = self.computing.compute(Answers("next_sentence"), [Item((row,))])
         follows, random = torch.from_numpy(logits).softmax(-1).tolist()
-        return {"is_next": follows, "random": random, "cut": any(row.cut)}
+        return {"is_next": follows, "random": random, "cut": any(row.truncated)}
 
     # Whole texts and pairs.
 
@@ -187,7 +187,7 @@ class Predictor:
         row = self.tokenizer.frame(*encoded, length=self.length)
         (weights,) = self.computing.compute(Attentions(), [Item((row,))])
         tokens = tuple(self.tokenizer.token(number) for number in row.ids.tolist())
-        return Attention(tokens, row.offsets, row.texts, weights, any(row.cut))
+        return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
 
     # Vectors.
 
@@ -269,4 +269,4 @@ class Predictor:
 
 
 def _cut(rows: Sequence[Row]) -> tuple[int, ...]:
-    return tuple(place for place, row in enumerate(rows) if any(row.cut))
+    return tuple(place for place, row in enumerate(rows) if any(row.truncated))

@@ -25,7 +25,7 @@ def _no_files(path: Any, split: str) -> list[Any]:
 def _read(asker: Asker, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
     """A prediction for each example, and of how many not everything could be read."""
     asked = task.rows(examples, asker.tokenizer, length=length)
-    return task.read(examples, asked, logits_of(asker, asked, task.objective)), len(cut_examples(asked))
+    return task.decode(examples, asked, logits_of(asker, asked, task.objective)), len(cut_examples(asked))
 
 
 def entities(asker: Asker, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:

@@ -33,14 +33,14 @@ def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = Non
     """All figures of a folder; memory is an estimate for `batch` rows of `length`."""
     model, tokenizer, facts = open_model(folder)
     settings = config.to_dict(getattr(model.encoder, "config"))  # noqa: B009 - every encoder with a folder has one
-    length = length or model.encoder.positions
-    if length > model.encoder.positions:
-        raise BertsmithError(f"--length {length} is more than the model's {model.encoder.positions} positions")
+    length = length or model.encoder.max_positions
+    if length > model.encoder.max_positions:
+        raise BertsmithError(f"--length {length} is more than the model's {model.encoder.max_positions} positions")
     return {
         **folder_facts(facts),
         "encoder": settings,
         "objectives": list(model.objectives),
-        "tokenizer": {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size, "fingerprint": tokenizer.fingerprint},
+        "tokenizer": {"kind": tokenizer.kind, "size": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint},
         "parameters_by_room": parameters_by_room(model),
         "disk_bytes": sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file()),
         "memory": memory_bytes(model, settings, tokens=batch * length) | {"batch": batch, "length": length},

@@ -64,8 +64,8 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What objectives need to know of a tokenizer."""
     mask = tokenizer.specials.mask
     return Vocabulary(
-        size=tokenizer.vocabulary_size,
+        size=tokenizer.vocab_size,
         mask_id=None if mask is None else tokenizer.id(mask),
         special_ids=tuple(sorted(tokenizer.special_ids)),
-        continues=tokenizer.continues(),
+        is_continuation=tokenizer.continues(),
     )

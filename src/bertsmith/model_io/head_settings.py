@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith import config as registry
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.foreign_files import shown
 from bertsmith.model_io.hf_config import OWN
@@ -20,21 +20,21 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.said import Said
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.objectives.label_names import numbered
-from bertsmith.objectives.objective import FOLDER, Settings
+from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
 
 OBJECTIVES = "objectives"  # under our key in config.json
 NO_ANSWER = "no_answer_threshold"  # transformers has no name for it and leaves it alone
 USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
 
 
-def name_of(settings: Settings) -> str:
+def name_of(settings: ObjectiveConfig) -> str:
     """The objective's name."""
     return type(settings).__module__.rpartition(".")[2]
 
 
-def config_of(model: Model) -> TransformerSettings:
+def config_of(model: Model) -> TransformerConfig:
     """The settings of its encoder, which every encoder with a folder has."""
-    return cast(TransformerSettings, getattr(model.encoder, "config", None))
+    return cast(TransformerConfig, getattr(model.encoder, "config", None))
 
 
 def is_own(family: Family, model: Model) -> bool:
@@ -100,7 +100,7 @@ def _problem(said: Said) -> str:
     return cast(str, problem)
 
 
-def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Settings:
+def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
     if said.get("model_type") == OWN:
         return _read_own(name, said, shapes=shapes)
@@ -146,7 +146,7 @@ def _own_objectives(said: Said) -> dict[str, Any]:
     return found
 
 
-def _read_own(name: str, said: Said, *, shapes: Shapes) -> Settings:
+def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
@@ -158,9 +158,9 @@ def _read_own(name: str, said: Said, *, shapes: Shapes) -> Settings:
     return settings
 
 
-def _built(cls: Any, values: Mapping[str, Any], path: Path) -> Settings:
+def _built(cls: Any, values: Mapping[str, Any], path: Path) -> ObjectiveConfig:
     try:
-        made: Settings = registry.from_dict(cls, values)
+        made: ObjectiveConfig = registry.from_dict(cls, values)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io import huggingface
 from bertsmith.model_io.foreign_files import shown
@@ -49,7 +49,7 @@ def _kind(config: Mapping[str, Any], named: list[str]) -> Any:
     return begun[0] if begun else USUAL
 
 
-def config_contents(family: Family, config: TransformerSettings, *, architecture: str, stored: str) -> dict[str, Any]:
+def config_contents(family: Family, config: TransformerConfig, *, architecture: str, stored: str) -> dict[str, Any]:
     """config.json without the heads; `stored` is the type of the weights, such as float32."""
     # 4.55 and older called it torch_dtype and do without it
     kind = {"architectures": [architecture], "model_type": family.model_type, "dtype": stored}

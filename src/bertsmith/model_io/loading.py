@@ -16,7 +16,7 @@ from torch import nn
 
 from bertsmith import config as registry
 from bertsmith.encoders.encoder import Encoder
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.foreign_files import memory_size, shown
@@ -28,7 +28,7 @@ from bertsmith.model_io.order import in_halves
 from bertsmith.model_io.safetensors_file import Entry
 from bertsmith.model_io.said import Said
 from bertsmith.nn.memoryless import without_memory
-from bertsmith.objectives.objective import FOLDER, Objective, Settings
+from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -79,8 +79,8 @@ class Loading:
         self,
         tokenizer: Tokenizer,
         *,
-        objectives: Iterable[str | Settings] | None = None,
-        new_heads: Iterable[str | Settings] = (),
+        objectives: Iterable[str | ObjectiveConfig] | None = None,
+        new_heads: Iterable[str | ObjectiveConfig] = (),
         spare_pooler: bool = True,
         dropout: float | None = None,
         seed: int = 0,
@@ -98,9 +98,9 @@ class Loading:
         new = self._settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
         heads = kept | new
         self._drop_copies(heads)
-        vocabulary = self._vocabulary(tokenizer, config.vocabulary_size)
+        vocabulary = self._vocabulary(tokenizer, config.vocab_size)
         made = self._made_heads(config, heads, new=new, vocabulary=vocabulary, seed=seed)
-        readers = {head.name for head in made if head.pools}
+        readers = {head.name for head in made if head.reads_pooled}
         there = set(self._their_names(f"{POOLER}.weight", heads)) <= set(self.names)
         config = self.family.with_pooler(config, readers=readers, there=there and spare_pooler)
         anew = [f"objectives.{name}." for name in new]
@@ -116,9 +116,9 @@ class Loading:
     def _their_names(self, ours: str, heads: Collection[str]) -> tuple[str, ...]:
         return self.family.their_names(ours, heads=heads, own=self.settings.get("model_type") == OWN)
 
-    def _kept(self, objectives: Iterable[str | Settings]) -> dict[str, Settings]:
+    def _kept(self, objectives: Iterable[str | ObjectiveConfig]) -> dict[str, ObjectiveConfig]:
         """The heads that are taken from the weights: those only named with the settings that the folder has."""
-        found: dict[str, Settings] = {}
+        found: dict[str, ObjectiveConfig] = {}
         for objective in objectives:
             if isinstance(objective, str):
                 self._expect_head(objective)
@@ -126,9 +126,9 @@ class Loading:
             found |= self._settings([objective])
         return found
 
-    def _settings(self, objectives: Iterable[str | Settings]) -> dict[str, Settings]:
+    def _settings(self, objectives: Iterable[str | ObjectiveConfig]) -> dict[str, ObjectiveConfig]:
         """Objectives by name, those that are only named with their defaults."""
-        found: dict[str, Settings] = {}
+        found: dict[str, ObjectiveConfig] = {}
         for objective in objectives:
             made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
             self._expect_head(name_of(made))
@@ -144,8 +144,8 @@ class Loading:
 
     def _made_heads(
         self,
-        config: TransformerSettings,
-        objectives: Mapping[str, Settings],
+        config: TransformerConfig,
+        objectives: Mapping[str, ObjectiveConfig],
         *,
         new: Collection[str],
         vocabulary: Vocabulary,
@@ -158,8 +158,8 @@ class Loading:
                 found.append(
                     settings.build(
                         width=config.width,
-                        vocabulary_size=config.vocabulary_size,
-                        table_width=config.table_width,
+                        vocab_size=config.vocab_size,
+                        embedding_width=config.embedding_width,
                         vocabulary=vocabulary,
                         style=self.family.head_style(name, config),
                         layers=layers,
@@ -221,7 +221,7 @@ class Loading:
             self._check_shapes(wanted[ours], names)
         # only now: nothing is allocated before everything has been checked
         config = model.encoder.config
-        assert isinstance(config, TransformerSettings)
+        assert isinstance(config, TransformerConfig)
         state = {ours: self._read(value.shape, parts[ours], dtype, config.heads) for ours, value in wanted.items()}
         model.load_state_dict(state, assign=True, strict=False)
         _begin_anew(model, new)
@@ -267,7 +267,7 @@ class Loading:
         return target
 
 
-def _shape_of(config: TransformerSettings) -> Encoder:
+def _shape_of(config: TransformerConfig) -> Encoder:
     with without_memory():
         return config.build()
 

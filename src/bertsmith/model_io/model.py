@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.encoders.encoder import Encoder
-from bertsmith.encoders.encoder import Settings as EncoderSettings
+from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import float8, float8_block
 from bertsmith.objectives.objective import Objective
-from bertsmith.objectives.objective import Settings as ObjectiveSettings
+from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
 
@@ -30,12 +30,12 @@ class Model(nn.Module):
         self.encoder = encoder
         self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
         for objective in self._each():
-            if objective.pools and not encoder.pools:
+            if objective.reads_pooled and not encoder.has_pooler:
                 raise ConfigError(f"{objective.name} reads one vector for each text: it needs an encoder with a pooler")
             if objective.causal and not encoder.causal:
                 raise ConfigError(f"{objective.name} could see its own answers in this encoder: set causal=true")
         owners: dict[str, str] = {}
-        for part, name in ((part, objective.name) for objective in self._each() for part in objective.parts):
+        for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
                 raise ConfigError(f"{owners[part]} and {name} both have a loss {part}: leave one of them out")
 
@@ -50,15 +50,15 @@ class Model(nn.Module):
     ) -> Self:
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
-        rows, table_width = made.table.shape
+        rows, embedding_width = made.token_embeddings.shape
         known: dict[str, Any] = {"width": made.width, "layers": made.layers, "style": made.style}
-        known |= {"vocabulary_size": rows, "table_width": table_width}
+        known |= {"vocab_size": rows, "embedding_width": embedding_width}
         return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """The batch with every objective's question in it."""
         for objective in self._each():
-            batch = objective.hide(batch)
+            batch = objective.corrupt(batch)
         return batch
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -67,59 +67,59 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         """The loss of a hidden batch; the encoder computes its last layer only where an objective reads it."""
-        table = self.encoder.table
+        table = self.encoder.token_embeddings
         losses: list[Loss] = []
         for objective in self._each():
-            batch, guessing = objective.refill(batch, self.encoder.embed, table)
+            batch, guessing = objective.sample_replacements(batch, self.encoder.embed, table)
             losses += [] if guessing is None else [guessing]
         encoding = self._encode(batch, self._each())
-        return reduce(add, [*losses, *(objective.score(encoding, batch, table) for objective in self._each())])
+        return reduce(add, [*losses, *(objective.loss(encoding, batch, table) for objective in self._each())])
 
-    def answer(self, batch: Batch, name: str) -> Tensor:
+    def predict(self, batch: Batch, name: str) -> Tensor:
         """The logits of one objective for a batch as it is: at its places in the batch, or at all where it has none."""
         if name not in self.objectives:
             raise BertsmithError(
                 f"this model was not made for {name}: it has {', '.join(self.objectives) or 'no heads'}"
             )
         objective = cast(Objective, self.objectives[name])
-        if objective.places(batch) is None:
-            everywhere = torch.arange(batch.ids.numel(), device=batch.ids.device)
-            batch = batch.replace(places={**batch.places, name: everywhere})
-        return objective.answer(self._encode(batch, [objective]), batch, self.encoder.table)
+        if objective.indices(batch) is None:
+            everywhere = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
+            batch = batch.replace(indices={**batch.indices, name: everywhere})
+        return objective.predict(self._encode(batch, [objective]), batch, self.encoder.token_embeddings)
 
     def _encode(self, batch: Batch, objectives: list[Objective]) -> Encoding:
         """The encoding with all that these objectives read, and no more."""
         places: dict[str, Tensor] = {}
         for objective in objectives:
-            if objective.pools or objective.whole:
+            if objective.reads_pooled or objective.reads_all_tokens:
                 continue
-            asked = objective.places(batch)
+            asked = objective.indices(batch)
             if asked is None:
                 raise BertsmithError(f"{objective.name} has asked nothing of this batch: hide it first")
             places[objective.name] = asked
-        keep_layers = any(objective.deep for objective in objectives)
-        everywhere = keep_layers or any(objective.whole for objective in objectives)
+        keep_layers = any(objective.reads_all_layers for objective in objectives)
+        everywhere = keep_layers or any(objective.reads_all_tokens for objective in objectives)
         found: Encoding = self.encoder(
-            batch.replace(places=places),
+            batch.replace(indices=places),
             places=None if everywhere else places,
-            pool=any(objective.pools for objective in objectives),
+            pool=any(objective.reads_pooled for objective in objectives),
             keep_layers=keep_layers,
         )
         return found
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
-        return [*self.encoder.depths(), self.objectives]
+        return [*self.encoder.layer_groups(), self.objectives]
 
-    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
+    def enable_fp8(self, *, whole: bool = True) -> None:
         """From here on, in what stands between the bottom part and the heads; weights and their names stay.
 
         `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
         """
-        for part in self.depths()[1:-1]:
+        for part in self.layer_groups()[1:-1]:
             (float8_block if whole else float8).convert(part)
 
-    def over(self, encoder: Encoder) -> Model:
+    def with_encoder(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, over another encoder of the same width and layers."""
         return Model(encoder, self._each())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
 from bertsmith.model_io.foreign_files import exists, read_json
@@ -25,7 +25,7 @@ from bertsmith.model_io.order import in_turn
 from bertsmith.model_io.safetensors_file import file_chunks
 from bertsmith.model_io.seal import SEAL, check_seal, seal
 from bertsmith.model_io.weight_files import INDEX, WEIGHTS, WeightFiles
-from bertsmith.objectives.objective import Settings
+from bertsmith.objectives.objective import ObjectiveConfig
 from bertsmith.system.durable import Disk, Written, partial
 from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -88,8 +88,8 @@ def _exchange(aside: Path, final: Path, retired: Path, disk: Disk) -> None:
 def open_model(
     folder: str | Path,
     *,
-    objectives: Iterable[str | Settings] | None = None,
-    new_heads: Iterable[str | Settings] = (),
+    objectives: Iterable[str | ObjectiveConfig] | None = None,
+    new_heads: Iterable[str | ObjectiveConfig] = (),
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
@@ -103,9 +103,9 @@ def open_model(
 
 def open_for(
     folder: str | Path,
-    objectives: Iterable[Settings],
+    objectives: Iterable[ObjectiveConfig],
     *,
-    keep: Iterable[str | Settings] = (),
+    keep: Iterable[str | ObjectiveConfig] = (),
     dropout: float | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
@@ -124,7 +124,7 @@ def open_for(
         return _opened(Path(folder), **how, seed=seed, dtype=dtype)
 
 
-def _name(objective: str | Settings) -> str:
+def _name(objective: str | ObjectiveConfig) -> str:
     return objective if isinstance(objective, str) else name_of(objective)
 
 
@@ -137,7 +137,7 @@ def _opened(folder: Path, **how: Any) -> tuple[Model, Tokenizer, FolderFacts]:
         tokenizer = read_tokenizer(folder, loading.rows())
         model = loading.build(tokenizer, **how)
     facts = FolderFacts(folder, loading.architectures, notes is not None, parameters(model), tuple(loading.notes))
-    return model, fitted(tokenizer, model.encoder.positions), facts
+    return model, fitted(tokenizer, model.encoder.max_positions), facts
 
 
 def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
@@ -177,25 +177,23 @@ def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mappin
     """Every file of a model's folder but the weights and the seal."""
     config = config_of(model)
     family = family_of(config)
-    if tokenizer.vocabulary_size > config.vocabulary_size:
-        rows = config.vocabulary_size
-        raise BertsmithError(
-            f"the tokenizer has {tokenizer.vocabulary_size:,} tokens, the model's table only {rows:,} rows"
-        )
+    if tokenizer.vocab_size > config.vocab_size:
+        rows = config.vocab_size
+        raise BertsmithError(f"the tokenizer has {tokenizer.vocab_size:,} tokens, the model's table only {rows:,} rows")
     objectives = tuple(model.objectives)
     architecture = OWN_ARCHITECTURE if is_own(family, model) else family.architecture_of(objectives)
-    stored = str(model.encoder.table.dtype).removeprefix("torch.")
+    stored = str(model.encoder.token_embeddings.dtype).removeprefix("torch.")
     shape = {
         "layers": config.layers,
         "width": config.width,
         "heads": config.heads,
-        "positions": config.positions,
+        "positions": config.max_positions,
         "parameters": sum(value.numel() for value in _their_tensors(family, model).values()),
         "type": stored,
         "objectives": ", ".join(objectives) or "none",
-        "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} tokens, fingerprint {tokenizer.fingerprint}",
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }
-    tokenizer = fitted(tokenizer, config.positions)
+    tokenizer = fitted(tokenizer, config.max_positions)
     card = model_card(name, family=family, architecture=architecture, objectives=objectives, shape=shape, facts=facts)
     settings = config_contents(family, config, architecture=architecture, stored=stored) | head_contents(family, model)
     return {CONFIG: json_bytes(settings), **tokenizer.files(), CARD: card}
@@ -204,7 +202,7 @@ def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mappin
 def _their_tensors(family: Family, model: Model) -> dict[str, torch.Tensor]:
     """The weights under transformers' names; views, no copies where their order is ours."""
     config = model.encoder.config
-    assert isinstance(config, TransformerSettings)
+    assert isinstance(config, TransformerConfig)
     found: dict[str, torch.Tensor] = family.counted(config)
     objectives, heads, own = tuple(model.objectives), config.heads, is_own(family, model)
     for ours, value in model.state_dict().items():

@@ -59,7 +59,7 @@ def sentence_files(settings: SentenceSettings, encoder: Encoder) -> dict[str, by
     ]
     found = {
         MODULES: json_bytes(listed),
-        "sentence_bert_config.json": json_bytes({"max_seq_length": encoder.positions, "do_lower_case": False}),
+        "sentence_bert_config.json": json_bytes({"max_seq_length": encoder.max_positions, "do_lower_case": False}),
         "config_sentence_transformers.json": json_bytes({"prompts": {}, "similarity_fn_name": "cosine"}),
         f"1_{POOLING}/{SETTINGS}": json_bytes(
             {"word_embedding_dimension": encoder.width, **{key: key == OLD_KEYS[mode] for key in OLD_KEYS.values()}}

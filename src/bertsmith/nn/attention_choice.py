@@ -31,21 +31,26 @@ def settle(batch: Batch, shape: Shape, dtype: torch.dtype, *, clock: Clock) -> T
 
     Empty where there is nothing to choose.
     """
-    how = {"device": batch.ids.device.type, "dtype": dtype, "full": batch.full, "head_width": shape.head_width}
+    how = {"device": batch.input_ids.device.type, "dtype": dtype, "full": batch.dense, "head_width": shape.head_width}
     attention.AVOIDED.clear()
     usual, other = (
-        choose_kernel(**how, dropout=shape.dropout, explicit=False, runs=bool(batch.runs), learns=learns)  # type: ignore[arg-type]
+        choose_kernel(**how, dropout=shape.dropout, explicit=False, runs=bool(batch.equal_length_runs), learns=learns)  # type: ignore[arg-type]
         for learns in (True, False)
     )
     if usual == other:
         return {}
     layer = Attention(width=shape.heads * shape.head_width, heads=shape.heads, dropout=shape.dropout)
-    layer = layer.to(batch.ids.device, dtype).train()
-    x_TD = torch.randn(batch.ids.numel(), layer.output.in_features, device=batch.ids.device, dtype=dtype)
+    layer = layer.to(batch.input_ids.device, dtype).train()
+    x_TD = torch.randn(batch.input_ids.numel(), layer.output.in_features, device=batch.input_ids.device, dtype=dtype)
 
     def there_and_back(kernel: Kernel) -> None:
         sight = see(
-            batch.document, batch.bounds, kernel=kernel, longest=batch.longest, causal=shape.causal, runs=batch.runs
+            batch.document_ids,
+            batch.cu_seqlens,
+            kernel=kernel,
+            longest=batch.max_seqlen,
+            causal=shape.causal,
+            runs=batch.equal_length_runs,
         )
         layer(x_TD, sight)[0].sum().backward()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
 from bertsmith.nn import words_kernels as kernels
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 TILES = {"N": 4096, "num_warps": 8}
 
@@ -24,7 +24,9 @@ def guess(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, tokens = logits.shape
     losses, right = logits.new_empty(rows, dtype=torch.float32), logits.new_empty(rows, dtype=torch.bool)
     gradient = torch.empty_like(logits)
-    wrap_triton(kernels.guess)[(rows,)](logits, labels, losses, right, gradient, V=tokens, NOT_ASKED=NOT_ASKED, **TILES)
+    wrap_triton(kernels.guess)[(rows,)](
+        logits, labels, losses, right, gradient, V=tokens, IGNORE_INDEX=IGNORE_INDEX, **TILES
+    )
     return losses, right, gradient
 
 

@@ -27,7 +27,9 @@ class Style:
         activation(self.activation)
         activation(self.of_words or self.activation)
         if self.epsilon <= 0 or self.deviation < 0:
-            raise ConfigError(f"epsilon={self.epsilon} must be over 0 and initial_range={self.deviation} not under 0")
+            raise ConfigError(
+                f"epsilon={self.epsilon} must be over 0 and initializer_range={self.deviation} not under 0"
+            )
 
     def norm(self, width: int) -> nn.LayerNorm:
         """A LayerNorm in this style."""

@@ -13,7 +13,7 @@ LOWEST = tl.constexpr(-1.0e30)
 
 @triton.jit
 def guess(
-    logits, labels, losses, right, gradient, V: tl.constexpr, N: tl.constexpr, NOT_ASKED: tl.constexpr
+    logits, labels, losses, right, gradient, V: tl.constexpr, N: tl.constexpr, IGNORE_INDEX: tl.constexpr
 ):  # fmt: skip
     """One row: its loss, whether its greatest logit is the right one, and the gradient of its loss."""
     row = tl.program_id(0)
@@ -31,7 +31,7 @@ def guess(
         totals = totals * tl.exp2((most - higher) * LOG2_E) + tl.exp2((x - higher) * LOG2_E)
         most = higher
     total = tl.sum(totals, 0)
-    asked = label != NOT_ASKED
+    asked = label != IGNORE_INDEX
     own = tl.load(logits + first + tl.where(asked, label, 0)).to(tl.float32)
     tl.store(losses + row, tl.where(asked, tl.log2(total) * LN_2 + most - own, 0.0))
     tl.store(right + row, asked & (best == label))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertsmith.nn.style import Style
 from bertsmith.objectives.words import Words
-from bertsmith.types import NOT_ASKED, Batch, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Config:
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -31,7 +31,7 @@ class Config:
     ) -> CausalLM:
         """See `objective.Settings`; nothing is hidden, so vocabulary and seed do not matter."""
         return CausalLM(
-            width=width, vocabulary_size=vocabulary_size, table_width=table_width, style=style, weight=self.weight
+            width=width, vocab_size=vocab_size, embedding_width=embedding_width, style=style, weight=self.weight
         )
 
 
@@ -40,11 +40,13 @@ class CausalLM(Words):
 
     causal = True
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """Labels are the ids one place on; nothing is exchanged, since the encoder sees nothing ahead."""
-        ids_T, document_T = batch.ids.flatten(), batch.document.flatten()
+        ids_T, document_T = batch.input_ids.flatten(), batch.document_ids.flatten()
         goes_on_T = (document_T == document_T.roll(-1)) & (document_T != 0)
-        ends_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device) % batch.ids.shape[1] == 0
-        labels_T: Tensor = torch.where(goes_on_T & ~ends_T, ids_T.roll(-1), NOT_ASKED)
+        ends_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device) % batch.input_ids.shape[1] == 0
+        labels_T: Tensor = torch.where(goes_on_T & ~ends_T, ids_T.roll(-1), IGNORE_INDEX)
         places_T = torch.arange(len(ids_T), device=ids_T.device)
-        return batch.replace(labels={**batch.labels, self.name: labels_T}, places={**batch.places, self.name: places_T})
+        return batch.replace(
+            labels={**batch.labels, self.name: labels_T}, indices={**batch.indices, self.name: places_T}
+        )

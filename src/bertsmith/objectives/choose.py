@@ -15,24 +15,24 @@ from bertsmith.errors import BertsmithError
 from bertsmith.nn.style import Style
 from bertsmith.objectives.objective import exact
 from bertsmith.objectives.text_head import TextHead, TextSettings
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
-MOST_CHOICES = -NOT_ASKED  # so that no distance is NOT_ASKED
+MOST_CHOICES = -IGNORE_INDEX  # so that no distance is IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextSettings):
     """labels["choose"] [N] int64: how many texts on the right choice of each text's question stands.
 
-    0 at the right choice itself, 1 at the one before it, -1 at the one behind it; NOT_ASKED where nothing is asked.
+    0 at the right choice itself, 1 at the one before it, -1 at the one behind it; IGNORE_INDEX where nothing is asked.
     """
 
     def build(
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -56,16 +56,16 @@ class Choose(TextHead):
         super().__init__(config, width=width, layers=layers, outputs=1, style=style)
         self.config = config
 
-    def asked(self, batch: Batch) -> Tensor:
+    def label_mask(self, batch: Batch) -> Tensor:
         """The right choices [N] bool: one for each question."""
         return self.labels(batch) == 0
 
-    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """Cross entropy over each question, counted at its right choice."""
-        score_N, labels_N = exact(self.answer(encoding, batch, table)[:, 0]), self.labels(batch)
+        score_N, labels_N = exact(self.predict(encoding, batch, table)[:, 0]), self.labels(batch)
         number_N = torch.arange(len(labels_N), device=labels_N.device)
         # texts of one question name the same right choice; where nothing is asked, each is alone
-        right_N = torch.where(labels_N == NOT_ASKED, -1 - number_N, number_N + labels_N)
+        right_N = torch.where(labels_N == IGNORE_INDEX, -1 - number_N, number_N + labels_N)
         rivals_NN = torch.where(right_N[:, None] == right_N, score_N, -torch.inf)
-        lost_N = torch.where(self.asked(batch), rivals_NN.logsumexp(1) - score_N, 0.0)
-        return self.loss(batch, lost_N.sum(), self.asked(batch) & (rivals_NN.argmax(1) == number_N))
+        lost_N = torch.where(self.label_mask(batch), rivals_NN.logsumexp(1) - score_N, 0.0)
+        return self.make_loss(batch, lost_N.sum(), self.label_mask(batch) & (rivals_NN.argmax(1) == number_N))

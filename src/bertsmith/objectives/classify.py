@@ -12,7 +12,7 @@ from bertsmith.types import Vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextSettings):
-    """labels["classify"] [N] int64: the number of each text's class, NOT_ASKED where nothing is asked."""
+    """labels["classify"] [N] int64: the number of each text's class, IGNORE_INDEX where nothing is asked."""
 
     labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
 
@@ -24,8 +24,8 @@ class Config(TextSettings):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,

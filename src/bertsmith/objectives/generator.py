@@ -53,7 +53,7 @@ class Guessing:
         self,
         *,
         width: int,
-        table_width: int,
+        embedding_width: int,
         layers: int,
         weight: float,
         vocabulary: Vocabulary | None,
@@ -64,12 +64,12 @@ class Guessing:
             return None
         narrow = max(1, round(self.generator * width))
         hiding = replace(self.hiding, weight=weight * self.hiding.weight)
-        words = hiding.build(width=narrow, table_width=table_width, vocabulary=vocabulary, **known)
-        tokens = known["vocabulary_size"] if vocabulary is None else vocabulary.size
+        words = hiding.build(width=narrow, embedding_width=embedding_width, vocabulary=vocabulary, **known)
+        tokens = known["vocab_size"] if vocabulary is None else vocabulary.size
         key = counter_random.stream(known["seed"], "generator/guess")
         style = known["style"]
         return Generator(
-            words, table_width=table_width, width=narrow, layers=layers, tokens=tokens, style=style, key=key
+            words, embedding_width=embedding_width, width=narrow, layers=layers, tokens=tokens, style=style, key=key
         )
 
 
@@ -80,7 +80,7 @@ class Generator(nn.Module):
         self,
         words: masked_lm.MaskedLM,
         *,
-        table_width: int,
+        embedding_width: int,
         width: int,
         layers: int,
         tokens: int,
@@ -96,7 +96,7 @@ class Generator(nn.Module):
             )
         self.tokens = tokens  # that can be guessed: the table may have more rows
         self.style, self.key = style, key
-        self.project = nn.Linear(table_width, width) if width != table_width else nn.Identity()
+        self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
             make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(layers)
         )
@@ -107,10 +107,10 @@ class Generator(nn.Module):
         """What it makes of embeddings [T, E], at the hidden places."""
         x_TD = self.project(x_TE)
         sight = look(
-            batch.document,
-            batch.bounds,
-            longest=batch.longest,
-            full=batch.full,
+            batch.document_ids,
+            batch.cu_seqlens,
+            longest=batch.max_seqlen,
+            full=batch.dense,
             causal=False,
             dtype=x_TE.dtype,
             head_width=self.width // self.heads,
@@ -118,18 +118,26 @@ class Generator(nn.Module):
         )
         for block in self.blocks[:-1]:
             x_TD, _ = block(x_TD, sight)
-        top_RD, _ = self.blocks[-1](x_TD, sight, batch.places[WORDS])
-        return Encoding(top=top_RD, reads={WORDS: slice(None)})
+        top_RD, _ = self.blocks[-1](x_TD, sight, batch.indices[WORDS])
+        return Encoding(last_hidden=top_RD, selections={WORDS: slice(None)})
 
     def fill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Tensor, Loss]:
         """The hidden batch with guesses in it, where these are other tokens [T] bool, and the loss of guessing."""
-        original_R, asked_R, places_R = self.masked_lm.labels(batch), self.masked_lm.asked(batch), batch.places[WORDS]
-        logits_RV = self.masked_lm.answer(self(embed(batch), batch), batch, table)
+        original_R, asked_R, places_R = (
+            self.masked_lm.labels(batch),
+            self.masked_lm.label_mask(batch),
+            batch.indices[WORDS],
+        )
+        logits_RV = self.masked_lm.predict(self(embed(batch), batch), batch, table)
         guess_R = guess(logits_RV[:, : self.tokens], batch, places_R, key=self.key)
-        ids_T = put(batch.ids.flatten(), places_R, asked_R, guess_R)
+        ids_T = put(batch.input_ids.flatten(), places_R, asked_R, guess_R)
         nowhere_T = torch.zeros_like(ids_T, dtype=torch.bool)
         changed_T = put(nowhere_T, places_R, asked_R & (guess_R != original_R), torch.ones_like(asked_R))
-        return batch.replace(ids=ids_T.view_as(batch.ids)), changed_T, self.masked_lm.compare(logits_RV, batch)
+        return (
+            batch.replace(input_ids=ids_T.view_as(batch.input_ids)),
+            changed_T,
+            self.masked_lm.loss_from_logits(logits_RV, batch),
+        )
 
 
 def expect(generator: Generator | None, name: str) -> Generator:
@@ -147,7 +155,9 @@ def guess(logits_RV: Tensor, batch: Batch, places_R: Tensor, *, key: int) -> Ten
     is in the batch. No gradient goes through it.
     """
     token_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
-    sample_R1, position_R1 = (of_each.flatten()[places_R].unsqueeze(1) for of_each in (batch.samples, batch.positions))
+    sample_R1, position_R1 = (
+        of_each.flatten()[places_R].unsqueeze(1) for of_each in (batch.sample_ids, batch.position_ids)
+    )
     rows = len(places_R) if torch.compiler.is_compiling() else max(1, AT_ONCE // len(token_V))
     guesses = []
     for begin in range(0, len(places_R), rows):

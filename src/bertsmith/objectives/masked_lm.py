@@ -18,7 +18,7 @@ from bertsmith.nn import counter_random
 from bertsmith.nn.style import Style
 from bertsmith.objectives import masking
 from bertsmith.objectives.words import Words
-from bertsmith.types import NOT_ASKED, Batch, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
 SAFETY = 6  # deviations of the number of hidden places for which there are slots: more come once in 10**9 batches
 
@@ -51,24 +51,24 @@ class Config:
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
         seed: int = 0,
     ) -> MaskedLM:
         """See `objective.Settings`."""
-        if self.units != "tokens" and vocabulary is not None and vocabulary.continues is None:
+        if self.units != "tokens" and vocabulary is not None and vocabulary.is_continuation is None:
             raise ConfigError(f"units={self.units} needs a tokenizer that says which tokens go on with a word")
-        if vocabulary is not None and vocabulary.size > vocabulary_size:
-            raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {vocabulary_size} rows")
-        known = vocabulary or Vocabulary(size=vocabulary_size)
+        if vocabulary is not None and vocabulary.size > vocab_size:
+            raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {vocab_size} rows")
+        known = vocabulary or Vocabulary(size=vocab_size)
         return MaskedLM(
             self,
             width=width,
-            vocabulary_size=vocabulary_size,
-            table_width=table_width,
+            vocab_size=vocab_size,
+            embedding_width=embedding_width,
             vocabulary=known,
             style=style,
             seed=seed,
@@ -86,14 +86,14 @@ class MaskedLM(Words):
         config: Config,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None,
+        vocab_size: int,
+        embedding_width: int | None,
         vocabulary: Vocabulary,
         style: Style,
         seed: int,
     ) -> None:
         super().__init__(
-            width=width, vocabulary_size=vocabulary_size, table_width=table_width, style=style, weight=config.weight
+            width=width, vocab_size=vocab_size, embedding_width=embedding_width, style=style, weight=config.weight
         )
         self.config = config
         self.mask_id = vocabulary.mask_id
@@ -102,25 +102,25 @@ class MaskedLM(Words):
         # differs from the paper's code: a random word is never a special token (as in fairseq)
         special = np.unique(np.array(vocabulary.special_ids, np.int64))
         ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)
-        continues = np.zeros(vocabulary_size, np.bool_)
-        if vocabulary.continues is not None:
-            continues[: vocabulary.size] = vocabulary.continues
+        continues = np.zeros(vocab_size, np.bool_)
+        if vocabulary.is_continuation is not None:
+            continues[: vocabulary.size] = vocabulary.is_continuation
         self.register_buffer("ordinary", torch.from_numpy(ordinary), persistent=False)
         self.register_buffer("continues", torch.from_numpy(continues), persistent=False)
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """Exchanges the hidden ids; `places` and `labels` [R] hold where and what they were, in constant number."""
         if self.mask_id is None:
             raise BertsmithError("masked_lm hides words only where it knows the mask token: build it with a vocabulary")
         hidden_T = self.choose(batch)
-        count = self.slots(batch.ids.numel(), len(batch.bounds) - 1)
+        count = self.slots(batch.input_ids.numel(), len(batch.cu_seqlens) - 1)
         hidden_T &= hidden_T.cumsum(0) <= count
         places_R, used_R = masking.slots(hidden_T, count)
-        ids_T = batch.ids.flatten()
+        ids_T = batch.input_ids.flatten()
         return batch.replace(
-            ids=torch.where(hidden_T, self._fates(batch, self.mask_id), ids_T).view_as(batch.ids),
-            labels={**batch.labels, self.name: torch.where(used_R, ids_T[places_R], NOT_ASKED)},
-            places={**batch.places, self.name: places_R},
+            input_ids=torch.where(hidden_T, self._fates(batch, self.mask_id), ids_T).view_as(batch.input_ids),
+            labels={**batch.labels, self.name: torch.where(used_R, ids_T[places_R], IGNORE_INDEX)},
+            indices={**batch.indices, self.name: places_R},
         )
 
     def slots(self, places: int, sequences: int) -> int:
@@ -137,15 +137,17 @@ class MaskedLM(Words):
     def choose(self, batch: Batch) -> Tensor:
         """Which places are hidden [T] bool."""
         sequences = masking.Sequences.of(batch)
-        candidate_T = ~batch.special.flatten()
+        candidate_T = ~batch.special_mask.flatten()
         unit_T = self._units(batch, sequences, candidate_T)
         units_S = sequences.count(unit_T)
         if self.config.reference_counts:
-            length_S = sequences.count(batch.document.flatten() != 0)
+            length_S = sequences.count(batch.document_ids.flatten() != 0)
             wanted_S = (length_S.double() * self.config.rate).round().long().clamp(min=1).minimum(units_S)
         else:
             # rate * units, rounded up or down at random so that the share is exact in the mean
-            drawn_S = counter_random.draw(self.keys["count"], batch.epoch, sequences.of_each(batch.samples.flatten()))
+            drawn_S = counter_random.draw(
+                self.keys["count"], batch.epoch, sequences.of_each(batch.sample_ids.flatten())
+            )
             wanted_S = (units_S * counter_random.share(self.config.rate) + drawn_S) >> counter_random.BITS
         chosen_T = masking.choose(sequences, unit_T, self._draw("choice", batch), wanted_S)
         return chosen_T if self.config.units == "tokens" else masking.spread(unit_T, chosen_T, candidate_T)
@@ -155,7 +157,7 @@ class MaskedLM(Words):
         if self.config.units == "tokens":
             return candidate_T
         block_T = masking.blocks(sequences, candidate_T)
-        word_T = masking.words(candidate_T, block_T, self.continues[batch.ids.flatten()])
+        word_T = masking.words(candidate_T, block_T, self.continues[batch.input_ids.flatten()])
         if self.config.units == "words":
             return word_T
         longest, drawn_T = self.config.longest_ngram, self._draw("run", batch)
@@ -164,16 +166,18 @@ class MaskedLM(Words):
         for words in range(1, longest):
             reached += 1 / words / whole
             length_T += drawn_T >= counter_random.share(reached)
-        return masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=batch.longest)
+        return masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=batch.max_seqlen)
 
     def _fates(self, batch: Batch, mask_id: int) -> Tensor:
         """What would stand at each place if it were hidden [T]."""
         masked, unmasked = self.config.masked, self.config.masked + self.config.kept
         drawn_T = self._draw("fate", batch)
         word_T = self.ordinary[counter_random.below(self._draw("word", batch), len(self.ordinary))]
-        fate_T = torch.where(drawn_T < counter_random.share(unmasked), batch.ids.flatten(), word_T)
+        fate_T = torch.where(drawn_T < counter_random.share(unmasked), batch.input_ids.flatten(), word_T)
         return torch.where(drawn_T < counter_random.share(masked), mask_id, fate_T)
 
     def _draw(self, what: str, batch: Batch) -> Tensor:
         """A number for each place [T], by (seed, what, epoch, sample, place in the text)."""
-        return counter_random.draw(self.keys[what], batch.epoch, batch.samples.flatten(), batch.positions.flatten())
+        return counter_random.draw(
+            self.keys[what], batch.epoch, batch.sample_ids.flatten(), batch.position_ids.flatten()
+        )

@@ -29,10 +29,10 @@ class Sequences:
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """The texts of a batch, each with a number in `samples` and places from 0 on; runs of padding between them."""
-        sample_T, size, count = batch.samples.flatten(), batch.ids.numel(), batch.bounds.shape[0] - 1
+        sample_T, size, count = batch.sample_ids.flatten(), batch.input_ids.numel(), batch.cu_seqlens.shape[0] - 1
         place_T = torch.arange(size, device=sample_T.device)
-        begins_T = (batch.positions.flatten() == 0) & (batch.document.flatten() != 0)
-        begins_T |= (place_T % batch.ids.shape[1] == 0) | (sample_T != sample_T.roll(1))
+        begins_T = (batch.position_ids.flatten() == 0) & (batch.document_ids.flatten() != 0)
+        begins_T |= (place_T % batch.input_ids.shape[1] == 0) | (sample_T != sample_T.roll(1))
         number_T = begins_T.cumsum(0) - 1
         begins = torch.full((count + 1,), size, device=sample_T.device)
         begins = begins.scatter(0, torch.where(begins_T, number_T, count), torch.where(begins_T, place_T, size))

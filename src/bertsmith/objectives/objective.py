@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.style import Style
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 FOLDER = "bertsmith.objectives"
 Embed = Callable[[Batch], Tensor]  # of an encoder: the vectors [T, E] of a batch below its blocks
@@ -23,9 +23,9 @@ class Objective(nn.Module):
     name: ClassVar[str]  # the name of its file; its labels, places and parts of the loss go by it
     causal: ClassVar[bool] = False  # it can only be asked of an encoder that sees nothing ahead
     # What it reads where all are False: the top layer at `places`.
-    pools: bool = False  # the encoder's own vector for each text
-    whole: bool = False  # the top layer everywhere
-    deep: bool = False  # every layer, everywhere
+    reads_pooled: bool = False  # the encoder's own vector for each text
+    reads_all_tokens: bool = False  # the top layer everywhere
+    reads_all_layers: bool = False  # every layer, everywhere
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -34,45 +34,45 @@ class Objective(nn.Module):
     def __init_subclass__(cls) -> None:
         cls.name = cls.__module__.rpartition(".")[2]
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """The batch with this objective's question in it: ids exchanged, `places` and `labels` set."""
         return batch
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The names of the parts of its loss."""
         return (self.name,)
 
-    def refill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
+    def sample_replacements(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
         """The hidden batch with guesses of the objective's own in it, and the loss of guessing.
 
         Nearly all objectives guess nothing. `embed` and `table` [V, E] are the encoder's.
         """
         return batch, None
 
-    def everywhere(self) -> list[nn.Module]:
+    def per_token_modules(self) -> list[nn.Module]:
         """Its modules that every token goes through, whether something is asked there or not."""
         return []
 
-    def chance(self, asked: Mapping[str, float]) -> float | None:
+    def chance_accuracy(self, asked: Mapping[str, float]) -> float | None:
         """The share that one is right in by always saying the same, where that follows from how much is asked."""
         return None
 
-    def places(self, batch: Batch) -> Tensor | None:
+    def indices(self, batch: Batch) -> Tensor | None:
         """The flat places [R] at which it reads the top layer; None where the batch does not say."""
-        return batch.places.get(self.name)
+        return batch.indices.get(self.name)
 
-    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """How wrong the answers are, as sums and counts; `table` [V, D] is the encoder's."""
-        return self.compare(self.answer(encoding, batch, table), batch)
+        return self.loss_from_logits(self.predict(encoding, batch, table), batch)
 
-    def compare(self, logits: Tensor, batch: Batch) -> Loss:
+    def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
         """How wrong these answers [Q, choices] are."""
         labels = self.labels(batch)
-        total = F.cross_entropy(exact(logits), labels, ignore_index=NOT_ASKED, reduction="sum")
-        return self.loss(batch, total, self.asked(batch) & (logits.argmax(-1) == labels))
+        total = F.cross_entropy(exact(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return self.make_loss(batch, total, self.label_mask(batch) & (logits.argmax(-1) == labels))
 
-    def loss(self, batch: Batch, total: Tensor, right: Tensor | None) -> Loss:
+    def make_loss(self, batch: Batch, total: Tensor, right: Tensor | None) -> Loss:
         """The loss whose sum is `total` []; `right` is bool, None where there is no right and wrong."""
         return Loss(
             sums={self.name: total},
@@ -81,17 +81,17 @@ class Objective(nn.Module):
             weights={self.name: self.weight},
         )
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of each thing asked [Q, choices]."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """How many things are asked of a hidden batch [], by part of the loss; known before the forward."""
-        return {self.name: self.asked(batch).sum()}
+        return {self.name: self.label_mask(batch).sum()}
 
-    def asked(self, batch: Batch) -> Tensor:
+    def label_mask(self, batch: Batch) -> Tensor:
         """What of all that has a label is asked [Q] bool."""
-        return self.labels(batch) != NOT_ASKED
+        return self.labels(batch) != IGNORE_INDEX
 
     def labels(self, batch: Batch) -> Tensor:
         """The right answer to each thing asked [Q]."""
@@ -106,15 +106,15 @@ def exact(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-class Settings(Protocol):
+class ObjectiveConfig(Protocol):
     """An objective's `Config`."""
 
     def build(
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -122,6 +122,6 @@ class Settings(Protocol):
     ) -> Objective:
         """The objective with new weights, for an encoder of that width, table, style and number of layers.
 
-        `table_width`: of the token table, where it is not the encoder's.
+        `embedding_width`: of the token table, where it is not the encoder's.
         `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.
         """

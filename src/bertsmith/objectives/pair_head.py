@@ -12,14 +12,14 @@ from bertsmith.types import Batch, Encoding
 class PairHead(Objective):
     """Two classes from the pooled vector (bert: run_pretraining.py; albert: run_pretraining.py)."""
 
-    pools = True
+    reads_pooled = True
 
     def __init__(self, *, width: int, style: Style, weight: float) -> None:
         super().__init__(weight=weight)
         self.classify = nn.Linear(width, 2)
         style.initialise(self)
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of both answers for each text [N, 2]."""
         assert encoding.pooled is not None, "the model asks the encoder to pool where an objective reads it"
         logits_N2: Tensor = self.classify(encoding.pooled)

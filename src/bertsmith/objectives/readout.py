@@ -66,7 +66,7 @@ class LayerMix(nn.Module):
     def forward(self, encoding: Encoding) -> Tensor:
         """[T, W] of an encoding with layers, or else its top [R, D] as it is."""
         if not self.deep:
-            return encoding.top
+            return encoding.last_hidden
         chosen = encoding.layers[self.chosen]
         if not self.sums:
             return torch.cat(chosen, -1)
@@ -107,7 +107,7 @@ class TextReadout(nn.Module):
 
     def places(self, batch: Batch) -> Tensor:
         """The flat place of the token that is read of each text [N]."""
-        return Texts.of(batch).last() if self.readout == "last" else batch.firsts.clamp(min=0)
+        return Texts.of(batch).last() if self.readout == "last" else batch.cls_positions.clamp(min=0)
 
     def forward(self, encoding: Encoding, batch: Batch, name: str) -> Tensor:
         """[N, W]; `name` is the objective's that reads."""

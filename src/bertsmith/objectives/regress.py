@@ -22,8 +22,8 @@ class Config(TextSettings):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -49,12 +49,12 @@ class Regress(TextHead):
             )
         return found
 
-    def asked(self, batch: Batch) -> Tensor:
+    def label_mask(self, batch: Batch) -> Tensor:
         """Texts that have a number [N] bool."""
         return ~self.labels(batch).isnan()
 
-    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """The sum of squared distances."""
-        said_N = exact(self.answer(encoding, batch, table)[:, 0])
-        away_N = torch.where(self.asked(batch), said_N - self.labels(batch), 0.0)
-        return self.loss(batch, away_N.square().sum(), None)
+        said_N = exact(self.predict(encoding, batch, table)[:, 0])
+        away_N = torch.where(self.label_mask(batch), said_N - self.labels(batch), 0.0)
+        return self.make_loss(batch, away_N.square().sum(), None)

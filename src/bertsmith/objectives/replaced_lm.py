@@ -18,7 +18,7 @@ from bertsmith.nn.style import Style
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect
 from bertsmith.objectives.objective import Embed, exact
 from bertsmith.objectives.words import Words
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Config(Guessing):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -47,15 +47,15 @@ class Config(Guessing):
         """See `objective.Settings`."""
         generator = self.make_generator(
             width=width,
-            table_width=table_width or width,
+            embedding_width=embedding_width or width,
             layers=layers,
             weight=self.weight,
             vocabulary=vocabulary,
-            vocabulary_size=vocabulary_size,
+            vocab_size=vocab_size,
             style=style,
             seed=seed,
         )
-        sizes = {"width": width, "vocabulary_size": vocabulary_size, "table_width": table_width or width}
+        sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width or width}
         return ReplacedLM(self, generator, **sizes, style=style)
 
 
@@ -68,11 +68,11 @@ class ReplacedLM(Words):
         generator: Generator | None,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int,
+        vocab_size: int,
+        embedding_width: int,
         style: Style,
     ) -> None:
-        sizes = {"width": width, "vocabulary_size": vocabulary_size, "table_width": table_width}
+        sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width}
         super().__init__(**sizes, style=style, weight=config.weight)
         self.config = config
         self.copies = nn.Linear(width, 1) if config.asked == "all" else None
@@ -82,20 +82,22 @@ class ReplacedLM(Words):
         self.generator = generator
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The generator's loss goes by the name of what it is."""
         return (self.name,) if self.generator is None else (WORDS, self.name)
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """Hides words for the generator; labels [Q] are the ids of the text, at its places."""
-        hidden = expect(self.generator, self.name).masked_lm.hide(batch)
-        labels, places = hidden.labels[WORDS], hidden.places[WORDS]
+        hidden = expect(self.generator, self.name).masked_lm.corrupt(batch)
+        labels, places = hidden.labels[WORDS], hidden.indices[WORDS]
         if self.config.asked == "all":
-            labels = torch.where(batch.document != 0, batch.ids, NOT_ASKED).flatten()
+            labels = torch.where(batch.document_ids != 0, batch.input_ids, IGNORE_INDEX).flatten()
             places = torch.arange(len(labels), device=labels.device)
-        return hidden.replace(labels={**hidden.labels, self.name: labels}, places={**hidden.places, self.name: places})
+        return hidden.replace(
+            labels={**hidden.labels, self.name: labels}, indices={**hidden.indices, self.name: places}
+        )
 
-    def refill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
+    def sample_replacements(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
         """Every hidden place gets the generator's guess."""
         if self.generator is None:
             return batch, None
@@ -107,20 +109,20 @@ class ReplacedLM(Words):
         words = {} if self.generator is None else self.generator.masked_lm.counts(batch)
         return {**words, **super().counts(batch)}
 
-    def everywhere(self) -> list[nn.Module]:
+    def per_token_modules(self) -> list[nn.Module]:
         """The generator but for its head."""
         return [] if self.generator is None else [self.generator.project, self.generator.blocks]
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [Q, V]; with a gate, the logarithms of probabilities.
 
         The gate mixes what the head guesses with the token that stands there: p = copy · [it] + (1 - copy) · softmax.
         """
-        logits_QV = super().answer(encoding, batch, table)
+        logits_QV = super().predict(encoding, batch, table)
         if self.copies is None:
             return logits_QV
         gate_Q1 = exact(self.copies(encoding.at(self.name)))
-        there_Q1 = batch.ids.flatten()[batch.places[self.name]].unsqueeze(1)
+        there_Q1 = batch.input_ids.flatten()[batch.indices[self.name]].unsqueeze(1)
         guessed_QV = F.logsigmoid(-gate_Q1) + exact(logits_QV).log_softmax(-1)
         mixed_Q1 = torch.logaddexp(guessed_QV.gather(1, there_Q1), F.logsigmoid(gate_Q1))
         return guessed_QV.scatter(1, there_Q1, mixed_Q1)

@@ -19,7 +19,7 @@ from bertsmith.nn.activations import activation
 from bertsmith.nn.style import Style
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect, put
 from bertsmith.objectives.objective import Embed, Objective
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 ORIGINAL, REPLACED = 0, 1  # the labels
 
@@ -41,8 +41,8 @@ class Config(Guessing):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -51,11 +51,11 @@ class Config(Guessing):
         """See `objective.Settings`."""
         generator = self.make_generator(
             width=width,
-            table_width=table_width or width,
+            embedding_width=embedding_width or width,
             layers=layers,
             weight=self.weight,
             vocabulary=vocabulary,
-            vocabulary_size=vocabulary_size,
+            vocab_size=vocab_size,
             style=style,
             seed=seed,
         )
@@ -65,7 +65,7 @@ class Config(Guessing):
 class ReplacedToken(Objective):
     """Judges every token; the generator learns by its own loss alone, never through what is made of its guesses."""
 
-    whole = True
+    reads_all_tokens = True
 
     def __init__(self, config: Config, generator: Generator | None, *, width: int, style: Style) -> None:
         super().__init__(weight=config.weight * config.judging_weight)
@@ -77,28 +77,28 @@ class ReplacedToken(Objective):
         self.generator = generator
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def loss_terms(self) -> tuple[str, ...]:
         """The generator's loss goes by the name of what it is."""
         return (self.name,) if self.generator is None else (WORDS, self.name)
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """Hides words for the generator; labels [T] are ORIGINAL wherever something will be judged."""
         words = expect(self.generator, self.name).masked_lm
-        hidden = words.hide(batch)
-        judged_T = (~batch.special if self.config.judged == "words" else batch.document != 0).flatten()
+        hidden = words.corrupt(batch)
+        judged_T = (~batch.special_mask if self.config.judged == "words" else batch.document_ids != 0).flatten()
         if self.config.judged == "hidden":
-            asked_R = words.asked(hidden)
-            judged_T = put(torch.zeros_like(judged_T), hidden.places[WORDS], asked_R, torch.ones_like(asked_R))
-        labels_T = torch.where(judged_T, ORIGINAL, NOT_ASKED)
+            asked_R = words.label_mask(hidden)
+            judged_T = put(torch.zeros_like(judged_T), hidden.indices[WORDS], asked_R, torch.ones_like(asked_R))
+        labels_T = torch.where(judged_T, ORIGINAL, IGNORE_INDEX)
         return hidden.replace(labels={**hidden.labels, self.name: labels_T})
 
-    def refill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
+    def sample_replacements(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
         """Every hidden place gets the generator's guess; where it is another token the label is REPLACED."""
         if self.generator is None:
             return batch, None
         filled, changed_T, loss = self.generator.fill(batch, embed, table)
         labels_T = self.labels(batch)
-        labels_T = torch.where(changed_T & (labels_T != NOT_ASKED), REPLACED, labels_T)
+        labels_T = torch.where(changed_T & (labels_T != IGNORE_INDEX), REPLACED, labels_T)
         return filled.replace(labels={**batch.labels, self.name: labels_T}), loss
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -106,16 +106,16 @@ class ReplacedToken(Objective):
         words = {} if self.generator is None else self.generator.masked_lm.counts(batch)
         return {**words, **super().counts(batch)}
 
-    def everywhere(self) -> list[nn.Module]:
+    def per_token_modules(self) -> list[nn.Module]:
         """The generator but for its head."""
         return [] if self.generator is None else [self.generator.project, self.generator.blocks]
 
-    def chance(self, asked: Mapping[str, float]) -> float | None:
+    def chance_accuracy(self, asked: Mapping[str, float]) -> float | None:
         """Of always saying ORIGINAL, if the generator never guessed right: it is more, the better that one gets."""
         spared = 1 - asked.get(WORDS, 0.0) / max(asked.get(self.name, 0.0), 1e-9)
         return spared if spared > 0.5 else None
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of ORIGINAL, which is always 0, and of REPLACED at every place [T, 2]."""
-        replaced_T1 = self.judge(self.activation(self.transform(encoding.top)))
+        replaced_T1 = self.judge(self.activation(self.transform(encoding.last_hidden)))
         return torch.cat((torch.zeros_like(replaced_T1), replaced_T1), -1)

@@ -17,14 +17,14 @@ from bertsmith.nn.style import Style
 from bertsmith.objectives.between import BetweenSettings
 from bertsmith.objectives.objective import Objective, exact
 from bertsmith.objectives.texts import Texts
-from bertsmith.types import NOT_ASKED, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BetweenSettings):
     """labels["span"] [N, 2] int64: first and last place of the answer, counted from 0 within its text.
 
-    (0, 0), the text's first token, where there is no answer; NOT_ASKED twice where nothing is asked.
+    (0, 0), the text's first token, where there is no answer; IGNORE_INDEX twice where nothing is asked.
     """
 
     no_answer: float | None = None  # log odds of no answer above which there is none; None: there always is one
@@ -39,8 +39,8 @@ class Config(BetweenSettings):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -53,7 +53,7 @@ class Config(BetweenSettings):
 class Span(Objective):
     """Softmax over all places of each text, once for the begin and once for the end."""
 
-    whole = True
+    reads_all_tokens = True
 
     def __init__(self, config: Config, *, width: int, style: Style) -> None:
         super().__init__(weight=config.weight)
@@ -64,22 +64,24 @@ class Span(Objective):
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
         style.initialise(self)
 
-    def asked(self, batch: Batch) -> Tensor:
+    def label_mask(self, batch: Batch) -> Tensor:
         """Texts that are asked [N] bool."""
-        return (self.labels(batch) != NOT_ASKED).all(1)
+        return (self.labels(batch) != IGNORE_INDEX).all(1)
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of begin and end at each place of each text [N, M, 2]; -inf beyond the text."""
         texts = Texts.of(batch)
         logits_NM2: Tensor
         if self.between is None:
-            logits_NM2 = self.head(encoding.top)[texts.places]
+            logits_NM2 = self.head(encoding.last_hidden)[texts.places]
         else:
-            logits_NM2 = self.head(self.between(encoding.top[texts.places], texts.lengths()))
+            logits_NM2 = self.head(self.between(encoding.last_hidden[texts.places], texts.lengths()))
         return logits_NM2.masked_fill(~texts.inside[:, :, None], -torch.inf)
 
-    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """The mean of the two cross entropies of each text; right where both places are."""
-        logits_N2M, labels_N2 = exact(self.answer(encoding, batch, table)).transpose(1, 2), self.labels(batch)
-        total = F.cross_entropy(logits_N2M.flatten(0, 1), labels_N2.flatten(), ignore_index=NOT_ASKED, reduction="sum")
-        return self.loss(batch, total / 2, self.asked(batch) & (logits_N2M.argmax(-1) == labels_N2).all(1))
+        logits_N2M, labels_N2 = exact(self.predict(encoding, batch, table)).transpose(1, 2), self.labels(batch)
+        total = F.cross_entropy(
+            logits_N2M.flatten(0, 1), labels_N2.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+        )
+        return self.make_loss(batch, total / 2, self.label_mask(batch) & (logits_N2M.argmax(-1) == labels_N2).all(1))

@@ -18,7 +18,7 @@ from bertsmith.types import Batch, Encoding, Vocabulary
 class Config(BetweenSettings):
     """places["tag"] [R] int64: the flat place of each word's first token; labels["tag"] [R] int64: its class.
 
-    NOT_ASKED where nothing is asked.
+    IGNORE_INDEX where nothing is asked.
     """
 
     labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
@@ -36,8 +36,8 @@ class Config(BetweenSettings):
         self,
         *,
         width: int,
-        vocabulary_size: int,
-        table_width: int | None = None,
+        vocab_size: int,
+        embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
         style: Style = Style(),
         layers: int = 0,
@@ -54,7 +54,7 @@ class Tag(Objective):
         super().__init__(weight=config.weight)
         self.config = config
         self.layers = LayerMix(config.layers, width=width, count=layers)
-        self.deep = self.layers.deep or config.between == "bilstm"  # which reads whole texts
+        self.reads_all_layers = self.layers.deep or config.between == "bilstm"  # which reads whole texts
         width = self.layers.width
         self.between = config.build_between(width)
         if self.between is not None:
@@ -63,11 +63,11 @@ class Tag(Objective):
         self.head = nn.Linear(width, len(config.labels))
         style.initialise(self)
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of the classes at each place that is read [R, K]."""
         x_TW = self.layers(encoding)
         if self.between is not None:
             x_TW = read_between(self.between, x_TW, batch)
-        x_RW = x_TW[encoding.reads[self.name]]
+        x_RW = x_TW[encoding.selections[self.name]]
         logits_RK: Tensor = self.head(self.dropout(x_RW))
         return logits_RK

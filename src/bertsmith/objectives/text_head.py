@@ -38,16 +38,16 @@ class TextHead(Objective):
     def __init__(self, config: TextSettings, *, width: int, layers: int, outputs: int, style: Style) -> None:
         super().__init__(weight=config.weight)
         self.readout = readout = config.reading(width=width, layers=layers)
-        self.pools, self.whole, self.deep = readout.pools, readout.whole, readout.deep
+        self.reads_pooled, self.reads_all_tokens, self.reads_all_layers = readout.pools, readout.whole, readout.deep
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(readout.width, outputs)
         style.initialise(self)
 
-    def places(self, batch: Batch) -> Tensor:
+    def indices(self, batch: Batch) -> Tensor:
         """One for each text [N]."""
         return self.readout.places(batch)
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """What the head says of each text [N, outputs]."""
         logits: Tensor = self.head(self.dropout(self.readout(encoding, batch, self.name)))
         return logits

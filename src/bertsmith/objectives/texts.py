@@ -21,9 +21,9 @@ class Texts:
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """The texts of a batch; where there is none, its row is that of the first text."""
-        length, document_T = batch.ids.shape[1], batch.document.flatten()
-        first_N1 = batch.firsts.clamp(min=0)[:, None]
-        within_M = torch.arange(batch.longest, device=batch.ids.device)
+        length, document_T = batch.input_ids.shape[1], batch.document_ids.flatten()
+        first_N1 = batch.cls_positions.clamp(min=0)[:, None]
+        within_M = torch.arange(batch.max_seqlen, device=batch.input_ids.device)
         place_NM = first_N1 + within_M
         inside_NM = within_M < length - first_N1 % length  # no further than the end of the row
         place_NM = torch.where(inside_NM, place_NM, first_N1)

@@ -22,24 +22,24 @@ class Words(Objective):
     mixes = False  # something else into what its head answers
 
     def __init__(
-        self, *, width: int, vocabulary_size: int, table_width: int | None, style: Style, weight: float
+        self, *, width: int, vocab_size: int, embedding_width: int | None, style: Style, weight: float
     ) -> None:
         super().__init__(weight=weight)
-        self.transform = nn.Linear(width, table_width or width, bias=style.biases)
+        self.transform = nn.Linear(width, embedding_width or width, bias=style.biases)
         self.activation = activation(style.of_words or style.activation)
-        self.norm = style.norm(table_width or width)
-        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        self.norm = style.norm(embedding_width or width)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
         style.initialise(self)
 
-    def score(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""
-        if self.mixes or not (learns_in_half(encoding.top) and torch.compiler.is_compiling()):
-            return super().score(encoding, batch, table)
+        if self.mixes or not (learns_in_half(encoding.last_hidden) and torch.compiler.is_compiling()):
+            return super().loss(encoding, batch, table)
         from bertsmith.nn.fused_words import guessed  # which needs triton
 
-        return self.loss(batch, *guessed(self._vectors(encoding), table, self.bias, self.labels(batch)))
+        return self.make_loss(batch, *guessed(self._vectors(encoding), table, self.bias, self.labels(batch)))
 
-    def answer(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [R, V]."""
         return F.linear(self._vectors(encoding), table, self.bias)
 

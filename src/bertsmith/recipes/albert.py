@@ -60,17 +60,17 @@ def xxlarge() -> Recipe:
 
 def table_64() -> Recipe:
     """Tables of width 64 (P-ALBERT Table 3)."""
-    return _changed("table_64", table_width=64)
+    return _changed("table_64", embedding_width=64)
 
 
 def table_256() -> Recipe:
     """Tables of width 256 (P-ALBERT Table 3)."""
-    return _changed("table_256", table_width=256)
+    return _changed("table_256", embedding_width=256)
 
 
 def table_768() -> Recipe:
     """Tables as wide as the model (P-ALBERT Table 3)."""
-    return _changed("table_768", table_width=768)
+    return _changed("table_768", embedding_width=768)
 
 
 def share_attention() -> Recipe:
@@ -108,7 +108,7 @@ def _changed(name: str, **changes: Any) -> Recipe:
 def _sized(size: str) -> Recipe:
     return Recipe(
         name=f"albert/{size}",
-        encoder=albert.Config.size(size, vocabulary_size=VOCABULARY),
+        encoder=albert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": WORDS, "sentence_order": sentence_order.Config()},
         packing=ordered_pairs.Config(length=LENGTH),
         optimizer=lamb.Config(),

@@ -52,7 +52,7 @@ def large() -> Recipe:
 
 def quick() -> Recipe:
     """For minutes on one GPU: 8 layers of width 512, positions that turn, 30 % hidden; then bert/quick_pairs."""
-    encoder = roformer.Config.size("medium", vocabulary_size=VOCABULARY)
+    encoder = roformer.Config.size("medium", vocab_size=VOCABULARY)
     return Recipe(
         name="bert/quick",
         # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
@@ -163,7 +163,7 @@ def _masked(name: str, *, masked: float, kept: float) -> Recipe:
 def _sized(size: str) -> Recipe:
     return Recipe(
         name=f"bert/{size}",
-        encoder=bert.Config.size(size, vocabulary_size=VOCABULARY),
+        encoder=bert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config(), "next_sentence": next_sentence.Config()},
         # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
         packing=pairs.Config(length=128),

@@ -78,7 +78,7 @@ def _sized(
     hiding = Hiding(rate=hidden)
     return Recipe(
         name=f"electra/{size}",
-        encoder=electra.Config.size(size, vocabulary_size=VOCABULARY),
+        encoder=electra.Config.size(size, vocab_size=VOCABULARY),
         objectives={"replaced_token": replaced_token.Config(generator=generator, hiding=hiding)},
         packing=full_sentences.Config(length=length, across_documents=False),
         optimizer=reference_adam.Config(),

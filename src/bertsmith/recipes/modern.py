@@ -29,10 +29,10 @@ def base() -> Recipe:
 
 
 def _sized(size: str) -> Recipe:
-    encoder = modern.Config.size(size, vocabulary_size=VOCABULARY)
+    encoder = modern.Config.size(size, vocab_size=VOCABULARY)
     return Recipe(
         name=f"modern/{size}",
-        encoder=replace(encoder, positions=LENGTH, depth_scaled=True),
+        encoder=replace(encoder, max_positions=LENGTH, depth_scaled=True),
         objectives={"masked_lm": masked_lm.Config(rate=0.3)},
         packing=full_sentences.Config(length=LENGTH),
         # differs from the paper: gradients are cut, not updates as by StableAdamW; rows do not grow; the rate falls at

@@ -71,7 +71,7 @@ def doc_sentences() -> Recipe:
 def _sized(size: str, *, rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
     return Recipe(
         name=f"roberta/{size}",
-        encoder=roberta.Config.size(size, vocabulary_size=VOCABULARY),
+        encoder=roberta.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config()},
         packing=running_text.Config(length=LENGTH),
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),

@@ -55,7 +55,7 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     roles = {role: token for role, token in vars(tokenizer.specials).items() if token}
     return {
         "kind": tokenizer.kind,
-        "vocabulary_size": tokenizer.vocabulary_size,
+        "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
         "specials": {token: tokenizer.id(token) for token in dict.fromkeys(roles.values())},
     }
@@ -82,9 +82,9 @@ def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence
     return {
         "tokens": [tokenizer.token(int(number)) for number in row.ids],
         "ids": row.ids.tolist(),
-        "segments": row.segments.tolist(),
+        "segments": row.segment_ids.tolist(),
         "offsets": row.offsets.tolist(),
-        "texts": row.texts.tolist(),
+        "texts": row.sequence_ids.tolist(),
         "unknown": unknown,
         "unknown_rate": unknown / max(tokens, 1),
         "tokens_per_word": tokens / max(sum(len(text.split()) for text in texts), 1),

@@ -137,11 +137,11 @@ class Features:
     """Features by row, read from the disk as they are wanted."""
 
     def __init__(self, kind: Kind, places: Mapping[str, Place]) -> None:
-        self.kind, self.places = kind, places
+        self.kind, self.indices = kind, places
 
     def read(self, key: str, layers: range) -> Numbers:
         """Neighbouring layers of one row [layers, L, D]."""
-        place = self.places.get(key)
+        place = self.indices.get(key)
         if place is None:
             raise BertsmithError("a row that no features were kept of: its text, tokenizer or length is another")
         first = self.kind.layers.index(layers[0])
@@ -167,7 +167,7 @@ def keep_features(
 ) -> Features:
     """The features of rows, in a folder of their own below `folder`; what lies there whole is not computed again."""
     disk = disk or Disk()
-    distinct = {row_key(row.ids, row.segments): row for row in rows}
+    distinct = {row_key(row.ids, row.segment_ids): row for row in rows}
     home = folder / _name(kind, distinct)
     disk.make_folder(home)
     parts = Part.planned(home, distinct, kind)

@@ -161,7 +161,7 @@ class _Study:
         model, tokenizer, _ = open_with_head(tuning, task)
         encoder = model.encoder
         chosen = chosen_layers(encoder, layers)
-        ready = prepare(tuning, task, tokenizer, positions=encoder.positions)
+        ready = prepare(tuning, task, tokenizer, positions=encoder.max_positions)
         test = task.examples("test") if task.has("test") else []
         test = test if all(example.gold is not None for example in test) else []
         numbers = sorted({number for name in chosen for number in layer_numbers(name, encoder)})
@@ -215,7 +215,7 @@ class _Study:
         model, _, _ = open_model(folder)
         device, precision = choose_device(self.device), self.tuning.passes.precision
         half = precision == "bf16" or (precision == "auto" and device == "cuda")  # as dev was scored
-        model = model.over(replay).to(device)
+        model = model.with_encoder(replay).to(device)
         said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
         return self.task.score(said.examples, said.predictions)
 

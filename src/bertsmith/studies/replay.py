@@ -32,8 +32,8 @@ class Replay(Encoder):
         super().__init__()
         self.features, self.read = features, layers
         self.width, self.layers = like.width, like.layers
-        self.positions, self.segments = like.positions, like.segments
-        self.causal, self.pools, self.style = like.causal, False, like.style
+        self.max_positions, self.segment_types = like.max_positions, like.segment_types
+        self.causal, self.has_pooler, self.style = like.causal, False, like.style
         self.register_buffer("empty", torch.empty(0, like.width), persistent=False)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -52,25 +52,25 @@ class Replay(Encoder):
         reading = plan_reading(batch, None if keep_layers else places, pool=False)
         layers = self._layers(batch)
         top = layers[-1] if reading.places is None else layers[-1][reading.places]
-        return Encoding(top=top, reads=reading.reads, layers=tuple(layers) if keep_layers else ())
+        return Encoding(last_hidden=top, selections=reading.reads, layers=tuple(layers) if keep_layers else ())
 
     def _layers(self, batch: Batch) -> list[Tensor]:
-        ids, segments = (values.flatten().cpu().numpy() for values in (batch.ids, batch.segments))
-        bounds = batch.bounds.cpu().numpy()
+        ids, segments = (values.flatten().cpu().numpy() for values in (batch.input_ids, batch.segment_ids))
+        bounds = batch.cu_seqlens.cpu().numpy()
         found = np.zeros((len(self.read), ids.size, self.width), np.float32)
-        for first in batch.firsts.tolist():
+        for first in batch.cls_positions.tolist():
             if first >= 0:
                 text = slice(first, int(bounds[np.searchsorted(bounds, first, "right")]))
                 found[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
-        said = torch.from_numpy(found).to(batch.ids.device)
+        said = torch.from_numpy(found).to(batch.input_ids.device)
         return [said[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """None: nothing learns."""
         return []
 
     @property
-    def table(self) -> Tensor:
+    def token_embeddings(self) -> Tensor:
         """Of no tokens [0, D]: no word can be guessed from features."""
         return self.empty
 

@@ -35,13 +35,13 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Features:
     """One question as a model gets it; it is never torn apart among batches."""
 
     rows: tuple[Row, ...]  # one, or one for each choice
     example: int  # the number of its example in the list that was given
     target: Any = None  # class, number, (first, last) place, right choice, classes [R]; None where nobody knows
-    places: NDArray[np.int64] | None = None  # tagging: which places of the row are read [R]
+    indices: NDArray[np.int64] | None = None  # tagging: which places of the row are read [R]
     begin: int = 0  # windows: first word or token of this one in the whole text
 
 
@@ -77,12 +77,12 @@ class Task:
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
-    ) -> list[Asked]:
+    ) -> list[Features]:
         """What is asked of a model, in the order of the examples; `training` leaves out what cannot be learned from."""
         raise NotImplementedError
 
-    def read(
-        self, examples: Sequence[Example], asked: Sequence[Asked], answers: Sequence[NDArray[np.float32]]
+    def decode(
+        self, examples: Sequence[Example], asked: Sequence[Features], answers: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
         """A prediction for each example from the logits of each thing asked.
 
@@ -114,9 +114,9 @@ class Settings(Protocol):
         """The task. `files`: by split, or under `data` the benchmark's folder. `labels`: those of a trained model."""
 
 
-def cut_examples(asked: Iterable[Asked]) -> set[int]:
+def cut_examples(asked: Iterable[Features]) -> set[int]:
     """The numbers of the examples that lost tokens because a row was too short for them."""
-    return {one.example for one in asked if any(any(row.cut) for row in one.rows)}
+    return {one.example for one in asked if any(any(row.truncated) for row in one.rows)}
 
 
 def missing_split(name: str, split: str, files: Mapping[str, Path]) -> DataError:

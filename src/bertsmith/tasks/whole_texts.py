@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
+from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -70,12 +70,12 @@ class TextTask(Task):
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
-    ) -> list[Asked]:
+    ) -> list[Features]:
         targets = [self.target(example) for example in examples]
         chosen = [number for number, target in enumerate(targets) if target is not None or not training]
         encoded = encode((text for number in chosen for text in examples[number].texts), tokenizer)
         return [
-            Asked(
+            Features(
                 rows=tuple(self.framed(examples[number], encoded, tokenizer, length)),
                 example=number,
                 target=targets[number],
@@ -87,8 +87,8 @@ class TextTask(Task):
         """What the logits of one example say."""
         raise NotImplementedError
 
-    def read(
-        self, examples: Sequence[Example], asked: Sequence[Asked], answers: Sequence[NDArray[np.float32]]
+    def decode(
+        self, examples: Sequence[Example], asked: Sequence[Features], answers: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
         found: dict[int, Prediction] = {}
         for question, answer in zip(asked, answers, strict=True):

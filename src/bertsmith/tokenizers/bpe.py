@@ -79,11 +79,11 @@ class Config:
         """For counting."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> BPE:
-        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
-        room = vocabulary_size - len(LAST)
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> BPE:
+        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
+        room = vocab_size - len(LAST)
         if room < 10:
-            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(LAST) + 1} are special tokens")
+            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(LAST) + 1} are special tokens")
         # Each character may stand within a word or end it: two thirds of the vocabulary at most.
         characters = alphabet.by_coverage(counts, coverage=self.coverage, most=room // 3)
         alphabet.keep_spelled(counts, characters)

@@ -73,15 +73,15 @@ class Config:
         """For counting."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> ByteBPE:
-        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> ByteBPE:
+        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         least = len(FIRST) + len(BYTES) + 1
-        if vocabulary_size < least:
-            raise ConfigError(f"vocabulary_size={vocabulary_size}: special tokens and the 256 bytes alone are {least}")
+        if vocab_size < least:
+            raise ConfigError(f"vocab_size={vocab_size}: special tokens and the 256 bytes alone are {least}")
         if not counts:
             raise DataError("there are no words to learn a vocabulary from: the corpus is empty")
         trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary_size - 1,
+            vocab_size=vocab_size - 1,
             min_frequency=self.min_count,
             special_tokens=FIRST,
             initial_alphabet=BYTES,

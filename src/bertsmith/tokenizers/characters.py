@@ -45,10 +45,10 @@ class Config:
         """For counting, though nothing is learned from the counts."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int = len(TOKENS)) -> Characters:
+    def learn(self, counts: dict[str, int], *, vocab_size: int = len(TOKENS)) -> Characters:
         """Always the same 261 tokens."""
-        if vocabulary_size < len(TOKENS):
-            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: there are {len(TOKENS)} characters")
+        if vocab_size < len(TOKENS):
+            raise ConfigError(f"vocab_size={vocab_size} is too small: there are {len(TOKENS)} characters")
         if not counts:
             raise DataError("there are no words: the corpus is empty")
         return Characters()

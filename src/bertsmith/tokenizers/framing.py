@@ -58,11 +58,11 @@ def frame(layout: Frame, a: Encoded, b: Encoded | None, *, length: int) -> Row:
     segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(parts)
     return Row(
         ids=np.concatenate([piece.ids for piece in pieces]),
-        segments=np.repeat(np.array(segments, np.uint8), sizes),
-        texts=np.repeat(np.array(sides, np.int8), sizes),
+        segment_ids=np.repeat(np.array(segments, np.uint8), sizes),
+        sequence_ids=np.repeat(np.array(sides, np.int8), sizes),
         offsets=np.concatenate([piece.offsets for piece in pieces]),
         words=np.concatenate([piece.words for piece in pieces]),
-        cut=(len(a) - keep[0], len(both[1]) - keep[1]),
+        truncated=(len(a) - keep[0], len(both[1]) - keep[1]),
     )
 
 

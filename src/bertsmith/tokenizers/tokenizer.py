@@ -115,13 +115,13 @@ class Tokenizer:
         return self.backend.decode(numbers, skip_special_tokens=skip_specials)
 
     @property
-    def vocabulary_size(self) -> int:
+    def vocab_size(self) -> int:
         return len(self._tokens)
 
     @property
     def id_type(self) -> np.dtype[Any]:
         """The smallest type that holds every id."""
-        return np.dtype(np.uint16 if self.vocabulary_size <= 1 << 16 else np.uint32)
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     def vocabulary(self) -> list[str]:
         """Every token, by id."""
@@ -230,7 +230,7 @@ class Settings(Protocol):
     def splitter(self) -> counting.Splitter:
         """How texts become the words that are counted."""
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> Tokenizer:
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> Tokenizer:
         """A tokenizer of at most that many tokens; takes the counts over and may empty them."""
 
 

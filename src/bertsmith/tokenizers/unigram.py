@@ -53,8 +53,8 @@ class Config:
         """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
         return self._splitter(strip_accents=False)
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> Unigram:
-        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
+        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
         strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
@@ -62,15 +62,13 @@ class Config:
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
         # The letters of special tokens are pieces, so that texts which spell one never get its id.
         required = sorted(set(SPACE).union(self.symbols, *map(rules.normalize_str, specials)))
-        room = vocabulary_size - len(specials) - len(required)
+        room = vocab_size - len(specials) - len(required)
         if room < 1:
-            least = vocabulary_size - room + 1
-            raise ConfigError(
-                f"vocabulary_size={vocabulary_size} is too small: a unigram vocabulary has at least {least}"
-            )
+            least = vocab_size - room + 1
+            raise ConfigError(f"vocab_size={vocab_size} is too small: a unigram vocabulary has at least {least}")
         characters = alphabet.by_coverage(counts, coverage=self.coverage, most=max(1, room // 3))
         _cut_at_unknown(counts, frozenset(characters).union(required))
-        pieces = train_unigram(counts, vocabulary_size=vocabulary_size - len(specials), required=required)
+        pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
         scores = [(token, NEVER) for token in specials]
         return Unigram.build([*scores, *pieces], lowercase=self.lowercase, strip_accents=strip)
 

@@ -26,7 +26,7 @@ DECIMALS = 6  # of a score: what lies below depends on the processor
 def train_unigram(
     counts: dict[str, int],
     *,
-    vocabulary_size: int,
+    vocab_size: int,
     required: Collection[str] = (),
     longest: int = LONGEST,
     seed_size: int | None = None,
@@ -35,7 +35,7 @@ def train_unigram(
 ) -> list[tuple[str, float]]:
     """Pieces with log-probabilities, the most probable first; every character of the words and of `required` is one.
 
-    At most `vocabulary_size` pieces, fewer where the words have not as many. Empties `counts`, to save memory.
+    At most `vocab_size` pieces, fewer where the words have not as many. Empties `counts`, to save memory.
     """
     if not 0 < shrink < 1 or sub_iterations < 1 or longest < 1:
         raise ConfigError(f"{shrink=} must lie between 0 and 1, {sub_iterations=} and {longest=} must be at least 1")
@@ -44,12 +44,12 @@ def train_unigram(
     cells = lay_out(counts)
     absent = sorted(set().union(*required).difference(cells.alphabet))
     characters = len(cells.alphabet) + len(absent)
-    if characters > vocabulary_size:
+    if characters > vocab_size:
         raise ConfigError(
-            f"vocabulary_size={vocabulary_size} is too small: the text has {characters} characters, and each is a piece"
+            f"vocab_size={vocab_size} is too small: the text has {characters} characters, and each is a piece"
         )
-    training = _Training(cells, longest=longest, seed_size=seed_size or SEEDS * vocabulary_size)
-    size = vocabulary_size - len(absent)
+    training = _Training(cells, longest=longest, seed_size=seed_size or SEEDS * vocab_size)
+    size = vocab_size - len(absent)
     while True:
         for _ in range(sub_iterations):
             training.step(size)

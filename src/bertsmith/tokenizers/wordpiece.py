@@ -46,21 +46,21 @@ class Config:
         """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
         return Splitter(lowercase=self.lowercase, strip_accents=False, chinese_spacing=self.chinese_spacing)
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> WordPiece:
-        """A tokenizer of at most `vocabulary_size` tokens from counted words; empties `counts`."""
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> WordPiece:
+        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
-        if vocabulary_size < len(specials) + 10:
-            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(specials)} are special tokens")
+        if vocab_size < len(specials) + 10:
+            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(specials)} are special tokens")
         strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocabulary_size // 3)
+        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocab_size // 3)
         alphabet.keep_spelled(counts, characters)
         continuing = {character for word in counts for character in word[1:]}
         symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
         trainer = trainers.WordPieceTrainer(
-            vocab_size=vocabulary_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
+            vocab_size=vocab_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
         )
         tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
         return WordPiece.build(

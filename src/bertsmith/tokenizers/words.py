@@ -117,17 +117,17 @@ class Config:
         """For counting."""
         return Splitter(self.rules)
 
-    def learn(self, counts: dict[str, int], *, vocabulary_size: int) -> Words:
-        """The most frequent words, at most `vocabulary_size` with the special tokens."""
+    def learn(self, counts: dict[str, int], *, vocab_size: int) -> Words:
+        """The most frequent words, at most `vocab_size` with the special tokens."""
         reserved = self.rules.reserved()
-        if vocabulary_size <= len(reserved):
-            raise ConfigError(f"vocabulary_size={vocabulary_size} is too small: {len(reserved)} are reserved")
+        if vocab_size <= len(reserved):
+            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(reserved)} are reserved")
         never = frozenset(reserved)
         frequent = [word for word, count in counts.items() if count >= self.min_count and word not in never]
         if not frequent:
             raise DataError(f"there are no words to learn from that were seen {self.min_count} times (min_count)")
         frequent.sort(key=lambda word: (-counts[word], word))
-        return Words([*reserved, *frequent[: vocabulary_size - len(reserved)]], reading=self.rules)
+        return Words([*reserved, *frequent[: vocab_size - len(reserved)]], reading=self.rules)
 
 
 class Words(PlainTokenizer):

@@ -27,7 +27,7 @@ Precision = Literal["auto", "fp8", "bf16", "fp32"]
 class Trainable(Protocol):
     """What training asks of a model, which is also an `nn.Module`."""
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         """The batch with the questions in it."""
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
@@ -36,10 +36,10 @@ class Trainable(Protocol):
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a hidden batch."""
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         """Its parts from bottom to top; every parameter is in exactly one."""
 
-    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
+    def enable_fp8(self, *, whole: bool = True) -> None:
         """From here on, where that is faster; weights and their names stay."""
 
 
@@ -83,12 +83,12 @@ class Passes:
         if settings.precision == "fp8":
             _check_eight_bits(world.device)
             # weights that are split are gone when the next block wants those of a norm
-            model.learn_in_eight_bits(whole=not (settings.shard and world.size > 1))
+            model.enable_fp8(whole=not (settings.shard and world.size > 1))
         if settings.recompute:
-            for part in model.depths()[1:-1]:
+            for part in model.layer_groups()[1:-1]:
                 _recompute(part)
         self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
-        module, middle = cast(nn.Module, model), model.depths()[1:-1]
+        module, middle = cast(nn.Module, model), model.layer_groups()[1:-1]
         self.holding: Holding
         if settings.shard and world.size > 1:
             from bertsmith.training.splitting import Split  # not for who does not split: it takes a second
@@ -99,8 +99,8 @@ class Passes:
         self.replays = settings.graphs is True and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
-        hidden = self.model.hide(batch)
-        return hidden, self.model.counts(hidden), (batch.document != 0).sum()
+        hidden = self.model.corrupt(batch)
+        return hidden, self.model.counts(hidden), (batch.document_ids != 0).sum()
 
     @torch.no_grad()
     def hide(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
@@ -124,7 +124,7 @@ class Passes:
         with self.holding.exchange(last):
             with self._autocast():
                 loss = self.holding(batch)
-            total = loss.over(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
+            total = loss.total(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
             total.backward()  # type: ignore[no-untyped-call]
         return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
 

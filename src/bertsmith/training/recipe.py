@@ -38,9 +38,9 @@ class Recipe:
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
 
     def __post_init__(self) -> None:
-        if self.packing.length > self.encoder.positions:
+        if self.packing.length > self.encoder.max_positions:
             raise ConfigError(
-                f"packing.length={self.packing.length} is over encoder.positions={self.encoder.positions}: "
+                f"packing.length={self.packing.length} is over encoder.max_positions={self.encoder.max_positions}: "
                 "make rows shorter or give the encoder more positions"
             )
         if self.save_every < 1 or self.evaluate_rows < 1:

@@ -131,9 +131,9 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
 
 def _shape(batch: Batch) -> Hashable:
     """All of a batch but its numbers."""
-    names = tuple(batch.labels), tuple(batch.places)
+    names = tuple(batch.labels), tuple(batch.indices)
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(batch))
-    return names, shapes, batch.longest, batch.full, batch.runs
+    return names, shapes, batch.max_seqlen, batch.dense, batch.equal_length_runs
 
 
 def _pattern(rates: Rates) -> Hashable:

@@ -50,10 +50,10 @@ class Trainer:
     ) -> None:
         self.model, self.feed, self.plan = model, feed, plan
         self.settings, self.world, self.stopper = settings or Settings(), world or World(), stopper or Stopper()
-        self.module, self.parts = cast(nn.Module, model), len(model.depths())
+        self.module, self.parts = cast(nn.Module, model), len(model.layer_groups())
         self.passes = Passes(model, settings=self.settings, world=self.world, seed=seed)
         self.holding = self.passes.holding
-        self.weights = self.holding.weights(model.depths())
+        self.weights = self.holding.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
         self.sharded = self.settings.shard and self.world.size > 1
         if self.sharded and not self.optimizer.elementwise:
@@ -168,7 +168,7 @@ class Trainer:
         """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
         awake = tuple(rate is not None for rate in rates)
         self.module.train()
-        for part, learns in zip(self.model.depths(), awake, strict=True):
+        for part, learns in zip(self.model.layer_groups(), awake, strict=True):
             part.train(learns)  # what sleeps drops nothing: its activations are fixed
         for parameter in self.holding.parameters.values():
             parameter.grad = None
@@ -190,7 +190,7 @@ class Trainer:
             self.passes.learn(batch, divisors, step=self.done, micro=micro, last=micro == last, seed=seed)
             for micro, (batch, _, _) in enumerate(hidden)
         ]
-        rows = sum(len(batch.ids) for batch, _, _ in hidden) * self.world.size
+        rows = sum(len(batch.input_ids) for batch, _, _ in hidden) * self.world.size
         return reduce(add, losses), counts["tokens"], rows
 
     def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.Rates, told: Told) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ def make_shards(folder: Path, documents: Documents, *, documents_per_part: int =
         folder,
         tokenizer_files={},
         fingerprint="0",
-        vocabulary_size=size,
+        vocab_size=size,
         settings={},
         shard_tokens=1,
         disk=QuickDisk(),
@@ -127,17 +127,17 @@ class Text(NamedTuple):
 def texts_of(batch: PackedBatch) -> list[Text]:
     """The texts of a batch, row by row, found by their numbers in the run."""
     found = []
-    every = next(iter(batch.labels.values()), batch.firsts)
-    labels = dict(zip(batch.firsts.tolist(), every.tolist(), strict=True))
-    length = batch.ids.shape[1]
-    for row, samples in enumerate(batch.samples):
+    every = next(iter(batch.labels.values()), batch.cls_positions)
+    labels = dict(zip(batch.cls_positions.tolist(), every.tolist(), strict=True))
+    length = batch.input_ids.shape[1]
+    for row, samples in enumerate(batch.sample_ids):
         numbers = [number for number in dict.fromkeys(samples.tolist()) if number >= 0]
         for turn, sample in enumerate(numbers, start=1):
             (places,) = np.nonzero(samples == sample)
             assert places.tolist() == list(range(places[0], places[-1] + 1)), "a text stands together"
-            planes = (batch.ids, batch.positions, batch.segments, batch.special)
+            planes = (batch.input_ids, batch.position_ids, batch.segment_ids, batch.special_mask)
             values = [plane[row, places].tolist() for plane in planes]
-            documents = batch.document[row, places].tolist()
+            documents = batch.document_ids[row, places].tolist()
             found.append(Text(row, turn, *values, sample, labels[row * length + int(places[0])], documents))
     return found
 
@@ -160,9 +160,9 @@ class Pair(NamedTuple):
 
 def pairs_of(batch: PackedBatch) -> Pair:
     """The pairs framed by FRAME; single texts are left out."""
-    ids, samples = batch.ids.ravel().astype(np.int64), batch.samples.ravel()
+    ids, samples = batch.input_ids.ravel().astype(np.int64), batch.sample_ids.ravel()
     separators = np.flatnonzero(ids == SEPARATOR)
-    first, (label,) = batch.firsts, batch.labels.values()
+    first, (label,) = batch.cls_positions, batch.labels.values()
     first, label = first[label >= 0], label[label >= 0]
     place = np.searchsorted(separators, first)
     middle, end = separators[place], separators[place + 1]

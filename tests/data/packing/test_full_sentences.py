@@ -140,7 +140,7 @@ def test_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "set", [[5, 6], [7]])
     packing = build(shards, length=6, frame=BARE)
     assert packing.rows_per_epoch == 3
-    ids = packing.take(0, 3).ids.ravel()
+    ids = packing.take(0, 3).input_ids.ravel()
     assert sorted(ids.tolist()) == list(range(FIRST, FIRST + 18))
 
 

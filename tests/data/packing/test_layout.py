@@ -10,7 +10,7 @@ from data.packing.packing_world import BARE, DOUBLE, FRAME, PADDING
 from bertsmith.data.collate import collate, from_packed
 from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
 from bertsmith.tokenizers.framing import frame as framed
-from bertsmith.types import NOT_ASKED, Encoded, Frame
+from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
 SIZES = [(5, 3), (9, 0), (1, 1), (20, 6), (4, 0), (2, 2), (7, 9), (1, 0)]
 
@@ -29,28 +29,28 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     theirs = collate(
         rows, length=40, padding_id=PADDING, pack=True, samples=range(100, 108), labels={"next_sentence": labels}
     )
-    line = np.repeat(np.arange(len(theirs.ids)), theirs.document.amax(1))
-    order = torch.argsort(theirs.firsts).numpy()  # collate numbers texts as rows came, here they go line by line
+    line = np.repeat(np.arange(len(theirs.input_ids)), theirs.document_ids.amax(1))
+    order = torch.argsort(theirs.cls_positions).numpy()  # collate numbers texts as rows came, here they go line by line
     sizes = np.array(SIZES)[order]
     forms = Forms(frame)
     form = (sizes[:, 1] > 0).astype(np.int64)
     tokens = np.array([token for number in order for half in halves[number] for token in half])
     texts = Texts(line, order + 100, form, forms.sizes(form, *sizes.T), tokens)
-    most = int(theirs.document.max())
+    most = int(theirs.document_ids.max())
     found = lay_out(texts, forms, Sheet(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
     mine = from_packed(found)
     for name in ("ids", "positions", "segments", "document", "special", "samples"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
         assert getattr(mine, name).dtype == getattr(theirs, name).dtype, name
-    real = mine.firsts >= 0
-    assert mine.firsts[real].tolist() == sorted(theirs.firsts.tolist())
-    assert mine.firsts.shape == (len(theirs.ids) * most,)
+    real = mine.cls_positions >= 0
+    assert mine.cls_positions[real].tolist() == sorted(theirs.cls_positions.tolist())
+    assert mine.cls_positions.shape == (len(theirs.input_ids) * most,)
     assert mine.labels["next_sentence"][real].tolist() == theirs.labels["next_sentence"][order].tolist()
-    assert (mine.labels["next_sentence"][~real] == NOT_ASKED).all()
-    assert mine.bounds.unique().tolist() == theirs.bounds.unique().tolist()
-    assert mine.bounds.shape == (len(theirs.ids) * (most + 1) + 1,)
-    assert found.tokens == int((theirs.document > 0).sum())
-    assert (mine.longest, mine.full, int(mine.epoch)) == (40, False, 0)
+    assert (mine.labels["next_sentence"][~real] == IGNORE_INDEX).all()
+    assert mine.cu_seqlens.unique().tolist() == theirs.cu_seqlens.unique().tolist()
+    assert mine.cu_seqlens.shape == (len(theirs.input_ids) * (most + 1) + 1,)
+    assert found.tokens == int((theirs.document_ids > 0).sum())
+    assert (mine.max_seqlen, mine.dense, int(mine.epoch)) == (40, False, 0)
 
 
 @pytest.mark.gpu
@@ -59,8 +59,8 @@ def test_pinned_on_request() -> None:
     forms = Forms(FRAME)
     one, tokens = np.zeros(1, np.int64), np.array([3])
     packed = lay_out(Texts(one, one, one, forms.sizes(one, tokens, one), np.arange(3)), forms, Sheet(8, PADDING, 1))
-    assert from_packed(packed, pin=True).ids.is_pinned()
-    assert not from_packed(packed).ids.is_pinned()
+    assert from_packed(packed, pin=True).input_ids.is_pinned()
+    assert not from_packed(packed).input_ids.is_pinned()
 
 
 def test_the_closing_token() -> None:

@@ -34,7 +34,7 @@ from bertsmith.data.packing.ordered_pairs import IN_ORDER, SWAPPED, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import sentence_order
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 build = partial(packing_world.build, Config)
 
@@ -85,7 +85,7 @@ class TestHundredThousandPairs:
         seen: dict[tuple[int, ...], Counter[int]] = {}
         for epoch in range(9):
             for text in epoch_texts(packing, epoch):
-                if text.label != NOT_ASKED:
+                if text.label != IGNORE_INDEX:
                     seen.setdefault(tuple(sorted(text.tokens)), Counter())[text.label] += 1
         assert all(sum(counts.values()) == 9 for counts in seen.values())
         assert np.mean([len(counts) == 2 for counts in seen.values()]) > 0.98
@@ -101,14 +101,14 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
         second = [token - FIRST for token in text.ids[middle + 1 : -1]]
         seen[text.label] += 1
         assert first == list(range(first[0], first[0] + len(first)))
-        if text.label == NOT_ASKED:
+        if text.label == IGNORE_INDEX:
             assert not second
             assert not places.sentence_begins[first[0] + 1 : first[-1] + 1].any(), "one sentence, or a piece"
         else:
             assert second == list(range(second[0], second[0] + len(second)))
             assert (second[0] == first[-1] + 1) == (text.label == IN_ORDER)
             assert text.segments == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    assert min(seen[label] for label in (IN_ORDER, SWAPPED, NOT_ASKED)) > 5
+    assert min(seen[label] for label in (IN_ORDER, SWAPPED, IGNORE_INDEX)) > 5
 
 
 @settings(max_examples=50, deadline=None)
@@ -125,7 +125,7 @@ def test_every_token_is_in_one_sample_an_epoch_and_no_pair_has_a_cut_sentence(
         begin, end = min(text.tokens), max(text.tokens) + 1
         assert len(set(places.documents[text.tokens].tolist())) == 1
         inside = places.sentence_begins[begin + 1 : end].any()
-        assert inside == (text.label != NOT_ASKED)
+        assert inside == (text.label != IGNORE_INDEX)
         assert not inside or (places.sentence_begins[begin] and places.sentence_begins[end])
 
 
@@ -193,7 +193,7 @@ def test_all_or_none(shards: Shards, share: float, labels: set[int]) -> None:
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
     for text in texts_of(build(shards, frame=DOUBLE).batch(0, rows=50)):
-        assert text.ids.count(SEPARATOR) == (1 if text.label == NOT_ASKED else 3)
+        assert text.ids.count(SEPARATOR) == (1 if text.label == IGNORE_INDEX else 3)
 
 
 def test_refused() -> None:

@@ -34,7 +34,7 @@ from bertsmith.data.packing import cutting, halving, outline, seating
 from bertsmith.data.packing.pairs import FOLLOWS, RANDOM, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 build = partial(packing_world.build, Config)
 
@@ -98,7 +98,7 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
         second = [token - FIRST for token in text.ids[middle + 1 : -1]]
         assert first == list(range(first[0], first[0] + len(first)))
         seen[text.label] += 1
-        if text.label == NOT_ASKED:
+        if text.label == IGNORE_INDEX:
             assert not second
             assert not begins[first[0] + 1 : first[-1] + 1].any(), "a single text is a single sentence, or a piece"
             assert set(text.segments) == {0}
@@ -108,7 +108,7 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
         assert [place for place, special in enumerate(text.special) if special] == [
             place for place, token in enumerate(text.ids) if token < FIRST
         ]
-    assert min(seen[label] for label in (FOLLOWS, RANDOM, NOT_ASKED)) > 5
+    assert min(seen[label] for label in (FOLLOWS, RANDOM, IGNORE_INDEX)) > 5
 
 
 @settings(max_examples=50, deadline=None)
@@ -210,7 +210,7 @@ def test_the_split_is_drawn_anew_each_epoch_from_all_sentences_alike(tmp_path: P
 def test_a_document_of_one_sentence_is_asked_nothing(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", [[7], [5], [9]]))
     batch = packing.batch(0, rows=1)
-    assert set(batch.labels["next_sentence"].tolist()) == {NOT_ASKED}
+    assert set(batch.labels["next_sentence"].tolist()) == {IGNORE_INDEX}
     assert sorted(len(text.ids) for text in texts_of(batch)) == [7, 9, 11]
 
 
@@ -230,7 +230,7 @@ def test_long_text_fills_its_rows(tmp_path: Path) -> None:
 def test_a_frame_with_two_separators(shards: Shards) -> None:
     for text in texts_of(build(shards, frame=DOUBLE).batch(0, rows=50)):
         separators = [place for place, token in enumerate(text.ids) if token == SEPARATOR]
-        assert len(separators) == (1 if text.label == NOT_ASKED else 3)
+        assert len(separators) == (1 if text.label == IGNORE_INDEX else 3)
         assert set(text.segments) == {0}
         assert len(separators) == 1 or separators[1] == separators[0] + 1
 

@@ -44,10 +44,10 @@ def test_windows_follow_each_other_round_and_round(
         rows = 3 * packing.rows_per_epoch
         batch = packing.take(0, rows)
     assert packing.rows_per_epoch == len(tape) // length
-    order = np.argsort(batch.samples[:, 0])
-    assert sorted(batch.samples[:, 0].tolist()) == list(range(rows))
-    assert batch.ids[order].ravel().tolist() == (tape * (rows * length // len(tape) + 1))[: rows * length]
-    epochs = np.split(batch.samples[:, 0], 3)
+    order = np.argsort(batch.sample_ids[:, 0])
+    assert sorted(batch.sample_ids[:, 0].tolist()) == list(range(rows))
+    assert batch.input_ids[order].ravel().tolist() == (tape * (rows * length // len(tape) + 1))[: rows * length]
+    epochs = np.split(batch.sample_ids[:, 0], 3)
     assert all(set(part // packing.rows_per_epoch) == {number} for number, part in enumerate(epochs))
 
 
@@ -55,19 +55,19 @@ def test_every_row_is_one_full_text(tmp_path: Path) -> None:
     documents = some_documents(1, documents=80)
     packing = build(make_shards(tmp_path / "set", documents), length=50)
     batch = packing.batch(2, rows=20)
-    assert (batch.full, packing.full, packing.padding, packing.texts_per_row) == (True, True, 0, 1)
-    assert (batch.document == 1).all()
-    assert batch.positions.tolist() == [list(range(50))] * 20
-    assert batch.bounds.tolist() == list(range(0, 1001, 50))
-    assert batch.firsts.tolist() == list(range(0, 1000, 50))
-    assert np.array_equal(batch.special, batch.ids == SEPARATOR)
-    assert batch.special.any()
+    assert (batch.dense, packing.full, packing.padding, packing.texts_per_row) == (True, True, 0, 1)
+    assert (batch.document_ids == 1).all()
+    assert batch.position_ids.tolist() == [list(range(50))] * 20
+    assert batch.cu_seqlens.tolist() == list(range(0, 1001, 50))
+    assert batch.cls_positions.tolist() == list(range(0, 1000, 50))
+    assert np.array_equal(batch.special_mask, batch.input_ids == SEPARATOR)
+    assert batch.special_mask.any()
     assert batch.tokens == 1000
 
 
 def test_rows_are_shuffled(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", some_documents(1, documents=80)), length=10)
-    first, second = (packing.take(at, packing.rows_per_epoch).samples[:, 0] for at in (0, packing.rows_per_epoch))
+    first, second = (packing.take(at, packing.rows_per_epoch).sample_ids[:, 0] for at in (0, packing.rows_per_epoch))
     assert (np.diff(first) == 1).mean() < 0.02
     assert (first == second - packing.rows_per_epoch).mean() < 0.02
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.packing import Numbers, PackedBatch
-from bertsmith.types import NOT_ASKED, Frame
+from bertsmith.types import IGNORE_INDEX, Frame
 
 NO_FRAME = Frame(single=("a",), pair=("a", "b"))
 
@@ -96,19 +96,19 @@ def lay_out(texts: Texts, forms: Forms, sheet: Sheet, labels: Mapping[str, Numbe
     seats = (texts.row * sheet.texts_per_row) + turn - 1
     shape = rows, sheet.length
     return PackedBatch(
-        ids=ids.reshape(shape),
-        positions=positions.reshape(shape),
-        segments=_spread(forms.segments[texts.form], parts, 0).reshape(shape),
-        document=document.reshape(shape),
-        special=special.reshape(shape),
-        samples=_spread(texts.number[:, None], runs, -1).reshape(shape),
-        bounds=_bounds(bounds, sheet, places),
-        firsts=_placed(begins[:, 0], seats, rows * sheet.texts_per_row, -1),
-        longest=sheet.length,
-        full=sheet.full and not sheet.documents_per_row,
+        input_ids=ids.reshape(shape),
+        position_ids=positions.reshape(shape),
+        segment_ids=_spread(forms.segments[texts.form], parts, 0).reshape(shape),
+        document_ids=document.reshape(shape),
+        special_mask=special.reshape(shape),
+        sample_ids=_spread(texts.number[:, None], runs, -1).reshape(shape),
+        cu_seqlens=_bounds(bounds, sheet, places),
+        cls_positions=_placed(begins[:, 0], seats, rows * sheet.texts_per_row, -1),
+        max_seqlen=sheet.length,
+        dense=sheet.full and not sheet.documents_per_row,
         tokens=places - int(padding.sum()),
         labels={
-            name: _placed(values, seats, rows * sheet.texts_per_row, NOT_ASKED)
+            name: _placed(values, seats, rows * sheet.texts_per_row, IGNORE_INDEX)
             for name, values in (labels or {}).items()
         },
     )

@@ -19,7 +19,7 @@ from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
 from bertsmith.data.packing.outline import Outline, Starts
 from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
 from bertsmith.data.shards import Shards
-from bertsmith.types import NOT_ASKED, Frame
+from bertsmith.types import IGNORE_INDEX, Frame
 
 IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
 
@@ -83,7 +83,7 @@ class OrderedPairs(HalvedTexts):
         starts = np.stack([split.start, split.middle], axis=1)
         lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
         starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
-        return Halves(starts, lengths, np.where(split.pair, np.where(swapped, SWAPPED, IN_ORDER), NOT_ASKED))
+        return Halves(starts, lengths, np.where(split.pair, np.where(swapped, SWAPPED, IN_ORDER), IGNORE_INDEX))
 
 
 def _whole_sentences(

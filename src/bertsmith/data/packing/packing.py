@@ -26,23 +26,32 @@ Numbers = NDArray[np.int64]
 class PackedBatch:
     """The arrays of a `types.Batch`, in numpy; `batching.from_packed` makes tensors of them."""
 
-    ids: NDArray[np.int32]  # [B, L]
-    positions: NDArray[np.int32]  # [B, L] counted from 0 within each text
-    segments: NDArray[np.uint8]  # [B, L]
-    document: NDArray[np.int32]  # [B, L] 1, 2, ... for what sees each other in a row: its texts, or their documents
-    special: NDArray[np.bool_]  # [B, L] special tokens and padding
-    samples: Numbers  # [B, L] a number for each text of the run, never used twice; -1 = padding
-    bounds: NDArray[np.int32]  # [S+1] begin of each such run, padding too, in the flat places; B*L to the end
-    firsts: Numbers  # [N] flat place of each text's first token, N/B to a row; -1 where there is no text
-    longest: int  # no text is longer
-    full: bool  # every row is one text without padding, in this batch as in all others
+    input_ids: NDArray[np.int32]  # [B, L]
+    position_ids: NDArray[np.int32]  # [B, L] counted from 0 within each text
+    segment_ids: NDArray[np.uint8]  # [B, L]
+    document_ids: NDArray[np.int32]  # [B, L] 1, 2, ... for what sees each other in a row: its texts, or their documents
+    special_mask: NDArray[np.bool_]  # [B, L] special tokens and padding
+    sample_ids: Numbers  # [B, L] a number for each text of the run, never used twice; -1 = padding
+    cu_seqlens: NDArray[np.int32]  # [S+1] begin of each such run, padding too, in the flat places; B*L to the end
+    cls_positions: Numbers  # [N] flat place of each text's first token, N/B to a row; -1 where there is no text
+    max_seqlen: int  # no text is longer
+    dense: bool  # every row is one text without padding, in this batch as in all others
     tokens: int  # places that are not padding
-    labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; NOT_ASKED where nothing is
+    labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX where nothing is
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything but the labels, by the names that `types.Batch` uses."""
-        names = ("ids", "positions", "segments", "document", "special", "samples", "bounds", "firsts")
+        names = (
+            "input_ids",
+            "position_ids",
+            "segment_ids",
+            "document_ids",
+            "special_mask",
+            "sample_ids",
+            "cu_seqlens",
+            "cls_positions",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -78,7 +87,7 @@ class Packing:
         return epoch + ahead, row
 
 
-class Settings(Protocol):
+class PackingConfig(Protocol):
     """A packing's `Config`."""
 
     @property

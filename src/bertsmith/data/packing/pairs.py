@@ -19,7 +19,7 @@ from bertsmith.data.packing.outline import Outline
 from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
-from bertsmith.types import NOT_ASKED, Frame
+from bertsmith.types import IGNORE_INDEX, Frame
 
 FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
 
@@ -103,4 +103,4 @@ class Pairs(HalvedTexts):
             whole=outline.sentences[split.last[random]] == split.end[random],
             drawn=self._draw("b", number[random]),
         )
-        return Halves(starts, lengths, np.where(split.pair, np.where(random, RANDOM, FOLLOWS), NOT_ASKED))
+        return Halves(starts, lengths, np.where(split.pair, np.where(random, RANDOM, FOLLOWS), IGNORE_INDEX))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.encoders import albert
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     ACTIVATIONS,
@@ -37,12 +37,12 @@ class Albert(Family):
         """A matrix without a name of its own."""
         return f"{PREFIX}pooler"
 
-    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
         """transformers shares whole blocks or none, reads both ways, and asks about the order of sentences only."""
         assert isinstance(config, albert.Config)
         return config.sharing in ("all", "none") and not config.causal and not {"next_sentence", "causal_lm"} & {*heads}
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerSettings:
+    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; groups and inner layers are as many as the weights have."""
         layers, groups = said.count("num_hidden_layers"), said.count("num_hidden_groups", 1)
         inner, sharing = said.count("inner_group_num", 1), said.text("sharing", "all")
@@ -59,7 +59,7 @@ class Albert(Family):
         """What a config says, as settings of ours; what only our own folders say too."""
         own, activation = said.get("model_type") != self.name, said.text("hidden_act", "gelu_new")
         return super().settings(said, sizes) | {
-            "table_width": sizes["embedding_size"],
+            "embedding_width": sizes["embedding_size"],
             "dropout": said.share("hidden_dropout_prob", 0.0),
             "attention_dropout": said.share("attention_probs_dropout_prob", 0.0),
             "activation": ACTIVATIONS.get(activation, activation),
@@ -81,7 +81,7 @@ class Albert(Family):
         """See `Family.dropout_key`."""
         return "classifier_dropout_prob"
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's with groups and inner layers; layers that share nothing are groups of one."""
         assert isinstance(config, albert.Config)
         usual = super().contents(config)
@@ -89,7 +89,7 @@ class Albert(Family):
             del usual[key]
         alone = config.sharing == "none"
         found = usual | {
-            "embedding_size": config.table_width,
+            "embedding_size": config.embedding_width,
             "num_hidden_groups": config.layers if alone else config.groups,
             "inner_group_num": config.inner_layers,
             "classifier_dropout_prob": 0.1,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertsmith.encoders import electra
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     stored_positions,
@@ -31,15 +31,15 @@ class Electra(Summed):
 
     def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, with the width of the tables."""
-        return super().settings(said, sizes) | {"table_width": sizes["embedding_size"]}
+        return super().settings(said, sizes) | {"embedding_width": sizes["embedding_size"]}
 
     def read_head(self, name: str, said: Said) -> dict[str, Any]:
         """A folder has the discriminator alone, which judges."""
         return super().read_head(name, said) | ({"generator": 0.0} if name == "replaced_token" else {})
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """With the width of the tables."""
-        more = {"embedding_size": config.table_width, "summary_activation": "gelu"}
+        more = {"embedding_size": config.embedding_width, "summary_activation": "gelu"}
         return super().contents(config) | more
 
 

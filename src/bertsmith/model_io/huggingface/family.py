@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.said import Said
 from bertsmith.nn.style import Style
@@ -39,7 +39,7 @@ class Family:
     title: str  # as the paper spells it
     classes: str  # how the names of transformers' classes begin
     prefix: str  # before the encoder's weights wherever there is a head
-    encoder: type[TransformerSettings]
+    encoder: type[TransformerConfig]
     architectures: Mapping[str, tuple[str, ...]]  # transformers' class -> the objectives whose heads it has
     heads: Mapping[str, str | tuple[str, ...]]  # objective -> how the weights of its head begin
     modules: Mapping[str, str | tuple[str, ...]]  # ours -> theirs, or those that are stacked; {} for each number
@@ -132,17 +132,17 @@ class Family:
             f"no model folder has the heads {together} together; those of {self.name} that have one: {known}"
         )
 
-    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
         """Whether transformers has a class for such an encoder under these heads; else a folder is in our own words."""
         return True
 
-    def counted(self, config: TransformerSettings) -> dict[str, Tensor]:
+    def counted(self, config: TransformerConfig) -> dict[str, Tensor]:
         """What transformers wants to find though nobody learns it."""
         return {}
 
     # --- config.json in --------------------------------------------------------------------------------------------
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerSettings:
+    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
         """The settings of the encoder, each size equal to what the weights have."""
         keys = (*self.witnesses, "num_hidden_layers", "num_attention_heads")
         sizes = {key: said.count(key, self.defaults.get(key)) for key in keys}
@@ -161,14 +161,14 @@ class Family:
             "width": sizes["hidden_size"],
             "heads": sizes["num_attention_heads"],
             "feed_forward": sizes["intermediate_size"],
-            "vocabulary_size": sizes["vocab_size"],
+            "vocab_size": sizes["vocab_size"],
             "positions": sizes["max_position_embeddings"],
             "segments": sizes["type_vocab_size"],
             "dropout": said.share("hidden_dropout_prob", 0.1),
             "attention_dropout": said.share("attention_probs_dropout_prob", 0.1),
             "activation": ACTIVATIONS.get(activation, activation),
             "epsilon": said.share("layer_norm_eps", 1e-12),
-            "initial_range": said.share("initializer_range", 0.02),
+            "initializer_range": said.share("initializer_range", 0.02),
             "causal": said.flag("is_decoder"),
             "pooler": True,
             "padding_id": 0 if padding is None else said.count("pad_token_id", least=0),
@@ -198,7 +198,7 @@ class Family:
         pattern = re.compile(rf"{re.escape(self.prefix)}encoder\.layer\.(\d+)\.")
         return len({found[1] for name in names if (found := pattern.match(name))})
 
-    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
+    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], there: bool) -> TransformerConfig:
         """The settings with the pooler that these objectives read; `there`: the weights have one that may stay."""
         return replace(config, pooler=bool(readers) or there)
 
@@ -206,7 +206,7 @@ class Family:
         """Settings of a head that only this family's configs say."""
         return {}
 
-    def head_style(self, name: str, config: TransformerSettings) -> Style:
+    def head_style(self, name: str, config: TransformerConfig) -> Style:
         """How a head of this family's is made."""
         return config.head_style
 
@@ -216,10 +216,10 @@ class Family:
 
     # --- config.json out -------------------------------------------------------------------------------------------
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """The encoder's settings as transformers 4.57 and 5 read them."""
         return {
-            "vocab_size": config.vocabulary_size,
+            "vocab_size": config.vocab_size,
             "hidden_size": config.width,
             "num_hidden_layers": config.layers,
             "num_attention_heads": config.heads,
@@ -227,10 +227,10 @@ class Family:
             "hidden_act": config.activation,
             "hidden_dropout_prob": config.dropout,
             "attention_probs_dropout_prob": config.attention_dropout,
-            "max_position_embeddings": config.positions,
-            "type_vocab_size": config.segments,
-            "initializer_range": config.initial_range,
-            "layer_norm_eps": config.epsilon,
+            "max_position_embeddings": config.max_positions,
+            "type_vocab_size": config.segment_types,
+            "initializer_range": config.initializer_range,
+            "layer_norm_eps": config.layer_norm_eps,
             "pad_token_id": config.padding_id,
             "position_embedding_type": "absolute",
             "classifier_dropout": None,

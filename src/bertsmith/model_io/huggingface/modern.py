@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bertsmith.encoders import modern
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.foreign_files import shown
 from bertsmith.model_io.huggingface.family import ACTIVATIONS, OWN_PREFIX, Family, Shapes
@@ -32,13 +32,13 @@ PADDING, GLOBAL_BASE, LOCAL_BASE = 50_283, 160_000.0, 10_000.0  # where a config
 class Modern(Family):
     """ModernBERT's names; what only we have is named in its manner."""
 
-    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
         """transformers has ModernBERT's choices, with or without biases, under the head for words."""
         assert isinstance(config, modern.Config)
         if not {*heads} <= {*self.heads}:
             return True  # no folder of ours has such heads either: `architecture_of` says so
         theirs = config.norm == "before" and config.gated and config.rotary
-        return theirs and not (config.segments or config.pooler or config.causal or {*OWN_HEADS} & {*heads})
+        return theirs and not (config.segment_types or config.pooler or config.causal or {*OWN_HEADS} & {*heads})
 
     def heads_there(self, names: Iterable[str], *, causal: bool) -> set[str]:
         """Every head of transformers' begins with the one for words; only that one ends with a decoder."""
@@ -46,7 +46,7 @@ class Modern(Family):
         words = {"masked_lm"} if "decoder.bias" not in found else set()
         return super().heads_there(found, causal=causal) - words
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerSettings:
+    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; tables that ModernBERT has not are as long as they are said to be."""
         for key, table in (("max_position_embeddings", POSITIONS), ("type_vocab_size", SEGMENTS)):
             rows = (shapes.get(f"{table}.weight") or (None,))[0]
@@ -63,13 +63,13 @@ class Modern(Family):
             "width": sizes["hidden_size"],
             "heads": sizes["num_attention_heads"],
             "feed_forward": sizes["intermediate_size"],
-            "vocabulary_size": sizes["vocab_size"],
+            "vocab_size": sizes["vocab_size"],
             "positions": positions,
             "dropout": said.share("embedding_dropout", 0.0),
             "attention_dropout": said.share("attention_dropout", 0.0),
             "activation": ACTIVATIONS.get(activation, activation),
             "epsilon": said.share("norm_eps", 1e-5),
-            "initial_range": said.share("initializer_range", 0.02),
+            "initializer_range": said.share("initializer_range", 0.02),
             "padding_id": 0 if padding is None else said.count("pad_token_id", PADDING, least=0),
             "rotary_base": read_base(said, layers=sizes["num_hidden_layers"], positions=positions),
             "biases": _same(said, BIASES),
@@ -97,11 +97,11 @@ class Modern(Family):
             _same(said, (*BIASES, "classifier_bias"))
         return {}
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """The encoder's settings as transformers 4.57 and 5 read them, and ours where they are not ModernBERT's."""
         assert isinstance(config, modern.Config)
         found = {
-            "vocab_size": config.vocabulary_size,
+            "vocab_size": config.vocab_size,
             "hidden_size": config.width,
             "num_hidden_layers": config.layers,
             "num_attention_heads": config.heads,
@@ -110,9 +110,9 @@ class Modern(Family):
             "embedding_dropout": config.dropout,
             "mlp_dropout": config.dropout,
             "attention_dropout": config.attention_dropout,
-            "max_position_embeddings": config.positions,
-            "initializer_range": config.initial_range,
-            "norm_eps": config.epsilon,
+            "max_position_embeddings": config.max_positions,
+            "initializer_range": config.initializer_range,
+            "norm_eps": config.layer_norm_eps,
             **dict.fromkeys((*BIASES, "classifier_bias"), config.biases),
             "decoder_bias": True,
             "global_attn_every_n_layers": 1,
@@ -127,7 +127,7 @@ class Modern(Family):
             "norm": config.norm,
             "gated": config.gated,
             "rotary": config.rotary,
-            "type_vocab_size": config.segments,
+            "type_vocab_size": config.segment_types,
             "is_decoder": config.causal,
             "depth_scaled": config.depth_scaled,
         }

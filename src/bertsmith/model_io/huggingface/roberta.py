@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertsmith.encoders import roberta
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     OWN_PREFIX,
@@ -26,7 +26,7 @@ PREFIX = "roberta."
 class Roberta(TwoMatrices):
     """BERT's names but for the heads; the positions that nobody has are in the table."""
 
-    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
         """None has RoBERTa's ablations with next-sentence prediction."""
         return "next_sentence" not in heads
 
@@ -40,9 +40,9 @@ class Roberta(TwoMatrices):
             )
         return super().settings(said, sizes) | {"padding_id": padding, "positions": rows - padding - 1}
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's, with the whole table of positions."""
-        rows = config.first_position + config.positions
+        rows = config.first_position + config.max_positions
         return super().contents(config) | {"max_position_embeddings": rows}
 
 

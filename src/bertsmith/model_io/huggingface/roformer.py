@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bertsmith.encoders import roformer
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     OWN_PREFIX,
@@ -30,7 +30,7 @@ POSITIONS = "max_position_embeddings"
 class RoFormer(Summed):
     """BERT's names but for the heads; angles of positions are counted, and there all the same."""
 
-    def has_class(self, config: TransformerSettings, heads: Collection[str]) -> bool:
+    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
         """None has next-sentence prediction."""
         return "next_sentence" not in heads
 
@@ -51,18 +51,18 @@ class RoFormer(Summed):
             raise ConfigError(f"{said.path} does not say summary_type; bertsmith reads choices by their first token")
         return super().read_head(name, said)
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """What is turned is not looked up."""
         found = super().contents(config)
         del found["position_embedding_type"]
         more = {"embedding_size": config.width, "rotary_value": False, "summary_activation": config.activation}
         return found | more
 
-    def counted(self, config: TransformerSettings) -> dict[str, torch.Tensor]:
+    def counted(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
         """Sines and cosines of all positions' angles."""
-        base = config.turn_base
+        base = config.rope_theta
         assert base is not None
-        angles = turns(torch.arange(config.positions), head_width=config.width // config.heads, base=base)
+        angles = turns(torch.arange(config.max_positions), head_width=config.width // config.heads, base=base)
         return {ANGLES: torch.cat((angles.sine, angles.cosine), -1).squeeze(1)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra, roberta, roformer
-from bertsmith.encoders.transformer_encoder import TransformerSettings
+from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import Family
 from bertsmith.model_io.said import Said
 
@@ -22,7 +22,7 @@ class TwoMatrices(Family):
         """The first matrix of that head, where there is one."""
         return "classifier.dense" if any(head in OF_TEXTS for head in heads) else super().pooler(heads)
 
-    def with_pooler(self, config: TransformerSettings, *, readers: Collection[str], there: bool) -> TransformerSettings:
+    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], there: bool) -> TransformerConfig:
         """With dropout before it where it is part of that head."""
         found = super().with_pooler(config, readers=readers, there=there)
         assert isinstance(found, electra.Config | roberta.Config | roformer.Config)
@@ -51,6 +51,6 @@ class Summed(TwoMatrices):
         """Choices have a key of their own."""
         return "summary_last_dropout" if name == "choose" else "classifier_dropout"
 
-    def contents(self, config: TransformerSettings) -> dict[str, Any]:
+    def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's, and how choices are read."""
         return super().contents(config) | SUMMARY

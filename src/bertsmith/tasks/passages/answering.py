@@ -21,7 +21,7 @@ from bertsmith.metrics.intervals import Interval, bootstrap, mean_of
 from bertsmith.tasks.passages.answers import Answers, answers
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
-from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
+from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Rules = Literal["1.1", "2.0", "korquad"]  # whose script scores; with those of 2.0 there may be no answer
@@ -59,13 +59,13 @@ class Answering(Task):
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
-    ) -> list[Asked]:
+    ) -> list[Features]:
         """Windows, one row each. In training, questions whose answer no token of the passage holds are left out."""
         found = windows([_question(example) for example in examples], tokenizer, self.manner, length=length)
         return [one for one in found if one.target is not None] if training else found
 
-    def read(
-        self, examples: Sequence[Example], asked: Sequence[Asked], logits: Sequence[NDArray[np.float32]]
+    def decode(
+        self, examples: Sequence[Example], asked: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
         """Answers with their place in the passage; `detail` has the n-best answers and, in 2.0, the null odds."""
         passages = [example.texts[1] for example in examples]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
 from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 
 Numbers = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -90,7 +90,7 @@ class Found(NamedTuple):
 
 def answers(
     passages: Sequence[str],
-    asked: Sequence[Asked],
+    asked: Sequence[Features],
     logits: Sequence[NDArray[np.float32]],
     manner: Manner,
     *,
@@ -110,7 +110,7 @@ def answers(
     return [each for each in found if each is not None]
 
 
-def _chunks(asked: Sequence[Asked]) -> Iterator[list[int]]:
+def _chunks(asked: Sequence[Features]) -> Iterator[list[int]]:
     """The numbers of the windows, in order, cut into chunks between questions."""
     owners = np.array([one.example for one in asked], np.int64)
     order = np.lexsort((np.array([one.begin for one in asked], np.int64), owners))
@@ -122,7 +122,7 @@ def _chunks(asked: Sequence[Asked]) -> Iterator[list[int]]:
         order, cuts = order[end:], cuts[cuts >= end] - end
 
 
-def _windows(asked: Sequence[Asked], logits: Sequence[NDArray[np.float32]]) -> Windows:
+def _windows(asked: Sequence[Features], logits: Sequence[NDArray[np.float32]]) -> Windows:
     rows = [one.rows[0] for one in asked]
     sizes = np.array([len(row) for row in rows], np.int64)
     padded = np.full((len(rows), int(sizes.max()), 2), -np.inf)
@@ -133,7 +133,7 @@ def _windows(asked: Sequence[Asked], logits: Sequence[NDArray[np.float32]]) -> W
             "the model's answers are no numbers (nan): its training went astray, take an earlier checkpoint"
         )
     base = np.cumsum(sizes) - sizes
-    inside = np.concatenate([row.texts for row in rows]) == 1
+    inside = np.concatenate([row.sequence_ids for row in rows]) == 1
     held = np.add.reduceat(inside, base, dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(held)])[:-1]
     places = np.append(np.flatnonzero(inside), 0)  # the last is for windows of empty passages

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.flat import FlatEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     query: Numbers  # [E] tokens of the question that stay
 
 
-def windows(questions: Sequence[Question], tokenizer: Tokenizer, manner: Manner, *, length: int) -> list[Asked]:
+def windows(questions: Sequence[Question], tokenizer: Tokenizer, manner: Manner, *, length: int) -> list[Features]:
     """The windows of all questions in their order; `Asked.target` is (0, 0) where a window lacks the answer.
 
     It is None where nobody knows the answer, and where no token of the passage holds any of it.
@@ -63,7 +63,7 @@ def windows(questions: Sequence[Question], tokenizer: Tokenizer, manner: Manner,
         raise BertsmithError(
             f"length={length} has no room for {specials} special tokens, question and passage: take 384, or more"
         )
-    found: list[Asked] = []
+    found: list[Features] = []
     encode = FlatEncoder(tokenizer)
     for first in range(0, len(questions), CHUNK):
         found += _chunk(questions[first : first + CHUNK], encode, manner, length=length, first=first)
@@ -72,7 +72,7 @@ def windows(questions: Sequence[Question], tokenizer: Tokenizer, manner: Manner,
 
 def _chunk(
     questions: Sequence[Question], encode: FlatEncoder, manner: Manner, *, length: int, first: int
-) -> list[Asked]:
+) -> list[Features]:
     numbers = {text: number for number, text in enumerate(dict.fromkeys(_all_texts(questions)))}
     frame = encode.tokenizer.frame_parts
     pool = _pool(list(numbers), frame, encode)
@@ -87,7 +87,7 @@ def _chunk(
     targets = _targets([question.answer for question in questions], pool, asked_of, plan, passage_places)
     owners, begins = (plan.owner + first).tolist(), plan.begin.tolist()
     return [
-        Asked(rows=(row,), example=owner, target=target, begin=begin)
+        Features(rows=(row,), example=owner, target=target, begin=begin)
         for row, owner, target, begin in zip(rows, owners, targets, begins, strict=True)
     ]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertsmith.metrics import tags
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.tagged.windows import AskedWords
-from bertsmith.tasks.task import Asked, Example, Prediction
+from bertsmith.tasks.task import Example, Features, Prediction
 from bertsmith.tasks.whole_texts import softmax
 
 OUTSIDE = "O"
@@ -20,7 +20,7 @@ OUTSIDE = "O"
 def predictions(
     examples: Sequence[Example],
     words: Sequence[Spans],
-    asked: Sequence[Asked],
+    asked: Sequence[Features],
     answers: Sequence[NDArray[np.float32]],
     labels: Sequence[str],
 ) -> list[Prediction]:
@@ -31,7 +31,7 @@ def predictions(
     sure = np.zeros(len(said))
     for question, answer in zip(asked, answers, strict=True):
         assert isinstance(question, AskedWords), "rows of another task"
-        assert np.shape(answer) == (len(question.places if question.places is not None else ()), len(labels))
+        assert np.shape(answer) == (len(question.indices if question.indices is not None else ()), len(labels))
         likely = softmax(np.asarray(answer, np.float64))
         best = likely.argmax(axis=1)
         before = -1

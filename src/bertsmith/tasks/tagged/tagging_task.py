@@ -20,7 +20,7 @@ from bertsmith.tasks.tagged.manner import Manner
 from bertsmith.tasks.tagged.schemes import in_iob2
 from bertsmith.tasks.tagged.sentences import Sentence, Unit, words
 from bertsmith.tasks.tagged.windows import ask
-from bertsmith.tasks.task import Asked, Example, Prediction, Task, missing_split
+from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Load = Callable[[Path, str], list[Sentence]]  # file, split; tags as they are in the file
@@ -102,7 +102,7 @@ class Tagging(Task):
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
-    ) -> list[Asked]:
+    ) -> list[Features]:
         """Windows over sentences, or over documents: then one row asks for words of several examples."""
         number = {label: place for place, label in enumerate(self.labels)}
         found = ask(
@@ -117,8 +117,8 @@ class Tagging(Task):
         )
         return [one for one in found if one.target is not None or not training]
 
-    def read(
-        self, examples: Sequence[Example], asked: Sequence[Asked], answers: Sequence[NDArray[np.float32]]
+    def decode(
+        self, examples: Sequence[Example], asked: Sequence[Features], answers: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
         """Tags in IOB2; `detail` has the entities, and as `unread` the numbers of words that came to no token."""
         spans = [words(example, self.unit) for example in examples]
@@ -166,7 +166,7 @@ class Tagging(Task):
         """The best that `main` can be with this tokenizer: below 1 where an entity begins or ends within a token."""
         asked = self.rows(examples, tokenizer, length=length)
         perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in asked]
-        return self.score(examples, self.read(examples, asked, perfect))[self.main]
+        return self.score(examples, self.decode(examples, asked, perfect))[self.main]
 
     def _both(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
         """Gold and predicted tags. Of characters, white space does not count, as in KLUE's own score."""

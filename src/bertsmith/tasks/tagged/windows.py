@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.tagged.sentences import Spans
-from bertsmith.tasks.task import Asked, Example
+from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.flat import FlatEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
@@ -28,7 +28,7 @@ def _none() -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedWords(Asked):
+class AskedWords(Features):
     """A row and the words that its places answer for.
 
     Words are counted from the first word of `example` on, through the examples behind it where the row asks for several
@@ -171,7 +171,7 @@ def _row(
             rows=(row,),
             example=example,
             target=None if right is None else right[leaders],
-            places=tokens[leaders] - begin + parts.index("a"),
+            indices=tokens[leaders] - begin + parts.index("a"),
             begin=word,
             words=read - read[0] + word,
             reads=np.cumsum(leads) - 1,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
-from bertsmith.tasks.task import Asked, Example, Prediction, Task, cut_examples
+from bertsmith.tasks.task import Example, Features, Prediction, Task, cut_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.batches import batches_in_order
 from bertsmith.types import Row
@@ -37,12 +37,12 @@ def predict(
     """A prediction for each example, by a model on its own device; `half`: in bfloat16."""
     asked = task.rows(examples, tokenizer, length=length)
     found = answers(model, asked, task.objective, padding_id=tokenizer.padding_id, length=length, half=half)
-    return Answered(list(examples), task.read(examples, asked, found), len(cut_examples(asked)))
+    return Answered(list(examples), task.decode(examples, asked, found), len(cut_examples(asked)))
 
 
 @torch.no_grad()
 def answers(
-    model: Model, asked: Sequence[Asked], objective: str, *, padding_id: int, length: int, half: bool = False
+    model: Model, asked: Sequence[Features], objective: str, *, padding_id: int, length: int, half: bool = False
 ) -> list[NDArray[np.float32]]:
     """The logits of each thing asked, in the shapes that `Task.read` takes."""
     device = next(model.parameters()).device
@@ -54,7 +54,7 @@ def answers(
     found: list[NDArray[np.float32] | None] = [None] * len(asked)
     for numbers, batch in batches_in_order(asked, objective, length=length, padding_id=padding_id, places=places):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            logits = model.answer(batch.to(device), objective)
+            logits = model.predict(batch.to(device), objective)
         some = [asked[number] for number in numbers]
         for number, mine in zip(numbers, apart(logits, some, objective), strict=True):
             found[number] = mine
@@ -63,13 +63,13 @@ def answers(
 
 
 class Question(Protocol):
-    """What was asked, as far as its answer's shape depends on it; see `Asked`."""
+    """What was asked, as far as its answer's shape depends on it; see `Features`."""
 
     @property
     def rows(self) -> tuple[Row, ...]: ...
 
     @property
-    def places(self) -> NDArray[np.int64] | None: ...
+    def indices(self) -> NDArray[np.int64] | None: ...
 
 
 def apart(logits: Tensor, asked: Sequence[Question], objective: str) -> list[NDArray[np.float32]]:
@@ -78,7 +78,7 @@ def apart(logits: Tensor, asked: Sequence[Question], objective: str) -> list[NDA
     if objective == "span":
         return [values[number, : len(one.rows[0])] for number, one in enumerate(asked)]
     if objective == "tag":
-        sizes = [0 if one.places is None else len(one.places) for one in asked]
+        sizes = [0 if one.indices is None else len(one.indices) for one in asked]
     elif objective == "choose":
         sizes = [len(one.rows) for one in asked]
     else:

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import collate, lines_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.choose import labels_of
-from bertsmith.tasks.task import Asked
+from bertsmith.tasks.task import Features
 from bertsmith.training.ahead import Ahead
 from bertsmith.training.world import World
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
-NOTHING: dict[str, Any] = {"classify": NOT_ASKED, "regress": float("nan"), "span": (NOT_ASKED, NOT_ASKED)}
+NOTHING: dict[str, Any] = {"classify": IGNORE_INDEX, "regress": float("nan"), "span": (IGNORE_INDEX, IGNORE_INDEX)}
 
 
 def make_batch(
-    asked: Sequence[Asked],
+    asked: Sequence[Features],
     objective: str,
     *,
     length: int,
@@ -41,9 +41,9 @@ def make_batch(
     numbers = [number for number, one in zip(samples or range(len(asked)), asked, strict=True) for _ in one.rows]
     shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
     if objective == "tag":
-        places: list[Any] = [one.places if one.places is not None else np.zeros(0, np.int64) for one in asked]
+        places: list[Any] = [one.indices if one.indices is not None else np.zeros(0, np.int64) for one in asked]
         classes = [
-            np.full(len(where), NOT_ASKED) if one.target is None else one.target
+            np.full(len(where), IGNORE_INDEX) if one.target is None else one.target
             for where, one in zip(places, asked, strict=True)
         ]
         return collate(rows, labels={"tag": classes}, places={"tag": places}, shape=shape, samples=numbers, **shared)
@@ -54,8 +54,8 @@ def make_batch(
     return collate(rows, labels={objective: labels}, shape=shape and shape[:2], samples=numbers, **shared)
 
 
-def _choices(one: Asked) -> list[int]:
-    return [NOT_ASKED] * len(one.rows) if one.target is None else labels_of(one.target, len(one.rows))
+def _choices(one: Features) -> list[int]:
+    return [IGNORE_INDEX] * len(one.rows) if one.target is None else labels_of(one.target, len(one.rows))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TaskFeeder(Ahead):
 
     def __init__(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[Features],
         objective: str,
         *,
         length: int,
@@ -126,8 +126,8 @@ class TaskFeeder(Ahead):
             samples=[epoch * count + number for epoch, number in taken],
         )
         if self.shape:
-            return _pinned(found.replace(full=False))
-        return found.replace(longest=max(len(row) for one in asked for row in one.rows))
+            return _pinned(found.replace(dense=False))
+        return found.replace(max_seqlen=max(len(row) for one in asked for row in one.rows))
 
     def _shape(self, steps: int) -> tuple[int, int, int]:
         """Lines, texts and read places that are enough for every micro-batch of the run: one compiled graph serves."""
@@ -136,7 +136,7 @@ class TaskFeeder(Ahead):
             some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
             sizes = [len(row) for one in some for row in one.rows]
             lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
-            slots = max(slots, sum(0 if one.places is None else len(one.places) for one in some))
+            slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return lines, texts, slots
 
 
@@ -152,7 +152,7 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def batches_in_order(
-    asked: Sequence[Asked], objective: str, *, length: int, padding_id: int, places: int
+    asked: Sequence[Features], objective: str, *, length: int, padding_id: int, places: int
 ) -> Iterator[tuple[list[int], Batch]]:
     """All questions in batches of about so many places, texts of like length together, with the questions' numbers."""
     sizes = [sum(len(row) for row in one.rows) for one in asked]

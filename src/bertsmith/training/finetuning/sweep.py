@@ -123,7 +123,7 @@ def best_scores(run: History, main: str) -> dict[str, float]:
 
 def _prepared(tuning: Tuning, task: Task) -> Prepared:
     model, tokenizer, _ = open_with_head(tuning, task)
-    return prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+    return prepare(tuning, task, tokenizer, positions=model.encoder.max_positions)
 
 
 def _told(tuning: Tuning, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, save_model
 from bertsmith.system.devices import choose_device, known_peak
-from bertsmith.tasks.task import Asked, Example, Task, cut_examples
+from bertsmith.tasks.task import Example, Features, Task, cut_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
 from bertsmith.training.finetuning.batches import TaskFeeder
@@ -39,7 +39,7 @@ class Prepared:
 
     task: Task
     length: int
-    train: list[Asked]
+    train: list[Features]
     examples: int  # of train
     dev: list[Example]
     cut: int  # training examples of which not everything could be read
@@ -100,7 +100,7 @@ def finetune(
     tuning = as_begun(tuning, Path(output))
     task = prepared.task if prepared else build_task(tuning)
     model, tokenizer, notes = open_with_head(tuning, task)
-    ready = prepared or prepare(tuning, task, tokenizer, positions=model.encoder.positions)
+    ready = prepared or prepare(tuning, task, tokenizer, positions=model.encoder.max_positions)
     with ExitStack() as stack:
         world = stack.enter_context(join(choose_device(device)))
         stopper = stack.enter_context(Stopper())
@@ -117,7 +117,7 @@ def finetune(
             constant=stand_in is None,
         )
         trainer = Trainer(
-            model if stand_in is None else model.over(stand_in),
+            model if stand_in is None else model.with_encoder(stand_in),
             feeder,
             plan=tuning.plan(len(ready.train)),
             optimizer=tuning.optimizer,
@@ -200,7 +200,7 @@ class _Work:
         return Evaluation({"cost": -scores[task.main], **numbers}, -scores[task.main], f"dev {words}")
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        weights, model = self.trainer.whole(), self.model.over(self.encoder)
+        weights, model = self.trainer.whole(), self.model.with_encoder(self.encoder)
         if not self.trainer.world.leads:
             return
         if self.trainer.sharded:
@@ -237,7 +237,7 @@ class _Work:
         }
 
 
-def _digest(asked: Sequence[Asked]) -> str:
+def _digest(asked: Sequence[Features]) -> str:
     """Sixteen hexadecimal digits of everything that is learned from."""
     found = hashlib.sha256()
     for one in asked:

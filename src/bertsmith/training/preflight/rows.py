@@ -12,7 +12,7 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.preflight.case import Case, Finding, megabytes
 from bertsmith.training.pretraining.parts import Data
-from bertsmith.types import NOT_ASKED
+from bertsmith.types import IGNORE_INDEX
 
 # What the data must bring labels for: the packing that does, and what it calls those with label 1.
 BROUGHT = {"next_sentence": ("pairs", "random"), "sentence_order": ("ordered_pairs", "swapped")}
@@ -26,7 +26,7 @@ def recipe(case: Case) -> Finding:
     plan = case.recipe.plan
     length = f"{plan.minutes:g} minutes" if plan.minutes else f"{plan.steps:,} steps"
     rows = f"{settings['packing']['kind']} in rows of {case.recipe.packing.length}"
-    fits = f"of at most {case.recipe.encoder.positions} positions"
+    fits = f"of at most {case.recipe.encoder.max_positions} positions"
     text = f"{case.recipe.name}: {settings['encoder']['kind']}, {asked}; {rows} {fits}; {length}"
     return Finding(text, {"settings": settings})
 
@@ -57,9 +57,9 @@ def tokenizer(case: Case) -> Finding:
     """Whether it is the one that wrote the shards."""
     case.data = Data.open(case.folder)
     case.recipe = case.data.complete(case.recipe)
-    found, table = case.data.tokenizer, case.recipe.encoder.vocabulary_size
-    text = f"{found.kind} with {found.vocabulary_size:,} tokens wrote these shards; the token table has {table:,} rows"
-    facts = {"kind": found.kind, "vocabulary_size": found.vocabulary_size, "fingerprint": found.fingerprint}
+    found, table = case.data.tokenizer, case.recipe.encoder.vocab_size
+    text = f"{found.kind} with {found.vocab_size:,} tokens wrote these shards; the token table has {table:,} rows"
+    facts = {"kind": found.kind, "vocab_size": found.vocab_size, "fingerprint": found.fingerprint}
     return Finding(text, {**facts, "table": table})
 
 
@@ -67,14 +67,14 @@ def rows(case: Case) -> Finding:
     """Rows an epoch, epochs, padding, and whether every question that the data must bring is in them."""
     packing = case.packing = case.data.packing(case.recipe)
     batches = _sample(packing)
-    padding = 1 - sum(batch.tokens for batch in batches) / sum(batch.ids.size for batch in batches)
+    padding = 1 - sum(batch.tokens for batch in batches) / sum(batch.input_ids.size for batch in batches)
     facts: dict[str, Any] = {"rows_per_epoch": packing.rows_per_epoch, "padding": padding}
     text = f"{packing.rows_per_epoch:,} an epoch"
     if case.whole_rows is not None:
         facts["epochs"] = case.whole_rows / packing.rows_per_epoch
         text += f", {facts['epochs']:,.1f} epochs"
     worn = case.worn(facts.get("epochs", 0))
-    text += f"; {padding:.1%} padding in {sum(len(batch.ids) for batch in batches)} of them"
+    text += f"; {padding:.1%} padding in {sum(len(batch.input_ids) for batch in batches)} of them"
     for name, (_, odd) in BROUGHT.items():
         if name not in case.recipe.objectives:
             continue
@@ -95,8 +95,8 @@ def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float
         raise ConfigError(
             f"objectives.{name} needs {wanted}, which packing.kind={kind} does not make: set it to {wanted}"
         )
-    texts = np.concatenate([batch.labels[name][batch.firsts >= 0] for batch in batches])
-    asked = texts[texts != NOT_ASKED]
+    texts = np.concatenate([batch.labels[name][batch.cls_positions >= 0] for batch in batches])
+    asked = texts[texts != IGNORE_INDEX]
     if not len(asked):
         raise DataError(f"no text of {case.folder} has two sentences, so {name} has nothing to ask: leave it out")
     return {"asked": len(asked) / len(texts), odd: float(asked.mean())}
@@ -105,7 +105,7 @@ def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float
 def held_out(case: Case) -> Finding:
     """What the model is scored on while it trains."""
     split = Shards.open(case.folder, "held-out")
-    scored = sum(len(batch.ids) for batch in case.data.held_out(case.recipe, case.world))
+    scored = sum(len(batch.input_ids) for batch in case.data.held_out(case.recipe, case.world))
     facts = {"documents": split.documents, "tokens": split.tokens, "scored_rows": scored}
     if not scored:
         text = "nothing to score on: no scores while it trains, and no best model; prepare with a larger --held-out"

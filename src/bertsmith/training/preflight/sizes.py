@@ -53,7 +53,7 @@ def kept_for_backward(trainer: Trainer, packed: PackedBatch) -> int:
 
     model.train()
     with torch.no_grad():
-        batch = model.hide(from_packed(packed).to(device))
+        batch = model.corrupt(from_packed(packed).to(device))
     half = torch.autocast(device.type, torch.bfloat16, enabled=trainer.passes.half)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), half:
         model(batch)

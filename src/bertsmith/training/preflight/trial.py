@@ -111,9 +111,7 @@ def step(case: Case) -> Finding:
     far = [name for name in expected if abs(first.scores.losses[name] - expected[name]) > FAR]
     asked = [name for name in far if first.scores.counts[name]]
     if asked:
-        text += (
-            f"; {asked[0]} is far from blind guessing: do encoder.initial_range and the objective's weight make sense?"
-        )
+        text += f"; {asked[0]} is far from blind guessing: do encoder.initializer_range and the objective's weight make sense?"
     return Finding(text, facts, "note" if asked else "ok")
 
 
@@ -122,7 +120,7 @@ def blind_losses(model: Model) -> dict[str, float]:
     choices = {}
     for objective in model.objectives.modules():
         if isinstance(objective, Words) and getattr(objective, "copies", None) is None:
-            choices[objective.name] = len(model.encoder.table)
+            choices[objective.name] = len(model.encoder.token_embeddings)
         elif isinstance(objective, PairHead | ReplacedToken):
             choices[objective.name] = 2
     return {name: math.log(count) for name, count in choices.items()}

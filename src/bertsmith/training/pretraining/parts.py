@@ -52,8 +52,8 @@ class Data:
 
     def complete(self, recipe: Recipe) -> Recipe:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
-        size = -(-self.tokenizer.vocabulary_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
-        table = {"vocabulary_size": size, "padding_id": self.tokenizer.padding_id}
+        size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
+        table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
         return replace(recipe, encoder=replace(recipe.encoder, **table))
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
@@ -84,7 +84,7 @@ class Data:
         held_out = Shards.open(self.folder, "held-out")
         if not held_out.tokens:
             return None
-        size = self.tokenizer.vocabulary_size
+        size = self.tokenizer.vocab_size
         seen = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
         asked = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
         return float(-(asked * np.log(seen / seen.sum())).sum() / asked.sum())
@@ -130,7 +130,7 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
                 raise ConfigError(f"{folder} has no {name}: the recipe's encoder is another one")
             continue
         source, rows = found[name], min(len(value), len(found[name])) if value.dim() else 0
-        if source.shape[1:] != value.shape[1:] or (source.shape != value.shape and rows < tokenizer.vocabulary_size):
+        if source.shape[1:] != value.shape[1:] or (source.shape != value.shape and rows < tokenizer.vocab_size):
             shapes = f"{list(source.shape)} there and {list(value.shape)} in the recipe"
             raise ConfigError(f"{folder}: {name} is {shapes}: the run must go on with the same encoder")
         value[:rows].copy_(source[:rows])  # the table may have been filled up to another size

@@ -29,7 +29,7 @@ from bertsmith.training.step import Scores
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World, join
-from bertsmith.types import NOT_ASKED, Batch
+from bertsmith.types import IGNORE_INDEX, Batch
 
 
 def pretrain(
@@ -151,8 +151,8 @@ class Work:
         asked = {name: float(count / tokens) for name, count in counts.items()}
         unigram = self.data.unigram_loss() if world.leads else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
-        words = [part for objective in objectives for part in objective.parts if part.endswith("_lm")]
-        chances = {objective.name: objective.chance(asked) for objective in objectives}
+        words = [part for objective in objectives for part in objective.loss_terms if part.endswith("_lm")]
+        chances = {objective.name: objective.chance_accuracy(asked) for objective in objectives}
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
             **self.measured,
@@ -161,7 +161,7 @@ class Work:
             "device": world.made_with()["device"],
             "ranks": world.size,
             "threads": torch.get_num_threads(),
-            "padding": 1 - float(tokens) / hidden.ids.numel(),
+            "padding": 1 - float(tokens) / hidden.input_ids.numel(),
             "rows_per_epoch": feeder.packing.rows_per_epoch,
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
@@ -182,16 +182,16 @@ class Work:
     def _settle_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
         shape = getattr(self.model.encoder, "attends", None)
-        if shape is None or batch.ids.device.type != "cuda" or self.recipe.passes.deterministic:
+        if shape is None or batch.input_ids.device.type != "cuda" or self.recipe.passes.deterministic:
             return {}
-        times = settle(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.ids.device))
+        times = settle(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
         return {"attention_seconds": times} if times else {}
 
 
 def _commonest(labels: Sequence[torch.Tensor]) -> float:
     """The share of the commonest label: what one is right in by always saying the same; 0 where nothing is asked."""
     together = torch.cat(list(labels))
-    counts = together[together != NOT_ASKED].bincount()
+    counts = together[together != IGNORE_INDEX].bincount()
     return float(counts.max() / counts.sum()) if len(counts) else 0.0
 
 
