@@ -39,7 +39,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_house.py
+	$(BIN)/python -m pytest tests/test_architecture.py
 
 faults: $(VENV)/dev  # the server alone is used for two hours: BERTSMITH_SOAK_MINUTES=5 make faults
 	$(BIN)/python -m pytest -m slow tests/faults

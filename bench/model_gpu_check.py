@@ -70,7 +70,7 @@ def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compile
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batch = batch_of(length, tokens, packed=packed)
     forward = torch.compile(model, fullgraph=True) if compiled else model
-    hide = torch.compile(model.hide, fullgraph=True) if compiled else model.hide
+    hide = torch.compile(model.corrupt, fullgraph=True) if compiled else model.hide
 
     def step() -> None:
         with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):

@@ -91,7 +91,7 @@ def config(**changes: Any) -> bert.Config:
         "heads": 4,
         "feed_forward": 64,
         "vocab_size": SIZE,
-        "positions": 40,
+        "max_positions": 40,
     }
     return bert.Config(**{**small, **changes})
 

@@ -21,7 +21,7 @@ SMALL = {
     "width": 32,
     "heads": 4,
     "vocab_size": SIZE,
-    "positions": 40,
+    "max_positions": 40,
     "dropout": 0.0,
     "attention_dropout": 0.0,
 }
@@ -47,7 +47,7 @@ def build(kind: str, change: dict[str, Any]) -> Encoder:
 
 def some_texts(kind: str, lengths: list[int], **how: Any) -> Batch:
     """Random texts, some of them pairs where the encoder tells two texts of a row apart."""
-    return random_batch(lengths, pairs=config.find(encoders.FOLDER, kind).Config().segments > 1, **how)
+    return random_batch(lengths, pairs=config.find(encoders.FOLDER, kind).Config().segment_types > 1, **how)
 
 
 def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
@@ -66,14 +66,14 @@ class TestEveryEncoder:
         found = encoder(batch, keep_layers=True, keep_attentions=True)
         assert {layer.shape for layer in found.layers} == {(8 * 40, encoder.width)}
         assert len(found.layers) == SMALL["layers"] + 1
-        assert found.top is found.layers[-1]
+        assert found.last_hidden is found.layers[-1]
         assert encoder.token_embeddings.shape == (SIZE, encoder.embed(batch).shape[1])
         assert (found.pooled is not None) == encoder.has_pooler
         assert found.pooled is None or found.pooled.shape == (8, encoder.width)
         assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in found.attentions)
         plain = encoder(batch)
         assert plain.layers == plain.attentions == ()
-        assert apart(plain.top, found.top) < 1e-5
+        assert apart(plain.last_hidden, found.last_hidden) < 1e-5
 
     def test_padding_and_row_mates_change_nothing(self, kind: str, change: dict[str, Any]) -> None:
         encoder = build(kind, change)
@@ -87,7 +87,7 @@ class TestEveryEncoder:
         noise = torch.where(packed.document_ids == 0, 55, packed.input_ids)
         for mine, other in zip(tops(encoder, packed.replace(input_ids=noise)), alone, strict=True):
             assert apart(mine, other) < 1e-5
-        pairs = config.find(encoders.FOLDER, kind).Config().segments > 1
+        pairs = config.find(encoders.FOLDER, kind).Config().segment_types > 1
         line = in_one_line(random_rows(LENGTHS, pairs=pairs))
         for mine, other in zip(tops(encoder, line), alone, strict=True):
             assert apart(mine, other) < 1e-5
@@ -111,9 +111,9 @@ class TestEveryEncoder:
         every = encoder(batch)
         places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
         some = encoder(batch, places=places)
-        assert apart(some.at("one"), every.top[places["one"]]) < 1e-5
-        assert apart(some.at("other"), every.top[places["other"]]) < 1e-5
-        assert len(some.top) == 6 + 9 * encoder.has_pooler
+        assert apart(some.at("one"), every.last_hidden[places["one"]]) < 1e-5
+        assert apart(some.at("other"), every.last_hidden[places["other"]]) < 1e-5
+        assert len(some.last_hidden) == 6 + 9 * encoder.has_pooler
         if encoder.has_pooler:
             assert apart(some.pooled[:8], every.pooled[:8]) < 1e-5
             assert encoder(batch, places=places, pool=False).pooled is None

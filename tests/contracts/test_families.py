@@ -22,7 +22,7 @@ from bertsmith.objectives import objective as objectives
 
 NAMES = huggingface.names()
 CASES = [(name, architecture) for name in NAMES for architecture in huggingface.find(name).architectures]
-SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "positions": 24}
+SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 24}
 
 
 def built(family: Family, architecture: str) -> Model:

@@ -69,7 +69,7 @@ def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor]
     counts = {name: sum(model.counts(part)[name] for part in hidden) for name in model.counts(hidden[0])}
     losses = [model(part) for part in hidden]
     for loss in losses:
-        loss.over(counts).backward()
+        loss.total(counts).backward()
     total = losses[0]
     for loss in losses[1:]:
         total = total + loss
@@ -124,7 +124,7 @@ class TestEveryObjective:
         assert torch.equal(hidden.labels[kind], again.labels[kind])
         assert torch.equal(hidden.input_ids[batch.special_mask], batch.input_ids[batch.special_mask])
         for field in dataclasses.fields(batch):
-            if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "ids":
+            if isinstance(before := getattr(batch, field.name), torch.Tensor) and field.name != "input_ids":
                 assert torch.equal(getattr(hidden, field.name), before), field.name
         assert set(batch.labels) == set(LABELS), "the batch itself is as it was"
 
@@ -144,8 +144,8 @@ class TestEveryObjective:
     def test_a_weight_weighs(self, kind: str) -> None:
         light, heavy = build(kind), build(kind, weight=3.0)
         batch = batch_of(list(range(12)))
-        assert heavy(heavy.hide(batch)).mean().item() == pytest.approx(
-            3 * light(light.hide(batch)).mean().item(), rel=1e-5
+        assert heavy(heavy.corrupt(batch)).mean().item() == pytest.approx(
+            3 * light(light.corrupt(batch)).mean().item(), rel=1e-5
         )
 
     def test_nothing_asked_is_no_division_by_zero(self, kind: str) -> None:

@@ -90,7 +90,7 @@ def joined(batches: list[PackedBatch]) -> PackedBatch:
     """Batches one behind the other as one."""
     places = np.cumsum([0, *(batch.input_ids.size for batch in batches)]).tolist()
     fields = {name: np.concatenate([batch.arrays[name] for batch in batches]) for name in batches[0].arrays}
-    fields["firsts"] = np.concatenate(
+    fields["cls_positions"] = np.concatenate(
         [
             np.where(batch.cls_positions < 0, -1, batch.cls_positions + place)
             for batch, place in zip(batches, places[:-1], strict=True)
@@ -100,8 +100,8 @@ def joined(batches: list[PackedBatch]) -> PackedBatch:
         batch.cu_seqlens[batch.cu_seqlens < batch.input_ids.size] + place
         for batch, place in zip(batches, places, strict=False)
     ]
-    fields["bounds"] = np.full(sum(len(batch.cu_seqlens) - 1 for batch in batches) + 1, places[-1], np.int32)
-    fields["bounds"][: sum(map(len, begins))] = np.concatenate(begins)
+    fields["cu_seqlens"] = np.full(sum(len(batch.cu_seqlens) - 1 for batch in batches) + 1, places[-1], np.int32)
+    fields["cu_seqlens"][: sum(map(len, begins))] = np.concatenate(begins)
     labels = {name: np.concatenate([batch.labels[name] for batch in batches]) for name in batches[0].labels}
     tokens = sum(batch.tokens for batch in batches)
     return dataclasses.replace(batches[0], **fields, labels=labels, tokens=tokens)

@@ -35,7 +35,7 @@ SHARINGS = [
 
 
 def config(**changes: Any) -> albert.Config:
-    small = {"layers": 4, "width": 32, "heads": 4, "feed_forward": 48, "vocab_size": SIZE, "positions": 40}
+    small = {"layers": 4, "width": 32, "heads": 4, "feed_forward": 48, "vocab_size": SIZE, "max_positions": 40}
     return albert.Config(**{**small, "embedding_width": 24, **changes})
 
 
@@ -145,7 +145,7 @@ class TestSharing:
         with torch.no_grad():
             for parameter in other.blocks[-1].parameters():
                 parameter.add_(1)
-        assert apart(other(batch()).last_hidden, mine.top) > 1e-2, "copies are copies"
+        assert apart(other(batch()).last_hidden, mine.last_hidden) > 1e-2, "copies are copies"
 
     def test_a_shared_weight_learns_what_its_copies_learn_together(self, how: dict[str, Any]) -> None:
         made = small(**how)
@@ -170,14 +170,14 @@ class TestSharing:
         made, asked = small(**how), batch(pack=True)
         places = {"one": torch.tensor([3, 0, 0, 39])}
         some = made(asked, places=places)
-        assert len(some.top) == 4 + len(asked.cls_positions)
+        assert len(some.last_hidden) == 4 + len(asked.cls_positions)
         assert apart(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
 
     def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
         made = small(**how)
         weights = weights_of(dict(made.named_parameters()), made.layer_groups())
         assert {weight.depth for weight in weights} == set(range(len(made.layer_groups())))
-        lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.path())))}
+        lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.execution_order())))}
         order = [lowest[id(block)] for block in made.layer_groups()]
         if made.config.inner_layers == 1:
             assert order == sorted(order), "parts stand in the order in which a token first meets them"
@@ -214,7 +214,7 @@ def test_activations_computed_again_give_the_same_gradients() -> None:
     for recompute in (False, True):
         made = shaken(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
         passes = Passes(made, settings=Settings(recompute=recompute), world=World(), seed=0)
-        hidden, counts, _ = passes.hide(batch())
+        hidden, counts, _ = passes.corrupt(batch())
         passes.learn(hidden, counts, step=0, micro=0, last=True)
         gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])
     assert len(gradients[0]) == len(gradients[1]) > 10
@@ -245,8 +245,8 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 def test_every_setting_has_an_effect() -> None:
     changed = {
-        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "positions": 41, "segments": 3,
-        "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "epsilon": 0.1, "initializer_range": 0.2,
+        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "max_positions": 41, "segment_types": 3,
+        "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
         "embedding_width": 20, "sharing": "attention", "groups": 2, "inner_layers": 2,
     }  # fmt: skip

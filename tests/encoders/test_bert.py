@@ -109,9 +109,9 @@ def test_texts_that_are_too_long() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("ids", SIZE, "token 97 is outside this encoder's table of 97 tokens"),
-        ("ids", -1, "token -1 is outside"),
-        ("segments", 2, "segment 2 is outside this encoder's table of 2 segments"),
+        ("input_ids", SIZE, "token 97 is outside this encoder's table of 97 tokens"),
+        ("input_ids", -1, "token -1 is outside"),
+        ("segment_ids", 2, "segment 2 is outside this encoder's table of 2 segments"),
     ],
 )
 def test_numbers_outside_the_tables(field: str, value: int, message: str) -> None:
@@ -150,8 +150,8 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     torch.manual_seed(0)
     batch = random_batch([30, 12], length=30)
     changed = {
-        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "positions": 41, "segments": 3,
-        "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "epsilon": 0.1, "initializer_range": 0.2,
+        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "max_positions": 41, "segment_types": 3,
+        "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
     }  # fmt: skip
     assert set(changed) == {item.name for item in dataclasses.fields(bert.Config)}

@@ -13,7 +13,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
 from bertsmith.training.plan import Plan
 
-SMALL = {"layers": 3, "width": 32, "heads": 4, "vocab_size": 97, "positions": 40}
+SMALL = {"layers": 3, "width": 32, "heads": 4, "vocab_size": 97, "max_positions": 40}
 
 
 def test_sizes() -> None:
@@ -55,7 +55,7 @@ def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
     encoder = shaken(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     found = encoder(batch)
-    expected = F.gelu(F.linear(found.top[batch.cls_positions], encoder.pooler.weight, encoder.pooler.bias))
+    expected = F.gelu(F.linear(found.last_hidden[batch.cls_positions], encoder.pooler.weight, encoder.pooler.bias))
     assert apart(found.pooled, expected) < 1e-6
     encoder.pooler.train()
     assert apart(encoder(batch).pooled, expected) > 1e-2

@@ -19,13 +19,13 @@ from bertsmith.recipes import find
 from bertsmith.training.recipe import with_overrides
 from bertsmith.types import Batch
 
-SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocab_size": SIZE, "positions": 60}
+SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 60}
 AS_BERT: dict[str, Any] = {
     "norm": "after",
     "gated": False,
     "rotary": False,
     "biases": True,
-    "segments": 2,
+    "segment_types": 2,
     "pooler": True,
 }
 SWITCHES = ("norm", "gated", "rotary", "biases")
@@ -53,7 +53,7 @@ def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
 
 def test_turned_back_it_is_bert() -> None:
     bert = shaken(config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
-    ours = settings(**AS_BERT, feed_forward=64, epsilon=1e-12).build().eval()
+    ours = settings(**AS_BERT, feed_forward=64, layer_norm_eps=1e-12).build().eval()
     ours.load_state_dict(bert.state_dict())
     for pack in (False, True):
         batch = random_batch(LENGTHS, length=40, pack=pack)
@@ -81,7 +81,7 @@ def test_each_switch_changes_its_own_weights_and_no_others() -> None:
     assert {name.removesuffix(".bias") for name, _ in shapes(biases=True) - usual} == biased
     assert shapes(segments=2) - usual == {("encoder.embeddings.segments.weight", (2, 32))}
     assert {name for name, _ in shapes(pooler=True) - usual} == {"encoder.pooler.weight", "encoder.pooler.bias"}
-    for change in ({"rotary": False}, {"biases": True}, {"segments": 2}, {"pooler": True}):
+    for change in ({"rotary": False}, {"biases": True}, {"segment_types": 2}, {"pooler": True}):
         assert usual < shapes(**change)
     assert shapes(depth_scaled=True) == shapes(rotary_base=99.0) == usual
 
@@ -123,7 +123,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
         name: encoder(batch).last_hidden for name, batch in (("padded", padded), ("packed", packed), ("line", line))
     }
     explicit = encoder(packed, keep_attentions=True)
-    assert apart(explicit.top, tops["packed"]) < 1e-5
+    assert apart(explicit.last_hidden, tops["packed"]) < 1e-5
     for number, row in enumerate(rows):
         alone = in_one_line([row]).replace(dense=True, equal_length_runs=())
         assert encoder._sight(alone, explicit=False).kernel == "dense"
@@ -132,7 +132,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
             assert apart(text(batch, tops[name], number), wanted) < 1e-5, name
     places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
     some = encoder(packed, places=places)
-    assert len(some.top) == 6
+    assert len(some.last_hidden) == 6
     for name, asked in places.items():
         assert apart(some.at(name), tops["packed"][asked]) < 1e-5
 
@@ -151,7 +151,7 @@ def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
     later = batch.replace(position_ids=batch.position_ids + 20)
     stretched = batch.replace(position_ids=2 * batch.position_ids)
     for rotary in (True, False):
-        encoder = small(rotary=rotary, positions=90)
+        encoder = small(rotary=rotary, max_positions=90)
         before = encoder(batch).last_hidden
         assert (apart(encoder(later).last_hidden, before) < 1e-4) == rotary
         assert apart(encoder(stretched).last_hidden, before) > 1e-2
@@ -198,7 +198,7 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
         ({"norm": "between"}, "norm=between must be one of before, after"),
         ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
         ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
-        ({"segments": -1}, "segments=-1 must be at least 0"),
+        ({"segment_types": -1}, "segments=-1 must be at least 0"),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
@@ -215,7 +215,7 @@ def test_every_switch_is_a_setting_of_its_own_on_the_command_line() -> None:
         "rotary": "false",
         "biases": "true",
         "pooler": "true",
-        "segments": "2",
+        "segment_types": "2",
     }
     for name, value in changes.items():
         made = with_overrides(usual, [f"encoder.{name}={value}"]).encoder

@@ -47,7 +47,7 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
     moved = batch.to("cuda")
 
     def step(batch: Any) -> torch.Tensor:
-        return there(there.hide(batch)).mean()
+        return there(there.corrupt(batch)).mean()
 
     compiled = torch.compile(step, fullgraph=True, dynamic=False)
     compiled(moved).backward()
@@ -69,7 +69,7 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).train(), packed()
     passes = Passes(model, settings=Settings(), world=World(device=torch.device("cuda")), seed=0)
-    hidden, counts, _ = passes.hide(batch)
+    hidden, counts, _ = passes.corrupt(batch)
     learn = partial(passes.learn, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True)
     learn(step=0)
     model.zero_grad()

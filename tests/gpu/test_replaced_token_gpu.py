@@ -23,8 +23,8 @@ def test_noise_is_the_same() -> None:
 
 def test_guesses_are_the_same() -> None:
     here, there = build(), build().cuda()
-    ours, _ = filled(here, here.hide(texts()))
-    theirs, _ = filled(there, there.hide(texts().to("cuda")))
+    ours, _ = filled(here, here.corrupt(texts()))
+    theirs, _ = filled(there, there.corrupt(texts().to("cuda")))
     other = (ours.input_ids != theirs.input_ids.cpu()).sum().item()
     assert other <= 1, "two tokens may be equally likely to the last digits"
 

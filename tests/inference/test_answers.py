@@ -41,7 +41,7 @@ def framed(*texts: str) -> Any:
 
 def inputs(rows: list[Any]) -> list[dict[str, torch.Tensor]]:
     return [
-        {"input_ids": torch.tensor(row.ids)[None].long(), "token_type_ids": torch.tensor(row.segments)[None].long()}
+        {"input_ids": torch.tensor(row.ids)[None].long(), "token_type_ids": torch.tensor(row.segment_ids)[None].long()}
         for row in rows
     ]
 
@@ -199,7 +199,7 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
     with torch.no_grad():
         output = model(**inputs([row])[0])
     start, end = output.start_logits[0].numpy(), output.end_logits[0].numpy()
-    places = np.flatnonzero(row.texts == 1)
+    places = np.flatnonzero(row.sequence_ids == 1)
     pairs = sorted(((start[a] + end[b], a, b) for a in places for b in places if a <= b), reverse=True)
     expected = [(row.offsets[a, 0], row.offsets[b, 1]) for _, a, b in pairs[:3]]
     found = predictor.answer("which thing", context, top_k=3)

@@ -19,7 +19,7 @@ from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import masked_lm, replaced_token
 from bertsmith.types import Vocabulary
 
-SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "positions": 40}
+SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "max_positions": 40}
 
 
 def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **changes: Any) -> Model:
@@ -40,12 +40,12 @@ def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path:
         inside(model.encoder.embed(batch), batch), batch, model.encoder.token_embeddings
     )
     real = (batch.document_ids != 0).flatten()
-    assert apart(generator.answer(batch, "masked_lm")[real], expected[real]) < 1e-6
+    assert apart(generator.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
     save_model(generator, tokenizer(), tmp_path / "generator")
     opened, _, facts = open_model(tmp_path / "generator")
     assert facts.architectures == ("ElectraForMaskedLM",)
     assert (opened.encoder.width, opened.encoder.config.heads, opened.encoder.config.inner) == (16, 1, 64)
-    assert apart(opened.answer(batch, "masked_lm")[real], expected[real]) < 1e-6
+    assert apart(opened.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
 
 
 def test_its_weights_are_the_model_s() -> None:

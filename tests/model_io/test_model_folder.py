@@ -55,7 +55,7 @@ def test_what_is_saved_comes_back(heads: tuple[str, ...], tmp_path: Path) -> Non
 
 
 def test_settings_come_back(tmp_path: Path) -> None:
-    changes = {"activation": "relu", "epsilon": 1e-6, "dropout": 0.0, "attention_dropout": 0.2, "padding_id": 3}
+    changes = {"activation": "relu", "layer_norm_eps": 1e-6, "dropout": 0.0, "attention_dropout": 0.2, "padding_id": 3}
     ours = model("masked_lm", segments=3, initializer_range=0.5, pooler=False, **changes)
     save_model(ours, tokenizer(), tmp_path / "m")
     again, _, _ = open_model(tmp_path / "m")
@@ -107,10 +107,10 @@ def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> N
 
 
 def test_tokenizer_of_a_short_model_is_cut_to_it(tmp_path: Path) -> None:
-    _, words, _ = open_model(folder(tmp_path / "m", positions=17))
+    _, words, _ = open_model(folder(tmp_path / "m", max_positions=17))
     assert words.length == 17
     assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == 17
-    path = foreign(tmp_path / "n", positions=17)
+    path = foreign(tmp_path / "n", max_positions=17)
     settings = json.loads((path / "tokenizer_config.json").read_text()) | {"model_max_length": 10**30}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert open_model(path)[1].length == 17

@@ -17,14 +17,14 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, classify, masked_lm, next_sentence, replaced_token, span, tag
 
-SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "positions": 24}
-AS_BERT = {"norm": "after", "gated": False, "rotary": False, "biases": True, "segments": 2, "pooler": True}
+SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 24}
+AS_BERT = {"norm": "after", "gated": False, "rotary": False, "biases": True, "segment_types": 2, "pooler": True}
 LABELS = ("a", "b", "c")
 OWN: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "norm after": ({"norm": "after"}, [masked_lm.Config()]),
     "not gated": ({"gated": False}, [masked_lm.Config()]),
     "learned positions": ({"rotary": False}, [masked_lm.Config()]),
-    "segments": ({"segments": 3}, [masked_lm.Config()]),
+    "segments": ({"segment_types": 3}, [masked_lm.Config()]),
     "left to right": ({"causal": True, "depth_scaled": True}, [causal_lm.Config()]),
     "pooler alone": ({"pooler": True}, []),
     "all as BERT": (AS_BERT, [masked_lm.Config(), next_sentence.Config()]),

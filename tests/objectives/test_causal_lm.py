@@ -20,8 +20,8 @@ def build() -> Model:
 @pytest.mark.parametrize("lengths", [[5, 4, 7], [10, 10, 6]], ids=["packed", "full rows"])
 def test_each_place_is_asked_for_the_next_id_of_its_text(lengths: list[int]) -> None:
     batch = random_batch(lengths, length=10, pack=True)
-    hidden = build().hide(batch)
-    assert torch.equal(hidden.ids, batch.input_ids)
+    hidden = build().corrupt(batch)
+    assert torch.equal(hidden.input_ids, batch.input_ids)
     for place, label in enumerate(hidden.labels["causal_lm"].tolist()):
         row, column = divmod(place, 10)
         inside = column < 9 and batch.document_ids[row, column] == batch.document_ids[row, column + 1] != 0

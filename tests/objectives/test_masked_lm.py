@@ -69,7 +69,7 @@ def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]
 
 def test_every_place_of_a_text_is_as_likely() -> None:
     batch = random_batch([40] * 20_000, length=40, pairs=False)
-    hidden = hidden_places(batch, build().hide(batch)).view(-1, 40)[:, 1:-1].double()
+    hidden = hidden_places(batch, build().corrupt(batch)).view(-1, 40)[:, 1:-1].double()
     assert (hidden.mean(0) - 0.15).abs().max() < 4 * (0.15 * 0.85 / 20_000) ** 0.5
     assert set(hidden.sum(1).tolist()) == {5.0, 6.0}, "38 * 0.15 = 5.7, rounded up or down"
     assert hidden.sum(1).mean().item() == pytest.approx(5.7, abs=0.015)
@@ -107,9 +107,9 @@ def test_golden() -> None:
     batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
-        after = build(seed=12345, units=units).hide(batch)
+        after = build(seed=12345, units=units).corrupt(batch)
         places = np.flatnonzero(hidden_places(batch, after))
-        found[units] = dict(zip(places.tolist(), after.ids.flatten()[places].tolist(), strict=True))
+        found[units] = dict(zip(places.tolist(), after.input_ids.flatten()[places].tolist(), strict=True))
     assert found == {
         "tokens": {11: 69, 15: 3, 36: 3, 50: 3, 54: 3, 57: 3},
         "words": {10: 68, 11: 69, 12: 3, 13: 89, 14: 96, 15: 3, 36: 3, 50: 3, 57: 3},
@@ -126,7 +126,7 @@ def runs(hidden: torch.Tensor, batch: Batch) -> list[tuple[int, int]]:
 
 
 def test_whole_words(million: Batch) -> None:
-    after = build(vocabulary=BIG, units="words").hide(million)
+    after = build(vocabulary=BIG, units="words").corrupt(million)
     hidden = hidden_places(million, after)
     candidate = ~million.special_mask.flatten()
     share = hidden.sum().item() / candidate.sum().item()
@@ -168,7 +168,7 @@ def test_lengths_of_ngrams(longest: int) -> None:
 def test_reference_counts(length: int) -> None:
     """max(1, round(0.15 * length)) of bert: create_pretraining_data.py, with [CLS] and [SEP] in the length."""
     batch = random_batch([length] * 50, length=130, pairs=False)
-    hidden = hidden_places(batch, build(reference_counts=True).hide(batch)).view(50, -1)
+    hidden = hidden_places(batch, build(reference_counts=True).corrupt(batch)).view(50, -1)
     assert set(hidden.sum(1).tolist()) == {max(1, round(length * 0.15))}
 
 
@@ -196,8 +196,8 @@ def test_what_has_no_slot_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
 def test_compiles_whole(units: str) -> None:
     objective, batch = build(units=units), random_batch([40, 22, 17, 9], length=40, pack=True)
-    compiled = torch.compile(objective.hide, fullgraph=True, backend="eager")(batch)
-    assert torch.equal(compiled.ids, objective.corrupt(batch).input_ids)
+    compiled = torch.compile(objective.corrupt, fullgraph=True, backend="eager")(batch)
+    assert torch.equal(compiled.input_ids, objective.corrupt(batch).input_ids)
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
@@ -208,8 +208,8 @@ def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
     apart = batch.replace(
         document_ids=torch.where(batch.position_ids >= 17, 2, 1).int(), cu_seqlens=bounds, dense=False
     )
-    together, other = (build(units=units).hide(each) for each in (batch, apart))
-    assert torch.equal(together.ids, other.ids)
+    together, other = (build(units=units).corrupt(each) for each in (batch, apart))
+    assert torch.equal(together.input_ids, other.input_ids)
     assert torch.equal(hidden_places(batch, together), hidden_places(apart, other))
 
 
@@ -231,12 +231,12 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
 def test_what_a_vocabulary_must_tell() -> None:
     batch = random_batch([20], length=20)
     with pytest.raises(BertsmithError, match="knows the mask token: build it with a vocabulary"):
-        build(vocabulary=None).hide(batch)
+        build(vocabulary=None).corrupt(batch)
     with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
     with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
         Config().build(width=8, vocab_size=90, vocabulary=VOCABULARY)
     padded = Config(masked=0.0, kept=0.0).build(width=8, vocab_size=2000, vocabulary=VOCABULARY)
-    assert padded.hide(random_batch([40] * 50, length=40)).ids.max() < SIZE, (
+    assert padded.corrupt(random_batch([40] * 50, length=40)).input_ids.max() < SIZE, (
         "rows that only fill the table are no words"
     )

@@ -23,7 +23,7 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 
 
 def build(rows: int = SIZE, **settings: Any) -> Model:
-    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "positions": 40}
+    small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "max_positions": 40}
     config = electra.Config(**small, vocab_size=rows, dropout=0.0, attention_dropout=0.0)
     known = VOCABULARY if rows == SIZE else None
     return shaken(Model.build(config, [replaced_lm.Config(generator=0.5, **settings)], vocabulary=known)).eval()
@@ -95,7 +95,7 @@ def test_folders_are_those_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
     batch = random_batch([12, 9], length=12)
     batch = batch.replace(input_ids=batch.input_ids % rows)
     if asked == "hidden":
-        assert apart(opened.answer(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
+        assert apart(opened.predict(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
     assert list(companions(model)) == ["generator"]
 
 

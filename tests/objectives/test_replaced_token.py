@@ -24,7 +24,7 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
 
 def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: int = SIZE, **settings: Any) -> Model:
     small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "feed_forward": 48}
-    small |= {"vocab_size": rows, "positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
+    small |= {"vocab_size": rows, "max_positions": 40, "dropout": 0.0, "attention_dropout": 0.0}
     torch.manual_seed(0)
     made = Model.build(
         electra.Config(**small | (encoder or {})),
@@ -86,7 +86,15 @@ class TestFillingIn:
         after, _ = filled(model, hidden)
         assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0
-        for field in ("positions", "segments", "document", "special", "samples", "bounds", "firsts"):
+        for field in (
+            "position_ids",
+            "segment_ids",
+            "document_ids",
+            "special_mask",
+            "sample_ids",
+            "cu_seqlens",
+            "cls_positions",
+        ):
             assert torch.equal(getattr(after, field), getattr(batch, field))
 
     def test_what_the_encoder_says_depends_on_ids_alone(self) -> None:
@@ -110,12 +118,12 @@ class TestFillingIn:
     def test_hiding_is_masked_lm_s_with_its_shares(self) -> None:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
-        hidden = build(shake=False).hide(batch)
+        hidden = build(shake=False).corrupt(batch)
         alone = masked_lm.Config(masked=0.85, kept=0.15).build(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
-        assert torch.equal(hidden.ids, alone.hide(batch).ids)
+        assert torch.equal(hidden.input_ids, alone.corrupt(batch).input_ids)
         places = hidden_places(hidden)
         assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
-        was, now = batch.input_ids.flatten()[places], hidden.ids.flatten()[places]
+        was, now = batch.input_ids.flatten()[places], hidden.input_ids.flatten()[places]
         assert (now == MASK).float().mean().item() == pytest.approx(0.85, abs=0.02)
         assert ((now == MASK) | (now == was)).all(), "no random words"
 
@@ -240,7 +248,10 @@ class TestLearning:
         rows = [random_batch(lengths, length=40)]
         eights = [
             rows[0].replace(
-                **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("ids", "positions", "segments")},
+                **{
+                    name: getattr(rows[0], name)[begin : begin + 8]
+                    for name in ("input_ids", "position_ids", "segment_ids")
+                },
                 **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("document", "special", "samples")},
                 cu_seqlens=rows[0].cu_seqlens[
                     (rows[0].cu_seqlens >= 40 * begin) & (rows[0].cu_seqlens <= 40 * (begin + 8))
@@ -259,7 +270,7 @@ class TestLearning:
                 name: sum(model.counts(part)[name] for part in hidden) for name in ("masked_lm", "replaced_token")
             }
             for part in hidden:
-                model(part).over(counts).backward()
+                model(part).total(counts).backward()
             found.append({name: p.grad.clone() for name, p in model.named_parameters()})
         for name, gradient in found[0].items():
             assert torch.allclose(found[1][name], gradient, rtol=0, atol=1e-10 * gradient.abs().max().item() + 1e-15)
@@ -354,7 +365,7 @@ def test_refilling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append(refill(self, batch, embed, table))
         return seen[-1]
 
-    monkeypatch.setattr(ReplacedToken, "refill", watch)
+    monkeypatch.setattr(ReplacedToken, "sample_replacements", watch)
     hidden = model.corrupt(texts())
     assert not seen
     model(hidden)

@@ -56,7 +56,7 @@ def test_right_is_both_right(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = batch.labels["span"].clamp(min=0)
     logits = torch.nn.functional.one_hot(labels, 40).transpose(1, 2) * 9.0
     logits[0, :, 1] = logits[0, :, 1].roll(1)  # one end is wrong
-    monkeypatch.setattr(model.objectives["span"], "answer", lambda *_: logits)
+    monkeypatch.setattr(model.objectives["span"], "predict", lambda *_: logits)
     assert int(model(batch).correct["span"]) == len(LENGTHS) - 1
 
 

@@ -52,8 +52,8 @@ HEADS: dict[str, tuple[Any, ...]] = {
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertForQuestionAnswering")
 SHAPES = {
     "one block": {},
-    "2 groups of 2 inner layers": {"groups": 2, "inner_layers": 2, "activation": "gelu", "epsilon": 1e-5},
-    "wide tables": {"embedding_width": 32, "positions": 33, "segments": 3, "activation": "relu"},
+    "2 groups of 2 inner layers": {"groups": 2, "inner_layers": 2, "activation": "gelu", "layer_norm_eps": 1e-5},
+    "wide tables": {"embedding_width": 32, "max_positions": 33, "segment_types": 3, "activation": "relu"},
     "nothing shared": {"sharing": "none", "layers": 3, "embedding_width": 40},
 }
 DEEP = "2 groups of 2 inner layers"  # in which every class is compared; in the others that of pre-training
@@ -142,7 +142,7 @@ def compare(ours: Model, theirs: Any, batch: Batch) -> None:
             assert apart(encoding.pooled, said.pooler_output) < 1e-5
         for head in heads:
             other = next(said[key] for key in (*LOGITS.get(head, ()), "logits") if key in said)
-            mine = ours.answer(batch.replace(indices={}), head)
+            mine = ours.predict(batch.replace(indices={}), head)
             if head in ("tag", "masked_lm"):
                 mine, other = mine[real], other.flatten(0, 1)[real]
             elif head == "span":

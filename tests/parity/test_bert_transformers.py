@@ -18,10 +18,10 @@ transformers = pytest.importorskip("transformers")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 SHAPES = {  # settings of the encoder, lengths of the texts, length of a line
     "padded": ({}, [40, 17, 29, 5, 33], 40),
-    "one long row": ({"positions": 64, "layers": 2}, [64], 64),
+    "one long row": ({"max_positions": 64, "layers": 2}, [64], 64),
     "wide": ({"layers": 2, "width": 96, "heads": 3, "feed_forward": 160}, [21, 21, 9], 24),
     "tanh": ({"activation": "gelu_new"}, [40, 17, 29], 40),
-    "relu, other epsilon": ({"activation": "relu", "epsilon": 1e-5}, [12, 40], 40),
+    "relu, other epsilon": ({"activation": "relu", "layer_norm_eps": 1e-5}, [12, 40], 40),
 }
 
 
@@ -36,10 +36,10 @@ def same_in_transformers(model: Model) -> torch.nn.Module:
             num_hidden_layers=ours.layers,
             num_attention_heads=ours.heads,
             intermediate_size=ours.inner,
-            max_position_embeddings=ours.positions,
-            type_vocab_size=ours.segments,
+            max_position_embeddings=ours.max_positions,
+            type_vocab_size=ours.segment_types,
             hidden_act=ours.activation,
-            layer_norm_eps=ours.epsilon,
+            layer_norm_eps=ours.layer_norm_eps,
             attn_implementation="eager",
         )
     )

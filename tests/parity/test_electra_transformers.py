@@ -43,15 +43,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "other settings": {
         "embedding_width": 40,
         "activation": "relu",
-        "epsilon": 1e-5,
-        "positions": 33,
+        "layer_norm_eps": 1e-5,
+        "max_positions": 33,
         "feed_forward": 80,
     },
 }
 
 
 def settings(kind: str, **changes: Any) -> electra.Config:
-    small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40}
+    small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40}
     small["vocab_size"] = tokenizer().vocab_size
     pooler = kind in ("classify", "regress", "choose")
     return electra.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)
@@ -87,7 +87,7 @@ def compare(ours: Model, theirs: Any, kind: str) -> None:
     logits, loss = said_to(theirs, kind, batch)
     real = (batch.document_ids != 0).flatten()
     with torch.no_grad():
-        mine = ours.answer(batch if kind != "tag" else batch.replace(indices={}), kind)
+        mine = ours.predict(batch if kind != "tag" else batch.replace(indices={}), kind)
         if kind == "replaced_token":
             mine = mine[:, 1:]
         if kind == "span":
@@ -220,7 +220,7 @@ def ours_without_generator(ours: Model) -> Model:
 
 def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
     """Guesses filled in by our generator; transformers' discriminator, told the same labels, has the same loss."""
-    small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40, "vocab_size": 97}
+    small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40, "vocab_size": 97}
     ours = shaken(
         Model.build(
             electra.Config(**small, embedding_width=24), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY
@@ -231,10 +231,10 @@ def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
         hidden, ours.encoder.embed, ours.encoder.token_embeddings
     )
     theirs = same_in_transformers(ours)
-    labels = filled.labels["replaced_token"].view_as(filled.ids)
-    mask = (filled.document != 0).long()
+    labels = filled.labels["replaced_token"].view_as(filled.input_ids)
+    mask = (filled.document_ids != 0).long()
     with torch.no_grad():
-        said = theirs(filled.ids, attention_mask=mask, token_type_ids=filled.segments, labels=labels)
+        said = theirs(filled.input_ids, attention_mask=mask, token_type_ids=filled.segments, labels=labels)
         loss = ours(hidden)
     assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(
         float(said.loss), rel=1e-5
@@ -252,7 +252,7 @@ def same_in_transformers(model: Model) -> Any:
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
             intermediate_size=config.inner,
-            max_position_embeddings=config.positions,
+            max_position_embeddings=config.max_positions,
         )
     ).eval()
     table = {

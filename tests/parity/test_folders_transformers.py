@@ -78,7 +78,7 @@ def compare(ours: Model, said: tuple[Any, Any], asked: Batch) -> None:
     compare_states(deepcopy(ours).double(), double, asked, 1e-9, names=list(ours.objectives))
     if "next_sentence" in ours.objectives:
         with torch.no_grad():
-            mine = ours.answer(asked, "next_sentence")
+            mine = ours.predict(asked, "next_sentence")
         assert mine.dtype == torch.float32
         assert apart(mine, logits_of("next_sentence", double)) < 1e-6
 
@@ -98,7 +98,7 @@ def compare_states(ours: Model, said: Any, asked: Batch, limit: float, *, names:
         if getattr(said, "pooler_output", None) is not None:
             assert apart(encoding.pooled, said.pooler_output) < limit
         for name in names:
-            mine, other = ours.answer(asked, name), logits_of(name, said)
+            mine, other = ours.predict(asked, name), logits_of(name, said)
             if name != "next_sentence":
                 mine, other = mine[real], other.flatten(0, 1)[real]
             assert apart(mine, other) < limit, name
@@ -106,7 +106,7 @@ def compare_states(ours: Model, said: Any, asked: Batch, limit: float, *, names:
 
 @pytest.mark.parametrize("architecture", HEADS)
 @pytest.mark.parametrize(
-    "changes", [{}, {"activation": "gelu_new", "epsilon": 1e-5, "positions": 33}], ids=["usual", "other"]
+    "changes", [{}, {"activation": "gelu_new", "layer_norm_eps": 1e-5, "max_positions": 33}], ids=["usual", "other"]
 )
 def test_ours_in_transformers(architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
     ours = model(*HEADS[architecture], causal=architecture == "BertLMHeadModel", **changes)
@@ -152,7 +152,7 @@ def test_theirs_here(architecture: str, tmp_path: Path) -> None:
 
 
 def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
-    path = folder(tmp_path / "model", positions=24)
+    path = folder(tmp_path / "model", max_positions=24)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     _, ours, _ = open_model(path)
     assert theirs.model_max_length == ours.length == 24

@@ -80,7 +80,7 @@ def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> 
     batch = batch or asked()
     logits, loss = said_by(theirs, kind, batch)
     with torch.no_grad():
-        mine = ours.answer(batch if kind != "tag" else batch.replace(indices={}), kind)
+        mine = ours.predict(batch if kind != "tag" else batch.replace(indices={}), kind)
         real = (batch.document_ids != 0).flatten()
         if kind == "tag":
             mine, logits = mine[real], logits[real]
@@ -95,7 +95,9 @@ def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> 
 def unpadded(batch: Batch, text: int) -> Batch:
     """One text of a padded batch, for transformers."""
     length = int((batch.document_ids[text] != 0).sum())
-    parts = {name: getattr(batch, name)[text : text + 1, :length] for name in ("ids", "document", "segments")}
+    parts = {
+        name: getattr(batch, name)[text : text + 1, :length] for name in ("input_ids", "document_ids", "segment_ids")
+    }
     return batch.replace(**parts, labels={"span": batch.labels["span"][text : text + 1]})
 
 

@@ -27,7 +27,7 @@ transformers.logging.disable_progress_bar()
 CLASSES = {"ModernBertModel": (), "ModernBertForMaskedLM": (masked_lm.Config(),)}
 ATTENTIONS = ("eager", "sdpa")
 DEVIATION = 0.25
-SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 48, "positions": 40}
+SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 48, "max_positions": 40}
 THEIRS: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -41,7 +41,7 @@ THEIRS: dict[str, Any] = {
     "cls_token_id": None,
     "sep_token_id": None,
 }
-OTHER = {"biases": True, "activation": "gelu_new", "epsilon": 1e-3, "rotary_base": 500.0, "depth_scaled": True}
+OTHER = {"biases": True, "activation": "gelu_new", "layer_norm_eps": 1e-3, "rotary_base": 500.0, "depth_scaled": True}
 
 
 def ours_of(name: str, **changes: Any) -> Model:
@@ -78,10 +78,10 @@ def compare(ours: Model, theirs: Any) -> None:
         for mine, other in zip(found.layers, said.hidden_states, strict=True):
             assert apart(mine[real], other.flatten(0, 1)[real]) < 1e-5
         if ours.objectives:
-            assert apart(ours.answer(asked, "masked_lm")[real], said.logits.flatten(0, 1)[real]) < 1e-5
+            assert apart(ours.predict(asked, "masked_lm")[real], said.logits.flatten(0, 1)[real]) < 1e-5
             assert ours(in_full(asked)).mean().item() == pytest.approx(said.loss.item(), rel=1e-5)
         else:
-            assert apart(found.top[real], said.last_hidden_state.flatten(0, 1)[real]) < 1e-5
+            assert apart(found.last_hidden[real], said.last_hidden_state.flatten(0, 1)[real]) < 1e-5
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -151,7 +151,7 @@ def test_local_attention_is_read_where_it_makes_no_difference(
         asked = asked.replace(document_ids=torch.ones_like(long, dtype=torch.int32), dense=True, max_seqlen=33)
         asked = asked.replace(cls_positions=torch.tensor([0, 33]), sample_ids=torch.arange(2)[:, None].expand(2, 33))
         with torch.no_grad():
-            assert apart(ours.answer(asked, "masked_lm"), theirs(input_ids=long).logits.flatten(0, 1)) < 1e-5
+            assert apart(ours.predict(asked, "masked_lm"), theirs(input_ids=long).logits.flatten(0, 1)) < 1e-5
         return
     with pytest.raises(ConfigError) as found:
         open_model(tmp_path / "theirs")

@@ -59,7 +59,7 @@ def ours_of(case: str, **changes: Any) -> Model:
         "heads": 4,
         "feed_forward": 48,
         "vocab_size": tokenizer().vocab_size,
-        "positions": 60,
+        "max_positions": 60,
         "pooler": case in POOLS,
         "pooler_dropout": 0.1 if case in ("classify", "regress") else 0.0,
         "causal": case == "causal_lm",
@@ -103,7 +103,7 @@ def compare(ours: Model, theirs: Any, case: str) -> None:
         assert apart(ours.encoder(asked).pooled, said[0].pooler_output) < 1e-6
     else:
         labels = torch.where(mask.bool(), asked.input_ids, -100)
-        hidden = ours.objectives[case].hide(asked) if case == "causal_lm" else in_full(asked)
+        hidden = ours.objectives[case].corrupt(asked) if case == "causal_lm" else in_full(asked)
         with torch.no_grad():
             loss = theirs(input_ids=asked.input_ids, attention_mask=mask, labels=labels).loss.item()
             assert ours(hidden).mean().item() == pytest.approx(loss, rel=1e-5)
@@ -118,7 +118,7 @@ def in_full(asked: Batch) -> Batch:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"activation": "gelu_new", "epsilon": 1e-12, "positions": 61, "segments": 2}],
+    [{}, {"activation": "gelu_new", "layer_norm_eps": 1e-12, "max_positions": 61, "segment_types": 2}],
     ids=["usual", "other"],
 )
 def test_ours_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -195,10 +195,10 @@ def test_parameters_are_counted_as_the_reference_counts() -> None:
 def test_the_first_position_is_behind_the_padding() -> None:
     """Rows of the table up to the padding's are nobody's: changing them changes nothing."""
     ours, asked = ours_of("masked_lm"), batch()
-    before = ours.answer(asked, "masked_lm").detach()
+    before = ours.predict(asked, "masked_lm").detach()
     real = (asked.document_ids != 0).flatten()
     table = ours.encoder.get_parameter("embeddings.positions.weight").detach()
     table[:2] *= -3
-    assert torch.equal(ours.answer(asked, "masked_lm")[real], before[real])
+    assert torch.equal(ours.predict(asked, "masked_lm")[real], before[real])
     table[2] *= -3
-    assert apart(ours.answer(asked, "masked_lm")[real], before[real]) > 1e-3
+    assert apart(ours.predict(asked, "masked_lm")[real], before[real]) > 1e-3

@@ -35,7 +35,13 @@ CASES: dict[str, tuple[str, Any]] = {
     "choose": ("RoFormerForMultipleChoice", choose.Config(dropout=0.2)),
 }
 DEVIATION = 0.25  # large enough for places to look at some others more than at the rest
-OTHER: dict[str, Any] = {"activation": "relu", "epsilon": 1e-5, "positions": 33, "feed_forward": 80, "heads": 2}
+OTHER: dict[str, Any] = {
+    "activation": "relu",
+    "layer_norm_eps": 1e-5,
+    "max_positions": 33,
+    "feed_forward": 80,
+    "heads": 2,
+}
 THEIRS: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -46,7 +52,7 @@ THEIRS: dict[str, Any] = {
 
 
 def ours_of(kind: str, **changes: Any) -> Model:
-    small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "positions": 40}
+    small: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40}
     small["vocab_size"] = tokenizer().vocab_size
     pooler = kind in ("classify", "regress", "choose")
     settings = roformer.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)

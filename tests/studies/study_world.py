@@ -33,7 +33,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 def model_folder(folder: Path, tokenizer: Tokenizer, *, seed: int = 1, **changes: Any) -> Path:
     """A BERT of 4 layers without dropout."""
     torch.manual_seed(seed)
-    shape = {"layers": 4, "width": 32, "heads": 2, "vocab_size": 128, "positions": 64, "initializer_range": 0.1}
+    shape = {"layers": 4, "width": 32, "heads": 2, "vocab_size": 128, "max_positions": 64, "initializer_range": 0.1}
     settings = bert.Config(**{**shape, "dropout": 0, "attention_dropout": 0, **changes})
     objective = causal_lm.Config() if settings.causal else masked_lm.Config()
     save_model(Model.build(settings, [objective], vocabulary=vocabulary_of(tokenizer)), tokenizer, folder)

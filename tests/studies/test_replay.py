@@ -44,8 +44,8 @@ def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = 
 @pytest.mark.parametrize("layers", [*ROWS, "mix"])
 def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, between: str, tmp_path: Path) -> None:
     live = model_of(layers=layers, between=between, dropout=0.0).eval()
-    cached, batch = live.over(replayed(live, tmp_path, layers)), batch_of()
-    assert apart(cached.answer(batch, "tag"), live.answer(batch, "tag")) < 1e-6
+    cached, batch = live.with_encoder(replayed(live, tmp_path, layers)), batch_of()
+    assert apart(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6
     gradients = []
     for model in (live, cached):
         model.zero_grad()
@@ -57,13 +57,13 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, betw
 
 def test_half_precision_is_near(tmp_path: Path) -> None:
     live = model_of(layers="all_sum", between="bilstm").eval()
-    cached = live.over(replayed(live, tmp_path, "all_sum", "float16"))
-    assert 0 < apart(cached.answer(batch_of(), "tag"), live.answer(batch_of(), "tag")) < 1e-2
+    cached = live.with_encoder(replayed(live, tmp_path, "all_sum", "float16"))
+    assert 0 < apart(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
 
 
 def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
     live = model_of(layers="top", between="bilstm")
-    cached = live.over(replayed(live, tmp_path, "top"))
+    cached = live.with_encoder(replayed(live, tmp_path, "top"))
     assert not list(cached.encoder.parameters())
     assert not cached.encoder.state_dict()
     assert cached.layer_groups() == [cached.objectives]

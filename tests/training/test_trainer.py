@@ -84,7 +84,7 @@ def test_the_mean_of_means_is_not_the_mean() -> None:
     whole, parts = trainer(), trainer(feed=feed(micro_rows=2))
     one, two = next(whole), next(parts)
     wrong = np.mean(
-        [Toy()(Toy().hide(toy_batch(0, slice(begin, begin + 2)))).mean().item() for begin in range(0, ROWS, 2)]
+        [Toy()(Toy().corrupt(toy_batch(0, slice(begin, begin + 2)))).mean().item() for begin in range(0, ROWS, 2)]
     )
     assert one.loss == pytest.approx(two.loss, rel=1e-6)
     assert abs(wrong - one.loss) > 1e-3
@@ -94,7 +94,7 @@ def test_the_mean_of_means_is_not_the_mean() -> None:
 
 def test_a_step_reports_what_was() -> None:
     made = trainer(feed=feed(micro_rows=4), plan=Plan(steps=4, rate=0.5, warmup=2))
-    expected = Toy()(Toy().hide(toy_batch(0)))
+    expected = Toy()(Toy().corrupt(toy_batch(0)))
     first = next(made)
     assert first.loss == pytest.approx(expected.mean().item(), rel=1e-6)
     for part, total in expected.sums.items():
@@ -163,7 +163,7 @@ def test_gradients_are_clipped_together(clip: float) -> None:
     """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
     made = trainer(plan=LEVEL, optimiser=reference.Config(), settings=Settings(clip=clip))
     twin = Toy()
-    twin(twin.hide(toy_batch(0))).mean().backward()
+    twin(twin.corrupt(toy_batch(0))).mean().backward()
     norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in twin.parameters()))
     step = next(made)
     assert step.gradient_norm == pytest.approx(norm, rel=1e-6)

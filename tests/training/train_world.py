@@ -29,13 +29,13 @@ class Toy(nn.Module):
             self.middle = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH), nn.Dropout(dropout))
             self.heads = nn.ModuleDict({"word": nn.Linear(WIDTH, SIZE), "long": nn.Linear(WIDTH, 2)})
 
-    def depths(self) -> list[nn.Module]:
+    def layer_groups(self) -> list[nn.Module]:
         return [self.table, self.middle, self.heads]
 
-    def learn_in_eight_bits(self, *, whole: bool = True) -> None:
+    def enable_fp8(self, *, whole: bool = True) -> None:
         raise AssertionError("nobody asks it to")
 
-    def hide(self, batch: Batch) -> Batch:
+    def corrupt(self, batch: Batch) -> Batch:
         ids = batch.input_ids
         labels = {"word": torch.where(batch.document_ids > 0, ids, -100), "long": batch.labels["long"]}
         return batch.replace(input_ids=torch.where(ids % 5 == 1, 0, ids), labels=labels)

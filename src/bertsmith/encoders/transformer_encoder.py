@@ -62,7 +62,7 @@ class TransformerConfig:
     min_segment_types: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "vocab_size", "positions", "inner", "embedding_width"):
+        for name in ("layers", "width", "heads", "vocab_size", "max_positions", "inner", "embedding_width"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('inner', 'feed_forward')}={getattr(self, name)} must be at least 1")
         if self.segment_types < self.min_segment_types:

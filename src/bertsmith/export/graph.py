@@ -78,7 +78,7 @@ class Graph(nn.Module):
 
     def _vectors(self, batch: Batch) -> list[Tensor]:
         encoding = self.model.encoder(batch, pool=self.pooling in (None, "pooled"))
-        top_BLD = encoding.top.view(*batch.input_ids.shape, -1)
+        top_BLD = encoding.last_hidden.view(*batch.input_ids.shape, -1)
         if self.pooling is None:
             return [top_BLD, *([encoding.pooled] if self.model.encoder.has_pooler else [])]
         if self.pooling == "mean":

@@ -144,7 +144,7 @@ def model_says(graph: Graph, row: Row) -> Said:
 
 def _vectors(graph: Graph, row: Row) -> Said:
     encoding = graph.model.encoder(collate([row], length=len(row)))
-    found = {TOP: encoding.top.numpy()}
+    found = {TOP: encoding.last_hidden.numpy()}
     if POOLED in graph.outputs:
         found[POOLED] = encoding.pooled[0].numpy()
     if SENTENCE in graph.outputs:

@@ -101,7 +101,7 @@ def is_top(encoder: Encoder, layers: Sequence[int]) -> bool:
 def chosen_layers(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
     """The outputs of these layers at all places [T, D]; lower ones are not kept where nobody asks for them."""
     if is_top(encoder, layers):
-        return [encoder(batch, pool=False).top]
+        return [encoder(batch, pool=False).last_hidden]
     kept: tuple[Tensor, ...] = encoder(batch, pool=False, keep_layers=True).layers
     return [kept[layer] for layer in layers]
 

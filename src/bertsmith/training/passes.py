@@ -103,7 +103,7 @@ class Passes:
         return hidden, self.model.counts(hidden), (batch.document_ids != 0).sum()
 
     @torch.no_grad()
-    def hide(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+    def corrupt(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         """The hidden batch on the device, how many things it asks by part, and its tokens []."""
         found: tuple[Batch, dict[str, Tensor], Tensor] = self._hide(batch.to(self.world.device, non_blocking=True))
         return found

@@ -180,7 +180,7 @@ class Trainer:
 
     def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
         """Those of this rank; its loss, all ranks' tokens [] and rows."""
-        hidden = [self.passes.hide(batch) for batch in batches]
+        hidden = [self.passes.corrupt(batch) for batch in batches]
         asked = reduce(_added, [counts for _, counts, _ in hidden])
         tokens = reduce(add, [tokens for _, _, tokens in hidden])
         counts = self.world.sum({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})

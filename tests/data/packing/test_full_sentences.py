@@ -155,7 +155,7 @@ def test_documents_of_a_text_are_apart(documents: list[list[int]], length: int, 
         apart, across = (
             build(shards, length=length, whole_sentences=whole, see_across=see).take(0, 12) for see in (False, True)
         )
-    for name in ("ids", "positions", "segments", "special", "samples", "firsts"):
+    for name in ("input_ids", "position_ids", "segment_ids", "special_mask", "sample_ids", "cls_positions"):
         assert np.array_equal(getattr(apart, name), getattr(across, name))
     owners = Places.of(documents).documents
     for text, other in zip(texts_of(apart), texts_of(across), strict=True):

@@ -39,7 +39,7 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     most = int(theirs.document_ids.max())
     found = lay_out(texts, forms, Sheet(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
     mine = from_packed(found)
-    for name in ("ids", "positions", "segments", "document", "special", "samples"):
+    for name in ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
         assert getattr(mine, name).dtype == getattr(theirs, name).dtype, name
     real = mine.cls_positions >= 0

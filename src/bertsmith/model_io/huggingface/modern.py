@@ -64,11 +64,11 @@ class Modern(Family):
             "heads": sizes["num_attention_heads"],
             "feed_forward": sizes["intermediate_size"],
             "vocab_size": sizes["vocab_size"],
-            "positions": positions,
+            "max_positions": positions,
             "dropout": said.share("embedding_dropout", 0.0),
             "attention_dropout": said.share("attention_dropout", 0.0),
             "activation": ACTIVATIONS.get(activation, activation),
-            "epsilon": said.share("norm_eps", 1e-5),
+            "layer_norm_eps": said.share("norm_eps", 1e-5),
             "initializer_range": said.share("initializer_range", 0.02),
             "padding_id": 0 if padding is None else said.count("pad_token_id", PADDING, least=0),
             "rotary_base": read_base(said, layers=sizes["num_hidden_layers"], positions=positions),
@@ -79,7 +79,7 @@ class Modern(Family):
             "norm": said.text("norm", "before"),
             "gated": said.flag("gated", True),
             "rotary": said.flag("rotary", True),
-            "segments": said.count("type_vocab_size", 0, least=0),
+            "segment_types": said.count("type_vocab_size", 0, least=0),
             "causal": said.flag("is_decoder"),
         }
         return found | (ours if own else {})

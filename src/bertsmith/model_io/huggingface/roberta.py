@@ -38,7 +38,7 @@ class Roberta(TwoMatrices):
             raise ConfigError(
                 f"{said.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
             )
-        return super().settings(said, sizes) | {"padding_id": padding, "positions": rows - padding - 1}
+        return super().settings(said, sizes) | {"padding_id": padding, "max_positions": rows - padding - 1}
 
     def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's, with the whole table of positions."""

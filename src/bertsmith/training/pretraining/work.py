@@ -147,7 +147,7 @@ class Work:
     def about(self, feeder: Feeder) -> dict[str, Any]:
         """Facts for the log: what a token costs, what the device could do, what guessing by frequency would lose."""
         world, recipe = self.trainer.world, self.recipe
-        hidden, counts, tokens = self.trainer.passes.hide(feeder(self.trainer.done)[0])
+        hidden, counts, tokens = self.trainer.passes.corrupt(feeder(self.trainer.done)[0])
         asked = {name: float(count / tokens) for name, count in counts.items()}
         unigram = self.data.unigram_loss() if world.leads else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
