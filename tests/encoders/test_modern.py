@@ -79,7 +79,7 @@ def test_each_switch_changes_its_own_weights_and_no_others() -> None:
     assert shapes(gated=False) == usual - feed_forward | plain
     assert shapes(rotary=False) - usual == {("encoder.embeddings.positions.weight", (60, 32))}
     assert {name.removesuffix(".bias") for name, _ in shapes(biases=True) - usual} == biased
-    assert shapes(segments=2) - usual == {("encoder.embeddings.segments.weight", (2, 32))}
+    assert shapes(segment_types=2) - usual == {("encoder.embeddings.segments.weight", (2, 32))}
     assert {name for name, _ in shapes(pooler=True) - usual} == {"encoder.pooler.weight", "encoder.pooler.bias"}
     for change in ({"rotary": False}, {"biases": True}, {"segment_types": 2}, {"pooler": True}):
         assert usual < shapes(**change)
@@ -163,14 +163,14 @@ def test_segments_are_looked_at_only_where_there_are_some() -> None:
     batch = random_batch(LENGTHS, length=40)
     other = batch.replace(segment_ids=1 - batch.segment_ids)
     assert torch.equal(small()(batch).last_hidden, small()(other).last_hidden)
-    assert apart(small(segments=2)(batch).last_hidden, small(segments=2)(other).last_hidden) > 1e-2
+    assert apart(small(segment_types=2)(batch).last_hidden, small(segment_types=2)(other).last_hidden) > 1e-2
 
 
 def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
     objectives = [masked_lm.Config(), next_sentence.Config()]
     with pytest.raises(ConfigError, match="needs an encoder with a pooler"):
         Model.build(settings(), objectives)
-    model = Model.build(settings(pooler=True, segments=2), objectives, vocabulary=VOCABULARY)
+    model = Model.build(settings(pooler=True, segment_types=2), objectives, vocabulary=VOCABULARY)
     batch = model.corrupt(random_batch(LENGTHS, length=40, pack=True))
     loss = model(batch)
     loss.mean().backward()
@@ -198,7 +198,7 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
         ({"norm": "between"}, "norm=between must be one of before, after"),
         ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
         ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
-        ({"segment_types": -1}, "segments=-1 must be at least 0"),
+        ({"segment_types": -1}, "segment_types=-1 must be at least 0"),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:

@@ -56,7 +56,7 @@ def test_what_is_saved_comes_back(heads: tuple[str, ...], tmp_path: Path) -> Non
 
 def test_settings_come_back(tmp_path: Path) -> None:
     changes = {"activation": "relu", "layer_norm_eps": 1e-6, "dropout": 0.0, "attention_dropout": 0.2, "padding_id": 3}
-    ours = model("masked_lm", segments=3, initializer_range=0.5, pooler=False, **changes)
+    ours = model("masked_lm", segment_types=3, initializer_range=0.5, pooler=False, **changes)
     save_model(ours, tokenizer(), tmp_path / "m")
     again, _, _ = open_model(tmp_path / "m")
     assert again.encoder.config == ours.encoder.config

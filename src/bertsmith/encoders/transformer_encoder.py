@@ -66,7 +66,7 @@ class TransformerConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('inner', 'feed_forward')}={getattr(self, name)} must be at least 1")
         if self.segment_types < self.min_segment_types:
-            raise ConfigError(f"segments={self.segment_types} must be at least {self.min_segment_types}")
+            raise ConfigError(f"segment_types={self.segment_types} must be at least {self.min_segment_types}")
         if self.width % self.heads:
             raise ConfigError(
                 f"width={self.width} cannot be split among heads={self.heads}: it must be a multiple of it"
