@@ -82,7 +82,7 @@ class TestFillingIn:
         assert (hidden.input_ids == MASK).sum() > 10
         truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
         words = objective_of(model).generator.masked_lm
-        monkeypatch.setattr(words, "answer", lambda *_: truth)
+        monkeypatch.setattr(words, "predict", lambda *_: truth)
         after, _ = filled(model, hidden)
         assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
@@ -116,7 +116,7 @@ class BuildContext:
     vocab_size: int  # rows of the token table
     embedding_width: int | None = None  # of the token table; None: the encoder's width
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
-    layer_config: Style = Style()
+    layer_config: Style = field(default_factory=Style)
     seed: int = 0  # of the corruption
 
 
