@@ -41,7 +41,8 @@ def bert(
     dropout: float = 0.0,
     compute: ComputeConfig = EAGER,
     precision: Precision = "fp32",
-    world: World | None = None, plan: TrainingPlan = LEVEL
+    world: World | None = None,
+    plan: TrainingPlan = LEVEL,
 ) -> Trainer:
     model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
     how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "precision": precision, "compute": compute}
@@ -54,7 +55,13 @@ def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     batches = [toy_batch(step).to("cuda") for step in range(12)]
     settings = config.find(optimizer.FOLDER, kind).Config()
     made = trainer(
-        model=model, feed=lambda step: [batches[step]], world=on_gpu(), optimiser=settings, precision="fp32", compute=EAGER, plan=LEVEL
+        model=model,
+        feed=lambda step: [batches[step]],
+        world=on_gpu(),
+        optimiser=settings,
+        precision="fp32",
+        compute=EAGER,
+        plan=LEVEL,
     )
     steps = list(itertools.islice(made, 3))
     torch.cuda.set_sync_debug_mode("error")
