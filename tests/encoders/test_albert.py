@@ -16,7 +16,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import Passes, ComputeConfig
+from bertsmith.training.passes import ComputeConfig, Passes
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.world import World
 from bertsmith.types import Batch

@@ -11,7 +11,7 @@ from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Passes, ComputeConfig
+from bertsmith.training.passes import ComputeConfig, Passes
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World

@@ -175,7 +175,8 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
 TWO_RUNS = """
 from gpu.test_trainer_gpu import bert
 from bertsmith.training.passes import ComputeConfig
-losses = [[step.loss.hex() for step in bert(dropout=0.1, compute=ComputeConfig(deterministic=True), precision="auto")] for _ in range(2)]
+how = {"dropout": 0.1, "compute": ComputeConfig(deterministic=True), "precision": "auto"}
+losses = [[step.loss.hex() for step in bert(**how)] for _ in range(2)]
 assert losses[0] == losses[1], losses
 """
 

@@ -18,7 +18,6 @@ from bertsmith.nn.float8 import Float8FeedForward, Float8Linear, Float8Output, c
 from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 

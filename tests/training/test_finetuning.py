@@ -153,7 +153,7 @@ def test_several_jobs_find_what_one_finds(
     assert two["learning_rates"] == one["learning_rates"]
     weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("one", "two")]
     assert weights[0] == weights[1]
-    assert len(list((tmp_path / "two").glob("rate-*/best"))) == 1  # of the others the model is gone
+    assert len(list((tmp_path / "two").glob("lr-*/best"))) == 1  # of the others the model is gone
     monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
     monkeypatch.setattr(sweeping, "prepare", None)
     assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
@@ -186,7 +186,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
     ready = prepare(tuning, task, tokenizer, positions=64)
-    shared = {"length": 32, "padding_id": 0, "rows": 16, "steps": 4, "seed": 5}
+    shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
 
     def samples(micro: int, world: World, step: int) -> list[int]:
         feeder = TaskFeeder(ready.train, "tag", micro_batch_size=micro, world=world, **shared)

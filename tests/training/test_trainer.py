@@ -349,8 +349,8 @@ def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def test_settings_that_cannot_be_meant() -> None:
-    for wrong in ({"clip": -1.0}, {"most_skips": 0}):
+def test_invalid_compute_settings() -> None:
+    for wrong in ({"max_grad_norm": -1.0}, {"max_skipped_steps": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             ComputeConfig(**wrong)
 
