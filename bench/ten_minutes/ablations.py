@@ -86,10 +86,10 @@ def commands(names: Sequence[str], plan: Plan) -> list[Words]:
     unknown = next((name for name in names if name not in STUDIES), None)
     if unknown is not None:
         raise ConfigError(f"{unknown} is no study: {', '.join(STUDIES)}")
-    runs = {name: _runs(name, steps) for name in dict.fromkeys(names)}
+    runs = {name: _runs(name, plan.steps) for name in dict.fromkeys(names)}
     pretrained = plan.output / PRETRAINED
     compare = ["compare", *dict.fromkeys(word for found in runs.values() for word in found.values())]
-    compare += [*SETTINGS, *_shape(SHAPE), f"steps={steps}", f"eval_every={max(steps // 8, 1)}"]
+    compare += [*SETTINGS, *_shape(SHAPE), f"steps={plan.steps}", f"eval_every={max(plan.steps // 8, 1)}"]
     compare += [f"save_every={RARELY}", *plan.changes]
     found: list[list[object]] = [[*compare, "-d", plan.data, "-o", pretrained, "--jobs", plan.together]]
     for name, words in runs.items():
