@@ -51,7 +51,7 @@ class Model(nn.Module):
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
         rows, embedding_width = made.token_embeddings.shape
-        known: dict[str, Any] = {"width": made.width, "layers": made.layers, "style": made.style}
+        known: dict[str, Any] = {"width": made.width, "layers": made.layers, "layer_config": made.layer_config}
         known |= {"vocab_size": rows, "embedding_width": embedding_width}
         return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
 
@@ -97,13 +97,13 @@ class Model(nn.Module):
             if asked is None:
                 raise BertsmithError(f"{objective.name} has asked nothing of this batch: hide it first")
             places[objective.name] = asked
-        keep_layers = any(objective.reads_all_layers for objective in objectives)
-        everywhere = keep_layers or any(objective.reads_all_tokens for objective in objectives)
+        return_layers = any(objective.reads_all_layers for objective in objectives)
+        everywhere = return_layers or any(objective.reads_all_tokens for objective in objectives)
         found: Encoding = self.encoder(
             batch.replace(indices=places),
-            places=None if everywhere else places,
+            indices=None if everywhere else places,
             pool=any(objective.reads_pooled for objective in objectives),
-            keep_layers=keep_layers,
+            return_layers=return_layers,
         )
         return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.words import Words
 from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
@@ -25,13 +25,17 @@ class Config:
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> CausalLM:
         """See `objective.Settings`; nothing is hidden, so vocabulary and seed do not matter."""
         return CausalLM(
-            width=width, vocab_size=vocab_size, embedding_width=embedding_width, style=style, weight=self.weight
+            width=width,
+            vocab_size=vocab_size,
+            embedding_width=embedding_width,
+            layer_config=layer_config,
+            weight=self.weight,
         )
 
 

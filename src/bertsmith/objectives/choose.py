@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.objective import exact
 from bertsmith.objectives.text_head import TextHead, TextSettings
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
@@ -34,12 +34,12 @@ class Config(TextSettings):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Choose:
         """See `objective.Settings`; nothing is hidden."""
-        return Choose(self, width=width, style=style, layers=layers)
+        return Choose(self, width=width, layer_config=layer_config, layers=layers)
 
 
 def labels_of(right: int, choices: int) -> list[int]:
@@ -52,8 +52,8 @@ def labels_of(right: int, choices: int) -> list[int]:
 class Choose(TextHead):
     """Softmax over the choices of each question; `answer` gives what each text scores [N, 1]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
+    def __init__(self, config: Config, *, width: int, layer_config: LayerConfig, layers: int) -> None:
+        super().__init__(config, width=width, layers=layers, outputs=1, layer_config=layer_config)
         self.config = config
 
     def label_mask(self, batch: Batch) -> Tensor:

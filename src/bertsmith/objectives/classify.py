@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.label_names import check_names, numbered
 from bertsmith.objectives.text_head import TextHead, TextSettings
 from bertsmith.types import Vocabulary
@@ -27,17 +27,17 @@ class Config(TextSettings):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Classify:
         """See `objective.Settings`; nothing is hidden."""
-        return Classify(self, width=width, style=style, layers=layers)
+        return Classify(self, width=width, layer_config=layer_config, layers=layers)
 
 
 class Classify(TextHead):
     """Softmax over the classes of each text; `answer` gives their logits [N, K]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=len(config.labels), style=style)
+    def __init__(self, config: Config, *, width: int, layer_config: LayerConfig, layers: int) -> None:
+        super().__init__(config, width=width, layers=layers, outputs=len(config.labels), layer_config=layer_config)
         self.config = config

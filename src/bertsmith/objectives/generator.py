@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.attention import look
-from bertsmith.nn.style import Style
+from bertsmith.nn.attention import make_attention_context
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 from bertsmith.objectives.objective import Embed, exact
@@ -66,10 +66,16 @@ class Guessing:
         hiding = replace(self.hiding, weight=weight * self.hiding.weight)
         words = hiding.build(width=narrow, embedding_width=embedding_width, vocabulary=vocabulary, **known)
         tokens = known["vocab_size"] if vocabulary is None else vocabulary.size
-        key = counter_random.stream(known["seed"], "generator/guess")
-        style = known["style"]
+        key = counter_random.stream_key(known["seed"], "generator/guess")
+        layer_config = known["layer_config"]
         return Generator(
-            words, embedding_width=embedding_width, width=narrow, layers=layers, tokens=tokens, style=style, key=key
+            words,
+            embedding_width=embedding_width,
+            width=narrow,
+            layers=layers,
+            tokens=tokens,
+            layer_config=layer_config,
+            key=key,
         )
 
 
@@ -84,7 +90,7 @@ class Generator(nn.Module):
         width: int,
         layers: int,
         tokens: int,
-        style: Style,
+        layer_config: LayerConfig,
         key: int,
     ) -> None:
         super().__init__()
@@ -95,30 +101,31 @@ class Generator(nn.Module):
                 f"so that it is a multiple of {HEAD_WIDTH}, or under {2 * HEAD_WIDTH}"
             )
         self.tokens = tokens  # that can be guessed: the table may have more rows
-        self.style, self.key = style, key
+        self.layer_config, self.key = layer_config, key
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
-            make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(layers)
+            make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layer_config)
+            for _ in range(layers)
         )
-        style.initialise(self)
+        layer_config.init_weights(self)
         self.masked_lm = words
 
     def forward(self, x_TE: Tensor, batch: Batch) -> Encoding:
         """What it makes of embeddings [T, E], at the hidden places."""
         x_TD = self.project(x_TE)
-        sight = look(
+        context = make_attention_context(
             batch.document_ids,
             batch.cu_seqlens,
-            longest=batch.max_seqlen,
-            full=batch.dense,
+            max_seqlen=batch.max_seqlen,
+            dense=batch.dense,
             causal=False,
             dtype=x_TE.dtype,
             head_width=self.width // self.heads,
-            dropout=self.style.attention_dropout if self.training else 0.0,
+            dropout=self.layer_config.attention_dropout if self.training else 0.0,
         )
         for block in self.blocks[:-1]:
-            x_TD, _ = block(x_TD, sight)
-        top_RD, _ = self.blocks[-1](x_TD, sight, batch.indices[WORDS])
+            x_TD, _ = block(x_TD, context)
+        top_RD, _ = self.blocks[-1](x_TD, context, batch.indices[WORDS])
         return Encoding(last_hidden=top_RD, selections={WORDS: slice(None)})
 
     def fill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Tensor, Loss]:
@@ -162,7 +169,7 @@ def guess(logits_RV: Tensor, batch: Batch, places_R: Tensor, *, key: int) -> Ten
     guesses = []
     for begin in range(0, len(places_R), rows):
         some = slice(begin, begin + rows)
-        drawn_RV = counter_random.draw(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
+        drawn_RV = counter_random.random_bits(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
         guesses.append((exact(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
     return torch.cat(guesses)
 

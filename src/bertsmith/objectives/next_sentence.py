@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.pair_head import PairHead
 from bertsmith.types import Vocabulary
 
@@ -24,12 +24,12 @@ class Config:
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> NextSentence:
-        """See `objective.Settings`; only width and style matter."""
-        return NextSentence(width=width, style=style, weight=self.weight)
+        """See `objective.Settings`; only width and layer_config matter."""
+        return NextSentence(width=width, layer_config=layer_config, weight=self.weight)
 
 
 class NextSentence(PairHead):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 FOLDER = "bertsmith.objectives"
@@ -116,11 +116,11 @@ class ObjectiveConfig(Protocol):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Objective:
-        """The objective with new weights, for an encoder of that width, table, style and number of layers.
+        """The objective with new weights, for an encoder of that width, table, layer_config and number of layers.
 
         `embedding_width`: of the token table, where it is not the encoder's.
         `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.

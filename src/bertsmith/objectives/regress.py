@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.objective import exact
 from bertsmith.objectives.text_head import TextHead, TextSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
@@ -25,19 +25,19 @@ class Config(TextSettings):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Regress:
         """See `objective.Settings`; nothing is hidden."""
-        return Regress(self, width=width, style=style, layers=layers)
+        return Regress(self, width=width, layer_config=layer_config, layers=layers)
 
 
 class Regress(TextHead):
     """The squared distance from the number; there is no right and wrong. `answer` gives the numbers [N, 1]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
+    def __init__(self, config: Config, *, width: int, layer_config: LayerConfig, layers: int) -> None:
+        super().__init__(config, width=width, layers=layers, outputs=1, layer_config=layer_config)
         self.config = config
 
     def labels(self, batch: Batch) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect
 from bertsmith.objectives.objective import Embed, exact
 from bertsmith.objectives.words import Words
@@ -40,7 +40,7 @@ class Config(Guessing):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> ReplacedLM:
@@ -52,11 +52,11 @@ class Config(Guessing):
             weight=self.weight,
             vocabulary=vocabulary,
             vocab_size=vocab_size,
-            style=style,
+            layer_config=layer_config,
             seed=seed,
         )
         sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width or width}
-        return ReplacedLM(self, generator, **sizes, style=style)
+        return ReplacedLM(self, generator, **sizes, layer_config=layer_config)
 
 
 class ReplacedLM(Words):
@@ -70,15 +70,15 @@ class ReplacedLM(Words):
         width: int,
         vocab_size: int,
         embedding_width: int,
-        style: Style,
+        layer_config: LayerConfig,
     ) -> None:
         sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width}
-        super().__init__(**sizes, style=style, weight=config.weight)
+        super().__init__(**sizes, layer_config=layer_config, weight=config.weight)
         self.config = config
         self.copies = nn.Linear(width, 1) if config.asked == "all" else None
         self.mixes = self.copies is not None
         if self.copies is not None:
-            style.initialise(self.copies)
+            layer_config.init_weights(self.copies)
         self.generator = generator
 
     @property

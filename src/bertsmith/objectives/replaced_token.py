@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import activation
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect, put
 from bertsmith.objectives.objective import Embed, Objective
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
@@ -44,7 +44,7 @@ class Config(Guessing):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> ReplacedToken:
@@ -56,10 +56,10 @@ class Config(Guessing):
             weight=self.weight,
             vocabulary=vocabulary,
             vocab_size=vocab_size,
-            style=style,
+            layer_config=layer_config,
             seed=seed,
         )
-        return ReplacedToken(self, generator, width=width, style=style)
+        return ReplacedToken(self, generator, width=width, layer_config=layer_config)
 
 
 class ReplacedToken(Objective):
@@ -67,13 +67,13 @@ class ReplacedToken(Objective):
 
     reads_all_tokens = True
 
-    def __init__(self, config: Config, generator: Generator | None, *, width: int, style: Style) -> None:
+    def __init__(self, config: Config, generator: Generator | None, *, width: int, layer_config: LayerConfig) -> None:
         super().__init__(weight=config.weight * config.judging_weight)
         self.config = config
         self.transform = nn.Linear(width, width)
-        self.activation = activation(style.activation)
+        self.activation = activation(layer_config.activation)
         self.judge = nn.Linear(width, 1)
-        style.initialise(self)
+        layer_config.init_weights(self)
         self.generator = generator
 
     @property

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.between import BetweenSettings
 from bertsmith.objectives.objective import Objective, exact
 from bertsmith.objectives.texts import Texts
@@ -42,12 +42,12 @@ class Config(BetweenSettings):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Span:
         """See `objective.Settings`; nothing is hidden."""
-        return Span(self, width=width, style=style)
+        return Span(self, width=width, layer_config=layer_config)
 
 
 class Span(Objective):
@@ -55,14 +55,14 @@ class Span(Objective):
 
     reads_all_tokens = True
 
-    def __init__(self, config: Config, *, width: int, style: Style) -> None:
+    def __init__(self, config: Config, *, width: int, layer_config: LayerConfig) -> None:
         super().__init__(weight=config.weight)
         self.config = config
         self.between = config.build_between(width)
         if self.between is not None:
             width = self.between.width
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
-        style.initialise(self)
+        layer_config.init_weights(self)
 
     def label_mask(self, batch: Batch) -> Tensor:
         """Texts that are asked [N] bool."""

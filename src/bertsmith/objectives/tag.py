@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.between import BetweenSettings, check_dropout, read_between
 from bertsmith.objectives.label_names import check_names, numbered
 from bertsmith.objectives.objective import Objective
@@ -39,18 +39,18 @@ class Config(BetweenSettings):
         vocab_size: int,
         embedding_width: int | None = None,
         vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
+        layer_config: LayerConfig = LayerConfig(),
         layers: int = 0,
         seed: int = 0,
     ) -> Tag:
         """See `objective.Settings`; nothing is hidden."""
-        return Tag(self, width=width, style=style, layers=layers)
+        return Tag(self, width=width, layer_config=layer_config, layers=layers)
 
 
 class Tag(Objective):
     """Softmax over the classes at each word's first token; the other tokens are asked nothing."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
+    def __init__(self, config: Config, *, width: int, layer_config: LayerConfig, layers: int) -> None:
         super().__init__(weight=config.weight)
         self.config = config
         self.layers = LayerMix(config.layers, width=width, count=layers)
@@ -61,7 +61,7 @@ class Tag(Objective):
             width = self.between.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
-        style.initialise(self)
+        layer_config.init_weights(self)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of the classes at each place that is read [R, K]."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.between import BetweenSettings, check_dropout
 from bertsmith.objectives.objective import Objective
 from bertsmith.objectives.readout import Layers, Readout, TextReadout, check
@@ -35,13 +35,15 @@ class TextSettings(BetweenSettings):
 class TextHead(Objective):
     """The vector of each text through dropout and a linear layer (bert: run_classifier.py)."""
 
-    def __init__(self, config: TextSettings, *, width: int, layers: int, outputs: int, style: Style) -> None:
+    def __init__(
+        self, config: TextSettings, *, width: int, layers: int, outputs: int, layer_config: LayerConfig
+    ) -> None:
         super().__init__(weight=config.weight)
         self.readout = readout = config.reading(width=width, layers=layers)
         self.reads_pooled, self.reads_all_tokens, self.reads_all_layers = readout.pools, readout.whole, readout.deep
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(readout.width, outputs)
-        style.initialise(self)
+        layer_config.init_weights(self)
 
     def indices(self, batch: Batch) -> Tensor:
         """One for each text [N]."""
