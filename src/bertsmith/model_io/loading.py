@@ -27,7 +27,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.order import in_halves
 from bertsmith.model_io.safetensors_file import Entry
 from bertsmith.model_io.said import Said
-from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -154,14 +154,14 @@ class Loading:
         """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
         found, layers = [], _shape_of(config).layers
         for name, settings in objectives.items():
-            with nullcontext() if name in new or name in OF_WORDS else without_memory():
+            with nullcontext() if name in new or name in OF_WORDS else on_meta_device():
                 context = BuildContext(
                     width=config.width,
                     layers=layers,
                     vocab_size=config.vocab_size,
                     embedding_width=config.embedding_width,
                     vocabulary=vocabulary,
-                    layer_config=self.family.head_style(name, config),
+                    layer_config=self.family.head_layer_config(name, config),
                     seed=seed,
                 )
                 found.append(settings.build(context))

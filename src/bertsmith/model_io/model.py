@@ -57,7 +57,7 @@ class Model(nn.Module):
             vocab_size=rows,
             embedding_width=embedding_width,
             vocabulary=vocabulary,
-            layer_config=made.style,
+            layer_config=made.layer_config,
             seed=seed,
         )
         return cls(made, [settings.build(context) for settings in objectives])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.attention import look
+from bertsmith.nn.attention import make_attention_context
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 from bertsmith.objectives.objective import BuildContext, Embed, exact
@@ -65,7 +65,7 @@ class Generator(nn.Module):
     def __init__(self, words: masked_lm.MaskedLM, context: BuildContext) -> None:
         """`context`: the encoder's, with the generator's width."""
         super().__init__()
-        width, style, embedding_width = context.width, context.layer_config, context.embedding_width
+        width, layer_config, embedding_width = context.width, context.layer_config, context.embedding_width
         assert embedding_width is not None
         self.width, self.heads, self.inner = width, max(1, width // HEAD_WIDTH), 4 * width
         if width % self.heads:
@@ -76,10 +76,11 @@ class Generator(nn.Module):
         vocabulary = context.vocabulary
         # that can be guessed: the table may have more rows
         self.tokens = context.vocab_size if vocabulary is None else vocabulary.size
-        self.style, self.key = style, counter_random.stream(context.seed, "generator/guess")
+        self.layer_config, self.key = layer_config, counter_random.stream_key(context.seed, "generator/guess")
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
-            make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(context.layers)
+            make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layer_config)
+            for _ in range(context.layers)
         )
         layer_config.init_weights(self)
         self.masked_lm = words

@@ -71,7 +71,7 @@ class MaskedLM(Words):
         self.config = config
         self.mask_id = vocabulary.mask_id
         purposes = ("count", "choice", "run", "fate", "word")
-        self.keys = {purpose: counter_random.stream(context.seed, f"masked_lm/{purpose}") for purpose in purposes}
+        self.keys = {purpose: counter_random.stream_key(context.seed, f"masked_lm/{purpose}") for purpose in purposes}
         # differs from the paper's code: a random word is never a special token (as in fairseq)
         special = np.unique(np.array(vocabulary.special_ids, np.int64))
         ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)

@@ -116,7 +116,7 @@ class BuildContext:
     vocab_size: int  # rows of the token table
     embedding_width: int | None = None  # of the token table; None: the encoder's width
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
-    layer_config: Style = field(default_factory=Style)
+    layer_config: LayerConfig = field(default_factory=LayerConfig)
     seed: int = 0  # of the corruption
 
 
