@@ -72,7 +72,7 @@ def predictor_of(size: str, vocabulary: Path) -> Any:
 
 
 def main(given: argparse.Namespace) -> None:
-    from bertsmith.server.limits import Limits
+    from bertsmith.server.settings import Limits
     from bertsmith.server.server import SWITCH, running
 
     sys.setswitchinterval(SWITCH)  # as `bertsmith serve` does

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export.export_world import KINDS, difference, model, rows
+from export.export_fixtures import KINDS, difference, model, rows
 
 from bertsmith.errors import BertsmithError
 from bertsmith.export.graph import Graph, with_lstm_nodes

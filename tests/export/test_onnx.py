@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import tokenizers
 from command_line import call
-from export.export_world import KINDS, model
+from export.export_fixtures import KINDS, model
 from export.test_graph import HEADS
 from faults.faulty_disks import FailingDisk
 from model_io.folder_world import TEXTS, folder

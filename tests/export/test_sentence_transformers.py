@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call
-from export.export_world import KINDS
-from export.export_world import model as small_model
+from export.export_fixtures import KINDS
+from export.export_fixtures import model as small_model
 from faults.faulty_disks import FailingDisk
 from model_io.folder_world import TEXTS, folder, tokenizer
 from model_world import SIZE

@@ -21,13 +21,13 @@ from typing import Any
 from unittest import mock
 
 from model_io.folder_world import model, tokenizer
-from server.http_world import predictor
+from server.http_fixtures import predictor
 
-from bertsmith.inference.computing import Computing, Item, Wish
+from bertsmith.inference.forward import Computing, Item, Wish
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import protocol, rejections, server, strict_json
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
+from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import Log
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXTS = ("the cat sat", "a cat on the mat", "서울은 한국의 수도이다", "the mat")

@@ -13,11 +13,11 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from server.http_world import every_kind
+from server.http_fixtures import every_kind
 
 from bertsmith.server.app import build
-from bertsmith.server.guard import Guard
-from bertsmith.server.limits import Limits
+from bertsmith.server.middleware import Guard
+from bertsmith.server.settings import Limits
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 FEW = settings(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor

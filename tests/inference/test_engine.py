@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
+from bertsmith.inference.forward import Item
 from bertsmith.inference.engine import Closed, Engine, Expired, Facts, Overloaded, deadline
 
 BUDGET = 50

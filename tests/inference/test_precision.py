@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import TEXTS, random_model, tokenizer
 from torch import nn
 
 import bertsmith

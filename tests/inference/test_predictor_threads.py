@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import Engine, Expired, Facts, Overloaded, deadline

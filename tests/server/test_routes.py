@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from server.http_world import KINDS, called, predictor
+from server.http_fixtures import KINDS, called, predictor
 
 TEXTS = ["the cats sat on a mat", "서울은 한국의 수도이다!", ""]
 LONG = "the cat sat on a mat . " * 20

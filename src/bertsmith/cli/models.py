@@ -101,7 +101,7 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Turn texts into vectors."""
-    from bertsmith.inference.vectors import Wish, embed_source, layer_numbers
+    from bertsmith.inference.text_files import Wish, embed_source, layer_numbers
     from bertsmith.reports import terminal
 
     wish = Wish(pooling, layer_numbers(layers), combine, normalize)

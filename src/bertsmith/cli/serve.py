@@ -10,7 +10,7 @@ import typer
 
 from bertsmith.cli.options import Device
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.server.limits import Limits
+from bertsmith.server.settings import Limits
 
 app = typer.Typer()
 USUAL = Limits()
@@ -85,8 +85,8 @@ def serve(
     from bertsmith.evaluation.asking import model_in
     from bertsmith.inference.predictor import Predictor
     from bertsmith.server.keys import read_key
-    from bertsmith.server.logs import Log
-    from bertsmith.server.served import name_folders
+    from bertsmith.server.monitoring import Log
+    from bertsmith.server.models import name_folders
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
 from bertsmith.export.graph import POOLED, SENTENCE, TOP, Graph, of_texts
-from bertsmith.inference.computing import Direct, Item
-from bertsmith.inference.embedding import Vectors
+from bertsmith.inference.forward import Direct, Item
+from bertsmith.inference.encoder_outputs import Vectors
 from bertsmith.objectives.objective import Objective
 from bertsmith.types import Row
 

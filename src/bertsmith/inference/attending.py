@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
+from bertsmith.inference.forward import Item
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch
 

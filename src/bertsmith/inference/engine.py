@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import FEW_TOKENS, Computing, Direct, Item, Wish
+from bertsmith.inference.forward import FEW_TOKENS, Computing, Direct, Item, Wish
 
 LOG = logging.getLogger(__name__)
 LATE = "this was not computed in the time that it had"

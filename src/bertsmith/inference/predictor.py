@@ -16,21 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference import judging, reading
+from bertsmith.inference import pipelines, reading
 from bertsmith.inference.asking import Answers, check_top_k, expect_head
 from bertsmith.inference.attending import Attention, Attentions
-from bertsmith.inference.computing import Computing, Direct, Item
-from bertsmith.inference.embedding import (
-    Combine,
-    Embedded,
-    EmbeddedTokens,
-    Pooling,
-    States,
-    Vectors,
-    checked,
-    normalized,
-)
-from bertsmith.inference.filling import Filling, fill_run, mask_runs, score_targets
+from bertsmith.inference.forward import Computing, Direct, Item
+from bertsmith.inference.encoder_outputs import Combine, Embedded, EmbeddedTokens, Pooling, States, Vectors, checked, normalized
+from bertsmith.inference.fill_mask import Filling, fill_run, mask_runs, score_targets
 from bertsmith.inference.framing import Tokenized, frame_ids, tokenized
 from bertsmith.inference.precision import Precision, narrow
 from bertsmith.model_io.model import Model
@@ -133,11 +124,11 @@ class Predictor:
         a list of labels, the likeliest first. What is too long for a row is read in windows that overlap, and the
         answer read from the mean of their logits; the result then has `windows`, their number.
         """
-        return judging.predict(self, texts, top_k=top_k)
+        return pipelines.predict(self, texts, top_k=top_k)
 
-    def predict_proba(self, texts: Any) -> judging.Probabilities:
+    def predict_proba(self, texts: Any) -> pipelines.Probabilities:
         """How likely each label is for each text or pair; long ones are read as in `predict`."""
-        return judging.probabilities(self, texts)
+        return pipelines.probabilities(self, texts)
 
     def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
         """The right one of several choices: `{"choice", "index", "score", "probabilities"}`, and `cut` if it is so."""
@@ -150,8 +141,8 @@ class Predictor:
         `positive` (of two labels the second); long ones are read as in `predict`. Any other model is asked for vectors,
         whose cosine is the score; `cut` then marks what was longer than the model takes.
         """
-        if any(head in self.model.objectives for head in judging.HEADS):
-            found = judging.pair_scores(self, query, documents, positive=positive)
+        if any(head in self.model.objectives for head in pipelines.HEADS):
+            found = pipelines.pair_scores(self, query, documents, positive=positive)
         else:
             embedded = self.embed([query, *documents], normalize=True)
             cut = [{"cut": True} if {0, place + 1} & set(embedded.cut) else {} for place in range(len(documents))]

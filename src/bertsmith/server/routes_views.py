@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.problems import Problem
-from bertsmith.server.routes_vectors import as_list
+from bertsmith.server.errors import Problem
+from bertsmith.server.routes_embed import as_list
 from bertsmith.server.routing import ERRORS, GuardedRoute
 from bertsmith.server.service import service_of
 from bertsmith.server.writing import Reply, plain, rounded

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertsmith.config import did_you_mean
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import Problem
 from bertsmith.server.schemas import Error, OpenAiError
-from bertsmith.server.visit import visit_in
+from bertsmith.server.request import visit_in
 
 CASES = {
     400: "The body is no JSON.",

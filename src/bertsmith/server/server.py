@@ -21,9 +21,9 @@ import uvicorn
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
-from bertsmith.server.guard import Guard
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log, Through
+from bertsmith.server.middleware import Guard
+from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import Log, Through
 from bertsmith.server.protocol import PatientProtocol, sweep
 
 BACKLOG = 1024

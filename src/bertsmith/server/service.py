@@ -14,11 +14,11 @@ from starlette.requests import Request
 
 from bertsmith.inference.engine import Engine, Facts
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.limits import Limits
+from bertsmith.server.settings import Limits
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.problems import Problem, over_limit
-from bertsmith.server.served import Served, Shelf
-from bertsmith.server.visit import Visit, visit_in
+from bertsmith.server.errors import Problem, over_limit
+from bertsmith.server.models import Served, Shelf
+from bertsmith.server.request import Visit, visit_in
 from bertsmith.server.work import Work
 from bertsmith.server.writing import Reply
 

@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Computing, Item, Wish
+from bertsmith.inference.forward import Computing, Item, Wish
 from bertsmith.inference.engine import Closed, Expired, Overloaded, Patience, deadline
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.limits import Limits
-from bertsmith.server.problems import Problem, left, overloaded, without
-from bertsmith.server.served import Served
-from bertsmith.server.visit import Visit
+from bertsmith.server.settings import Limits
+from bertsmith.server.errors import Problem, left, overloaded, without
+from bertsmith.server.models import Served
+from bertsmith.server.request import Visit
 
 Result = TypeVar("Result")
 FULL = 0.9  # of what may wait: from there on nothing more is taken, however small

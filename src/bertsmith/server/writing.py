@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import Problem
 
 
 @dataclass(frozen=True)

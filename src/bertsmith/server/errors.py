@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bertsmith.server.limits import flag
+from bertsmith.server.settings import flag
 
 CHANCE = 8  # letters: a shorter text may be a word of the message itself
 KINDS = (

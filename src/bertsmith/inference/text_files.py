@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.document import Reading
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.embedding import Combine, Pooling
+from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.sources import is_file, texts_in
 from bertsmith.system.durable import Disk

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import Problem
 
 KEY = "bertsmith.visit"  # where an ASGI scope holds it
 NO_BODY = object()

@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import Problem
 
 HEADS: dict[str, tuple[str, ...]] = {  # what a route asks of a model; nothing: every model can
     "embed": (),

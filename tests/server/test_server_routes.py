@@ -13,14 +13,14 @@ from unittest import mock
 import httpx
 import pytest
 import torch
-from server.http_world import KINDS, called, predictor
+from server.http_fixtures import KINDS, called, predictor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
-from bertsmith.server.served import name_folders
+from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import Log
+from bertsmith.server.models import name_folders
 from bertsmith.server.server import running
 
 

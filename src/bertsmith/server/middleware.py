@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from bertsmith.server import strict_json
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
-from bertsmith.server.problems import Problem, defect, left, over_limit
+from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import Log
+from bertsmith.server.errors import Problem, defect, left, over_limit
 from bertsmith.server.rejections import Rejections
 from bertsmith.server.service import Service
-from bertsmith.server.visit import KEY, Visit
+from bertsmith.server.request import KEY, Visit
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

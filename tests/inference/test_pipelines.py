@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import KINDS, LENGTH, LONG, METALS, TAGS, TEXTS, opened, random_model, reader, tokenizer
+from inference.predictor_fixtures import KINDS, LENGTH, LONG, METALS, TAGS, TEXTS, opened, random_model, reader, tokenizer
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.judging import as_texts, rows_of
+from bertsmith.inference.pipelines import as_texts, rows_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 

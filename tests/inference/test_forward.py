@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import LENGTH, TAGS, random_model, tokenizer
+from inference.predictor_fixtures import LENGTH, TAGS, random_model, tokenizer
 from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.inference.asking import Answers
 from bertsmith.inference.attending import Attentions
-from bertsmith.inference.computing import Direct, Item
-from bertsmith.inference.embedding import States, Vectors
+from bertsmith.inference.forward import Direct, Item
+from bertsmith.inference.encoder_outputs import States, Vectors
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
 from bertsmith.types import Row

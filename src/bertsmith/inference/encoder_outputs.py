@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
+from bertsmith.inference.forward import Item
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Encoding
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import Problem
 from bertsmith.server.routing import ERRORS, OPEN_AI_ERRORS, GuardedRoute
 from bertsmith.server.service import Service, service_of
 from bertsmith.server.writing import Reply, numbers, plain

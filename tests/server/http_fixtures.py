@@ -16,8 +16,8 @@ from model_io.folder_world import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, tag
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
+from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
 
 JSON = {"content-type": "application/json"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertsmith.server.visit import Visit
+from bertsmith.server.request import Visit
 
 Write = Callable[[str], None]
 
