@@ -84,8 +84,8 @@ def overload_at_work(*, factor: float, share: float, seconds: float, how: str = 
     return outcome
 
 
-def _limits(waiting_tokens: int) -> dict[str, Any]:
-    return {"waiting_tokens": waiting_tokens, "max_requests": 64, "deadline": 3.0, "rejection_seconds": REJECTED}
+def _limits(max_queued_tokens: int) -> dict[str, Any]:
+    return {"max_queued_tokens": max_queued_tokens, "max_requests": 64, "deadline": 3.0, "rejection_seconds": REJECTED}
 
 
 def _judge(outcome: Outcome, calm: Load, load: Load, after: float, *, share: float) -> None:

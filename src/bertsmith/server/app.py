@@ -12,7 +12,7 @@ from starlette.responses import Response
 from bertsmith import __version__
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import page, routes_text, routes_server, routes_embed, routes_views
-from bertsmith.server.middleware import Guard, Paths
+from bertsmith.server.middleware import Gateway, Paths
 from bertsmith.server.settings import Limits
 from bertsmith.server.monitoring import Log
 from bertsmith.server.metrics import Metrics
@@ -35,7 +35,7 @@ def build(
     api_key: str | None = None,
     runs: Path | None = None,
     log: Log | None = None,
-) -> Guard:
+) -> Gateway:
     """The ASGI application for these models; `guard.service` has what works behind it, to be closed in the end."""
     limits, metrics, log = limits or Limits(), Metrics(), log or Log(quiet=True)
     app = FastAPI(
@@ -55,7 +55,7 @@ def build(
     app.router.routes += pages
     known = [route for part in PARTS for route in part.router.routes] + list(pages)
     paths = Paths(known, is_public=_is_public)
-    return Guard(app, paths, limits, service=service, log=log, api_key=api_key)
+    return Gateway(app, paths, limits, service=service, log=log, api_key=api_key)
 
 
 def _is_public(method: str, path: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 
 from bertsmith.server.settings import Limits
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.errors import Problem
+from bertsmith.server.errors import RequestError
 
 
 class Rejections:
@@ -16,11 +16,11 @@ class Rejections:
         self.limits, self.metrics = limits, metrics
         self.waiting = 0
 
-    async def hold(self, problem: Problem) -> Problem:
+    async def hold(self, problem: RequestError) -> RequestError:
         """Keeps a caller waiting; where too many wait already, it is another problem, which ends its connection."""
         if self.waiting >= self.limits.max_rejections:
             self.metrics.rejections.labels("closed").inc()
-            return Problem(503, "overloaded", problem.message, headers=problem.headers, close=True)
+            return RequestError(503, "overloaded", problem.message, headers=problem.headers, close=True)
         self.metrics.rejections.labels("delayed").inc()
         self.waiting += 1
         try:
