@@ -72,8 +72,8 @@ def predictor_of(size: str, vocabulary: Path) -> Any:
 
 
 def main(given: argparse.Namespace) -> None:
-    from bertsmith.server.settings import Limits
     from bertsmith.server.server import SWITCH, running
+    from bertsmith.server.settings import Limits
 
     sys.setswitchinterval(SWITCH)  # as `bertsmith serve` does
     predictor = predictor_of(given.size, given.vocabulary)

@@ -26,8 +26,8 @@ from server.http_fixtures import predictor
 from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import protocol, rejections, server, strict_json
-from bertsmith.server.settings import Limits
 from bertsmith.server.monitoring import Log
+from bertsmith.server.settings import Limits
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXTS = ("the cat sat", "a cat on the mat", "서울은 한국의 수도이다", "the mat")

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import pytest
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, EngineClosed, Overloaded, deadline
 from bertsmith.inference.forward import ModelInput
-from bertsmith.inference.engine import EngineClosed, Engine, DeadlineExceeded, BatchStats, Overloaded, deadline
 
 BUDGET = 50
 
@@ -31,7 +31,7 @@ def _in_time() -> Iterator[None]:
 class Spell:
     """A wish for the items' own names."""
 
-    name: str = "plain"
+    label: str = "plain"
     name: ClassVar[str] = "spell"
     one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
@@ -60,7 +60,7 @@ class Speller:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.wishes: list[Any] = []
+        self.queries: list[Any] = []
         self.go = threading.Event()
         self.go.set()
         self.entered = threading.Semaphore(0)
@@ -68,7 +68,7 @@ class Speller:
     def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
         names: list[Any] = [one.rows[0][0] for one in items]  # type: ignore[index]
         self.batches.append(names)
-        self.wishes.append(wish)
+        self.queries.append(wish)
         self.entered.release()
         assert self.go.wait(20)
         if any(name.startswith("broken") for name in names):
@@ -176,7 +176,7 @@ def test_those_who_wait_share_the_next_batch() -> None:
         assert [one.result(10) for one in waiting] == [[f"{name}0"] for name in "abcde"]
         assert other.result(10) == ["other0"]
     assert speller.batches[1:] == [["a0", "b0", "c0", "d0", "e0"], ["other0"]]
-    assert [wish.name for wish in speller.wishes] == ["plain", "plain", "another"]
+    assert [query.label for query in speller.queries] == ["plain", "plain", "another"]
 
 
 def test_batches_are_bounded_and_a_large_item_stands_alone() -> None:
@@ -209,7 +209,7 @@ def test_turns_go_round() -> None:
         speller.go.set()
         assert last.result(10) == ["z0"]
         assert [len(one.result(10)) for one in found] == [40, 40, 40]
-    order = [wish.name for wish in speller.wishes[1:]]
+    order = [query.label for query in speller.queries[1:]]
     assert order[:7] == ["a", "b", "c", "z", "a", "b", "c"]
 
 

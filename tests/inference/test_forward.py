@@ -15,8 +15,8 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.inference.asking import LogitsQuery
 from bertsmith.inference.attending import AttentionQuery
+from bertsmith.inference.encoder_outputs import EmbeddingQuery, TokenEmbeddingQuery
 from bertsmith.inference.forward import LocalBackend, ModelInput
-from bertsmith.inference.encoder_outputs import TokenEmbeddingQuery, EmbeddingQuery
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
 from bertsmith.types import Row

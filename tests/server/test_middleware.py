@@ -12,8 +12,8 @@ import httpx
 import pytest
 from server.http_fixtures import JSON, Heard, called, connected, post, predictor, say
 
-from bertsmith.server.settings import Limits
 from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 KEY = "a-key-that-nobody-guesses"
 

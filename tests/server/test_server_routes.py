@@ -18,10 +18,10 @@ from server.http_fixtures import KINDS, called, predictor
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.settings import Limits
-from bertsmith.server.monitoring import Log
 from bertsmith.server.models import name_models
+from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.server.settings import Limits
 from bertsmith.server.errors import RequestError
+from bertsmith.server.settings import Limits
 from bertsmith.server.strict_json import DEPTH, VALUES, parse
 
 LIMITS = Limits(max_bytes_per_text=10)

@@ -85,8 +85,8 @@ def serve(
     from bertsmith.evaluation.asking import model_in
     from bertsmith.inference.predictor import Predictor
     from bertsmith.server.keys import read_api_key
-    from bertsmith.server.monitoring import Log
     from bertsmith.server.models import name_models
+    from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export.cards import export_card, shape_of, task_of
 from bertsmith.export.conversion import (
-    MODEL,
     MAX_INLINE_BYTES,
+    MODEL,
     OPSET,
     WEIGHTS,
     OnnxFiles,

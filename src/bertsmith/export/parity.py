@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
 from bertsmith.export.graph import POOLED, SENTENCE, TOP, OnnxModule, of_texts
-from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.inference.encoder_outputs import EmbeddingQuery
+from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.objectives.objective import Objective
 from bertsmith.types import Row
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import TextModel, check_top_k, require_head, predict_logits
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
 from bertsmith.tasks.labelled import LabelTask
 from bertsmith.tasks.measured import NumberTask
 from bertsmith.tasks.tagged.windows import windows

@@ -19,18 +19,18 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference import pipelines, reading
 from bertsmith.inference.asking import LogitsQuery, check_top_k, require_head
 from bertsmith.inference.attending import Attention, AttentionQuery
-from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
 from bertsmith.inference.encoder_outputs import (
     Combine,
+    EmbeddingQuery,
     Embeddings,
-    TokenEmbeddings,
     Pooling,
     TokenEmbeddingQuery,
-    EmbeddingQuery,
+    TokenEmbeddings,
     check_embedding_options,
     normalized,
 )
 from bertsmith.inference.fill_mask import Filling, fill_run, mask_runs, score_targets
+from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
 from bertsmith.inference.framing import Tokenized, frame_ids, tokenized
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import TextModel, check_top_k, require_head, predict_logits
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
 from bertsmith.tasks.choosing import ChoiceTask
 from bertsmith.tasks.passages.answering import Answering
 from bertsmith.tasks.passages.manner import Manner

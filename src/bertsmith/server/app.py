@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from bertsmith import __version__
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import page, routes_text, routes_server, routes_embed, routes_views
-from bertsmith.server.middleware import Gateway, Paths
-from bertsmith.server.settings import Limits
-from bertsmith.server.monitoring import Log
-from bertsmith.server.metrics import Metrics
+from bertsmith.server import page, routes_embed, routes_server, routes_text, routes_views
 from bertsmith.server.errors import defect
-from bertsmith.server.service import Service
+from bertsmith.server.metrics import Metrics
+from bertsmith.server.middleware import Gateway, Paths
+from bertsmith.server.monitoring import Log
 from bertsmith.server.request import visit_in
+from bertsmith.server.service import Service
+from bertsmith.server.settings import Limits
 
 PARTS = (routes_embed, routes_text, routes_views, routes_server)
 ABOUT = (

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from bertsmith.server import strict_json
-from bertsmith.server.settings import Limits
-from bertsmith.server.monitoring import Log
 from bertsmith.server.errors import RequestError, defect, left, over_limit
+from bertsmith.server.monitoring import Log
 from bertsmith.server.rejections import Rejections
-from bertsmith.server.service import Service
 from bertsmith.server.request import KEY, RequestContext
+from bertsmith.server.service import Service
+from bertsmith.server.settings import Limits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -17,9 +17,9 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertsmith.server.settings import Limits, flag
-from bertsmith.server.metrics import Metrics
 from bertsmith.server.errors import RequestError
+from bertsmith.server.metrics import Metrics
+from bertsmith.server.settings import Limits, flag
 
 UNREAD_GRACE = 1.0  # seconds in which a busy loop reads what has come to an idle connection
 BODY_GRACE = 1.5  # the guard answers a slow body first; a connection that goes on all the same is cut after this

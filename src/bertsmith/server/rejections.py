@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bertsmith.server.settings import Limits
-from bertsmith.server.metrics import Metrics
 from bertsmith.server.errors import RequestError
+from bertsmith.server.metrics import Metrics
+from bertsmith.server.settings import Limits
 
 
 class Rejections:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from bertsmith.config import did_you_mean
 from bertsmith.server.errors import RequestError
-from bertsmith.server.schemas import Error, OpenAiError
 from bertsmith.server.request import visit_in
+from bertsmith.server.schemas import Error, OpenAiError
 
 CASES = {
     400: "The body is no JSON.",

@@ -22,9 +22,9 @@ from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
 from bertsmith.server.middleware import Gateway
-from bertsmith.server.settings import Limits
 from bertsmith.server.monitoring import Log, Through
 from bertsmith.server.protocol import DeadlineProtocol, sweep
+from bertsmith.server.settings import Limits
 
 BACKLOG = 1024
 HEADER_BYTES = 16 << 10

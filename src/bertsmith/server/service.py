@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from starlette.requests import Request
 
-from bertsmith.inference.engine import Engine, BatchStats
+from bertsmith.inference.engine import BatchStats, Engine
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.settings import Limits
-from bertsmith.server.metrics import Metrics
 from bertsmith.server.errors import RequestError, over_limit
-from bertsmith.server.models import ServedModel, ModelRegistry
+from bertsmith.server.metrics import Metrics
+from bertsmith.server.models import ModelRegistry, ServedModel
 from bertsmith.server.request import RequestContext, visit_in
+from bertsmith.server.settings import Limits
 from bertsmith.server.work import Work
 from bertsmith.server.writing import Reply
 

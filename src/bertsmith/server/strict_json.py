@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any
 
-from bertsmith.server.settings import Limits
 from bertsmith.server.errors import RequestError, over_limit
+from bertsmith.server.settings import Limits
 
 DEPTH = 16  # objects and lists within each other
 VALUES = 65_536  # strings, numbers and the like in one body: 32 texts of 512 token ids are 16,384

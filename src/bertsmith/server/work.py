@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.engine import Deadline, DeadlineExceeded, EngineClosed, Overloaded, deadline
 from bertsmith.inference.forward import Backend, ModelInput, Query
-from bertsmith.inference.engine import EngineClosed, DeadlineExceeded, Overloaded, Deadline, deadline
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.settings import Limits
 from bertsmith.server.errors import RequestError, left, overloaded, without
 from bertsmith.server.models import ServedModel
 from bertsmith.server.request import RequestContext
+from bertsmith.server.settings import Limits
 
 Result = TypeVar("Result")
 FULL = 0.9  # of what may wait: from there on nothing more is taken, however small
