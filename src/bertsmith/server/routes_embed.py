@@ -36,8 +36,8 @@ def check_fit(predictor: Predictor, texts: Sequence[str], places: Sequence[int])
             raise RequestError(
                 413,
                 "too_large",
-                f"text {place} has {tokens:,} tokens, special ones included, and the model takes {predictor.max_length:,}: "
-                "send truncate=true to have it cut, or send less",
+                f"input {place} has {tokens:,} tokens; this model takes at most {predictor.max_length:,}: "
+                'shorten it or set "truncate": true',
             )
 
 
