@@ -14,7 +14,7 @@ import pytest
 from browser_fixtures import Reader
 from command_line import call
 from reports.run_fixtures import MadeUp
-from server.page_world import EVIL, records
+from server.page_fixtures import EVIL, records
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
