@@ -20,7 +20,7 @@ from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
 from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.sweep import numbers
+from bertsmith.training.finetuning.sweep import parse_learning_rates
 from bertsmith.training.finetuning.work import open_with_head
 
 SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
@@ -213,10 +213,10 @@ def test_words_for_tasks() -> None:
         ("epochs=2", "epochs=10"),
         ("epochs=2", "batch_size=48"),
     ]
-    assert numbers("2e-5,3e-5") == [2e-5, 3e-5]
-    assert numbers("") == []
+    assert parse_learning_rates("2e-5,3e-5") == [2e-5, 3e-5]
+    assert parse_learning_rates("") == []
     with pytest.raises(ConfigError, match="such as 2e-5"):
-        numbers("fast")
+        parse_learning_rates("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
         trials(["squad/1.1"], ["glue=g"], [])
 
