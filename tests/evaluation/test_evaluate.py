@@ -16,11 +16,11 @@ from finetuning_world import made_up, tiny_model, tuning_of, write
 from threads import threads
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.evaluation import answering, evaluate
-from bertsmith.evaluation.predicting import write_predictions
+from bertsmith.evaluation import evaluate, evaluator
+from bertsmith.evaluation.output_files import write_predictions
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
-from bertsmith.tasks.tagged.sentences import Sentence
+from bertsmith.tasks.tagged_text import Sentence
 from bertsmith.training.finetuning.tuning import make_tuning
 from bertsmith.training.finetuning.work import finetune
 
@@ -59,15 +59,15 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
     trained = json.loads((base / kind / "found.json").read_text(encoding="utf-8"))
     files = {"dev": base / kind / "dev.jsonl"}
     found = evaluate(base / kind / "run", kind, files, device="cpu")
-    assert found.length == 32  # that of the run
+    assert found.max_length == 32  # that of the run
     assert found.model == str(base / kind / "run" / "best")
     last = evaluate(base / kind / "run" / "last", kind, files, length=32, device="cpu")
     for name, value in last.scores.items():
         assert value == pytest.approx(trained[f"score/{name}"], abs=1e-6), name
-    assert found.scores[found.main] >= last.scores[found.main]
+    assert found.scores[found.main_metric] >= last.scores[found.main_metric]
     assert found.interval is not None
-    assert found.interval.value == pytest.approx(found.scores[found.main])
-    assert found.interval.low <= found.scores[found.main] <= found.interval.high
+    assert found.interval.value == pytest.approx(found.scores[found.main_metric])
+    assert found.interval.low <= found.scores[found.main_metric] <= found.interval.high
     assert found.examples == sum(one.examples for one in found.by_length) == 40
     assert found.texts_per_second > 0
     assert json.loads(json.dumps(found.to_dict()))["scores"] == found.scores
@@ -76,7 +76,7 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
 def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"dev": base / "qa" / "dev.jsonl"}
     whole = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
-    monkeypatch.setattr(answering, "AT_ONCE", 7)
+    monkeypatch.setattr(evaluator, "AT_ONCE", 7)
     parts = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
     assert parts.scores == whole.scores
     assert [example.id for example in parts.answered[0]] == [example.id for example in whole.answered[0]]
@@ -85,8 +85,8 @@ def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_cut_is_told(base: Path) -> None:
     task = classification.Config()
     found = evaluate(base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, length=5)
-    assert found.cut == found.examples == sum(one.cut for one in found.by_length)
-    assert found.length == 5
+    assert found.truncated == found.examples == sum(one.cut for one in found.by_length)
+    assert found.max_length == 5
     assert found.by_length[0].least == 1
     assert found.by_length[-1].most == 16  # lengths are those of whole texts
 
@@ -183,11 +183,11 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "AT_ONCE", 2)
+    monkeypatch.setattr(evaluator, "AT_ONCE", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
-    assert answering._cuts(named) == [0, 3, 7, 8]
-    assert answering._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
-    assert answering._cuts([]) == [0]
+    assert evaluator._cuts(named) == [0, 3, 7, 8]
+    assert evaluator._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
+    assert evaluator._cuts([]) == [0]
 
 
 def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:

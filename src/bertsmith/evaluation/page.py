@@ -11,10 +11,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from bertsmith.evaluation.cases import NOTHING, OTHER_BOUNDS, Case
+from bertsmith.evaluation.error_analysis import NOTHING, OTHER_BOUNDS, Case
 from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.tables import Calibration, Confusion
-from bertsmith.evaluation.wording import figures, labels_shown, name, score, sure_title
+from bertsmith.evaluation.tables import Calibration, Confusion, figures, labels_shown, name, score, sure_title
 from bertsmith.reports import html as pages
 
 ASSETS = files("bertsmith.evaluation") / "assets"
@@ -152,7 +151,7 @@ def _labels(evaluation: Evaluation) -> str:
 def _lengths(evaluation: Evaluation) -> str:
     if not evaluation.by_length:
         return ""
-    heads = [evaluation.unit, "examples", "cut", name(evaluation.main)]
+    heads = [evaluation.unit, "examples", "cut", name(evaluation.main_metric)]
     rows = (
         [f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", score(one.score)]
         for one in evaluation.by_length
@@ -193,9 +192,9 @@ def _calibration(found: Calibration) -> str:
 
 def _facts(evaluation: Evaluation) -> str:
     rows = [
-        ["rows of", f"{evaluation.length} places"],
+        ["rows of", f"{evaluation.max_length} places"],
         ["time", f"{evaluation.seconds:.1f} s"],
-        *([key, value] for key, value in evaluation.found.items()),
+        *([key, value] for key, value in evaluation.detected.items()),
     ]
     types = [[name(key), score(value)] for key, value in evaluation.scores.items() if " " in key]
     return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], [*rows, *types], wrap=True)}</details>"

@@ -8,10 +8,9 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.evaluation.cases import Case
+from bertsmith.evaluation.error_analysis import Case
 from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.tables import Confusion
-from bertsmith.evaluation.wording import figures, labels_shown, most_confused, name, score, sure_title
+from bertsmith.evaluation.tables import Confusion, figures, labels_shown, most_confused, name, score, sure_title
 from bertsmith.reports.terminal import console
 
 MOST_LABELS = 8  # of a matrix; pairs where there are more
@@ -54,7 +53,7 @@ def _tables(found: Evaluation) -> list[Table]:
             grid.add_row(Text(label.label), *shares, f"{label.gold:,}", f"{label.found:,}")
         tables.append(grid)
     if found.by_length:
-        grid = _grid(found.unit, right=("examples", "cut", name(found.main)))
+        grid = _grid(found.unit, right=("examples", "cut", name(found.main_metric)))
         for one in found.by_length:
             grid.add_row(f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", score(one.score))
         tables.append(grid)

@@ -80,7 +80,7 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not (task.has("dev") or tuning.dev_share):
+    if not (task.has_split("dev") or tuning.dev_share):
         raise ConfigError(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
             "aside: dev_share=0.1"
@@ -99,11 +99,11 @@ def sweep(
             if not is_finished(part.folder, part.tuning):
                 ready = ready or _prepared(tuning, task)
                 part.run(ready, quiet=quiet)
-            scores = best_scores(read_run(part.folder), task.main)
+            scores = best_scores(read_run(part.folder), task.main_metric)
             runs.append({"rate": part.tuning.rate, "seed": part.tuning.seed, "run": str(part.folder), "scores": scores})
             if lean:
-                _shed(runs, task.main)
-    return _told(tuning, task.main, runs, output)
+                _shed(runs, task.main_metric)
+    return _told(tuning, task.main_metric, runs, output)
 
 
 def numbers(words: str) -> list[float]:
