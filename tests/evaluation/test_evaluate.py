@@ -96,7 +96,7 @@ def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
     numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
-    assert (numbers["task"], numbers["length"], len(numbers["errors"])) == ("tagging", 32, 3)
+    assert (numbers["task"], numbers["max_length"], len(numbers["errors"])) == ("tagging", 32, 3)
     assert len((tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 40
     assert "COLOUR" in (tmp_path / "out" / "evaluation.html").read_text(encoding="utf-8")
     told = call("evaluate", base / "qa" / "run" / "best", "--dev", base / "qa" / "dev.jsonl", "--json", "-o", tmp_path)
@@ -228,7 +228,7 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass one of them"),
         (["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"], 2, "--file FILE with --split test"),
         (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset is not known"),
-        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean length?"),
+        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
         (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "such an ending"),
     ):
         done = call(*words, "--device", "cpu")

@@ -143,7 +143,7 @@ def test_the_diagnostic_set_with_and_without_labels(tmp_path: Path) -> None:
         bare.with_name("diagnostic-full.tsv"), (*head, "Premise", "Hypothesis", "Label"), (*head, "a", "b", "neutral")
     )
     task = glue.Config(name="ax").build(files={"data": tmp_path})
-    assert task.main == "matthews"
+    assert task.main_metric == "matthews"
     assert [(example.texts, example.gold) for example in task.examples("test")] == [(("a", "b"), "neutral")]
 
 

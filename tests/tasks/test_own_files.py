@@ -152,7 +152,7 @@ def test_f1_needs_its_label(tmp_path: Path) -> None:
     task = classification.Config(main="f1", positive="z").build(files={"train": path})
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
-    asked = [type("Asked", (), {"example": number}) for number in range(3)]
+    asked = [type("Asked", (), {"example_index": number}) for number in range(3)]
     predictions = task.decode(examples, asked, answers)  # type: ignore[arg-type]
     assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
     assert task.interval(examples, predictions).value == pytest.approx(2 / 3)

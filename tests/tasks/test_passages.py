@@ -178,7 +178,7 @@ def test_rows_of_many_questions_are_those_of_each_alone() -> None:
     assert len(together) == len(alone)
     for one, other in zip(together, alone, strict=True):
         assert (one.target, one.start) == (other.target, other.start)
-        for name in ("ids", "segments", "texts", "offsets", "words"):
+        for name in ("ids", "segment_ids", "sequence_ids", "offsets", "words"):
             assert np.array_equal(getattr(one.rows[0], name), getattr(other.rows[0], name))
 
 
@@ -226,7 +226,9 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
         decode_answers(["iron"], asked, [np.full((len(asked[0].rows[0]), 2), np.nan, np.float32)], QAConfig())
 
 
-@pytest.mark.parametrize("changes", [{"stride": 0}, {"n_best": 0}, {"query": -1}, {"no_answer": float("nan")}])
+@pytest.mark.parametrize(
+    "changes", [{"stride": 0}, {"n_best": 0}, {"max_query_length": -1}, {"no_answer": float("nan")}]
+)
 def test_impossible_settings_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
         QAConfig(**changes)  # type: ignore[arg-type]

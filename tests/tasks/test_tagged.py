@@ -104,7 +104,7 @@ def documents(folder: Path, **settings: Any) -> TokenClassificationTask:
 
 def test_a_document_is_one_row_where_it_fits_and_every_word_is_asked_once(tmp_path: Path) -> None:
     task = documents(tmp_path, context="document")
-    assert task.length == 512
+    assert task.max_length == 512
     examples = task.examples("dev")
     asked = task.rows(examples, tokenizer(), max_length=512)
     assert [(one.example_index, len(one.rows[0])) for one in asked] == [(0, 9 + 2), (3, 60 + 2), (4, 10 + 2)]
@@ -285,7 +285,7 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
         asked = task.rows(examples, tokenizer(), max_length=16)
         predictions = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
         assert task.score(examples, predictions)["accuracy"] == 1
-        assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main] == 0
+        assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main_metric] == 0
 
 
 def test_unknown_tags_cannot_be_scored() -> None:

@@ -30,6 +30,8 @@ from bertsmith.evaluation.tables import (
     by_length,
     calibration,
     confusion,
+    format_score,
+    metric_title,
 )
 from bertsmith.metrics.intervals import Interval
 from bertsmith.tasks.task import Example, Prediction, Task
@@ -164,3 +166,15 @@ def analyze(found: Evaluation, task: Task, *, sizes: Sequence[int], cut: Sequenc
         errors=tuple(sorted(wrong, key=lambda case: -case.sure)[:most]),
         cases=tuple(cases),
     )
+
+
+def headline(evaluation: Evaluation) -> dict[str, str]:
+    """The figures at the top of a report: main metric with its interval, examples, throughput."""
+    figures = {}
+    if interval := evaluation.interval:
+        figures[metric_title(evaluation.main_metric)] = format_score(evaluation.scores[evaluation.main_metric])
+        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
+    figures["examples"] = f"{evaluation.examples:,}"
+    figures["truncated"] = f"{evaluation.truncated:,}"
+    figures["texts / s"] = f"{evaluation.texts_per_second:,.0f}"
+    return figures

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.evaluation.error_analysis import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
-from bertsmith.evaluation.evaluation import Evaluation
 from bertsmith.metrics.counts import Counts
 from bertsmith.tasks.task import Example, Prediction, Task
 from bertsmith.tasks.text_tasks import ClassificationTask
@@ -171,12 +170,12 @@ def baselines(task: Task, examples: Sequence[Example]) -> tuple[Baseline, ...]:
     return (Baseline(says, task.score(examples, said)),)
 
 
-def name(key: str) -> str:
+def metric_title(key: str) -> str:
     """A score's name for people."""
     return key.replace("_", " ")
 
 
-def score(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     """A score with four digits."""
     return "–" if value is None else f"{value:.4f}"
 
@@ -184,18 +183,6 @@ def score(value: float | None) -> str:
 def sure_title(objective: str) -> str:
     """What the number beside an answer is."""
     return "off by" if objective == "regress" else "probability"
-
-
-def figures(evaluation: Evaluation) -> dict[str, str]:
-    """What comes first: the score that decides with its interval, how many examples, how fast."""
-    found = {}
-    if interval := evaluation.interval:
-        found[name(evaluation.main_metric)] = score(evaluation.scores[evaluation.main_metric])
-        found[f"{interval.level:.0%} interval"] = f"{score(interval.low)} – {score(interval.high)}"
-    found["examples"] = f"{evaluation.examples:,}"
-    found["cut"] = f"{evaluation.truncated:,}"
-    found["texts / s"] = f"{evaluation.texts_per_second:,.0f}"
-    return found
 
 
 def labels_shown(table: Confusion, most: int) -> tuple[list[int], list[int]]:
