@@ -26,7 +26,7 @@ from bertsmith.tasks.task import SPLITS, Example, Prediction, Task, truncated_ex
 from bertsmith.tasks.task import Features as Question
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import answers
-from bertsmith.training.finetuning.tuning import TASKS, Tuning, find_task, task_name
+from bertsmith.training.finetuning.tuning import TASKS, FinetuneConfig, find_task, task_name
 
 IN_A_RUN = ("best", "last")  # the models of a run folder, the one that is taken first
 
@@ -75,23 +75,23 @@ def find_model_folder(path: str | Path) -> Path:
     return folder
 
 
-def finetune_config_of(model: Path) -> Tuning | None:
+def finetune_config_of(model: Path) -> FinetuneConfig | None:
     """The settings of the fine-tuning run, or sweep, that a model folder lies in; None where it lies in none."""
     place = model.resolve().parent
-    path = next((path for path in (place / RECIPE, *sorted(place.glob(f"rate-*/{RECIPE}"))) if path.is_file()), None)
+    path = next((path for path in (place / RECIPE, *sorted(place.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
         return None
     try:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is no recipe: {error}") from error
-    return config.read(Tuning, path) if fine_tuned else None
+    return config.read(FinetuneConfig, path) if fine_tuned else None
 
 
-def make_evaluation_config(tuning: Tuning | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
+def make_evaluation_config(tuning: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
     """The settings from words. Where the task is that of the model's run, its settings there hold."""
     if tuning is not None and task in ("", tuning.name):
-        found = EvaluationConfig(task=tuning.task, max_length=tuning.length)
+        found = EvaluationConfig(task=tuning.task, max_length=tuning.max_length)
     elif task:
         found = EvaluationConfig(task=find_task(task))
     else:
@@ -99,7 +99,7 @@ def make_evaluation_config(tuning: Tuning | None, task: str, changes: Iterable[s
     return config.override(found, changes)
 
 
-def evaluation_files(tuning: Tuning | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
+def evaluation_files(tuning: FinetuneConfig | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
     """The files that were given, or else those of the run that the model lies in."""
     if split not in SPLITS:
         raise BertsmithError(f"--split {split} is not known: {', '.join(SPLITS)}")
