@@ -111,7 +111,9 @@ def test_a_document_is_one_row_where_it_fits_and_every_word_is_asked_once(tmp_pa
     assert [len(one.target) for one in asked] == [9, 60, 10]
     short = task.rows(examples, tokenizer(), max_length=34)
     first = np.cumsum([0, *(len(example.spans) for example in examples)])
-    numbers = [int(first[one.example_index]) + word for one in short if isinstance(one, WordFeatures) for word in one.words]
+    numbers = [
+        int(first[one.example_index]) + word for one in short if isinstance(one, WordFeatures) for word in one.words
+    ]
     assert numbers == list(range(79))
     assert len(short) == 5  # 32 places for words: document b needs three windows, the others one each
     alone = documents(tmp_path).rows(examples, tokenizer(), max_length=512)
