@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame, random_batch, random_rows
+from model_fixtures import FIRST_CONTINUATION, MASK, SIZE, UNKNOWN, VOCABULARY, make_row, random_batch, random_rows
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.masked_lm import Config, MaskedLM
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
 BIG = Vocabulary(size=1000, mask_id=MASK, special_ids=VOCABULARY.special_ids, is_continuation=np.arange(1000) >= 700)
 
 
 def build(seed: int = 0, vocabulary: Vocabulary | None = VOCABULARY, **settings: Any) -> MaskedLM:
-    return Config(**settings).build(
-        width=8, vocab_size=vocabulary.size if vocabulary else SIZE, vocabulary=vocabulary, seed=seed
-    )
+    rows = vocabulary.size if vocabulary else SIZE
+    return Config(**settings).build(BuildContext(width=8, vocab_size=rows, vocabulary=vocabulary, seed=seed))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
 
 def test_golden() -> None:
     """Old runs are resumed with these masks: they may never change."""
-    rows = [frame(5 + np.arange(18) * 7 % 92), frame(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
+    rows = [make_row(5 + np.arange(18) * 7 % 92), make_row(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
     batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
@@ -152,7 +152,7 @@ def test_lengths_of_ngrams(longest: int) -> None:
     """p(n) in proportion to 1/n, seen where 2 % are hidden so that runs seldom touch; every token a word."""
     batch = random_batch([512] * 2000, length=512, pairs=False)
     words = torch.randint(
-        UNKNOWN + 1, FIRST_CONTINUING, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
+        UNKNOWN + 1, FIRST_CONTINUATION, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
     )
     batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
     objective = build(units="ngrams", longest_ngram=longest, rate=0.02)
@@ -235,8 +235,8 @@ def test_what_a_vocabulary_must_tell() -> None:
     with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
     with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
-        Config().build(width=8, vocab_size=90, vocabulary=VOCABULARY)
-    padded = Config(masked=0.0, kept=0.0).build(width=8, vocab_size=2000, vocabulary=VOCABULARY)
+        Config().build(BuildContext(width=8, vocab_size=90, vocabulary=VOCABULARY))
+    padded = Config(masked=0.0, kept=0.0).build(BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY))
     assert padded.corrupt(random_batch([40] * 50, length=40)).input_ids.max() < SIZE, (
         "rows that only fill the table are no words"
     )

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import apart
+from model_fixtures import relative_difference
 from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, regress, tag
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.readout import READOUTS, SLICES
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
@@ -58,8 +59,8 @@ def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
         for number in range(len(LENGTHS)):
             vector = TEXTS[readout](LAYERS[layers](layers_of(model, number), head.readout.layers))
             expected = vector @ head.head.weight.T + head.head.bias
-            assert apart(logits[number], expected) < 1e-5
-            assert apart(model.predict(alone(number), "classify")[0], expected) < 1e-5
+            assert relative_difference(logits[number], expected) < 1e-5
+            assert relative_difference(model.predict(alone(number), "classify")[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
@@ -76,7 +77,7 @@ def test_behind_a_bilstm(readout: Any, settings: Any) -> None:
         for number in range(len(LENGTHS)):
             x = LAYERS["all_sum"](layers_of(model, number), head.readout.layers)[None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
-            assert apart(said[number], head.head(TEXTS[readout](both))) < 1e-5
+            assert relative_difference(said[number], head.head(TEXTS[readout](both))) < 1e-5
 
 
 def test_the_pooler_is_not_behind_a_bilstm() -> None:
@@ -97,7 +98,7 @@ def test_vectors_of_places(layers: Any) -> None:
         for number, first in enumerate(batch.cls_positions[: len(LENGTHS)].tolist()):
             vectors = LAYERS[layers](layers_of(model, number), head.layers)
             expected = vectors @ head.head.weight.T + head.head.bias
-            assert apart(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
+            assert relative_difference(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
         assert torch.allclose(model.predict(batch, "tag"), everywhere[batch.indices["tag"]], atol=1e-5)
 
 
@@ -106,7 +107,7 @@ def test_first_is_the_encoders_pooler() -> None:
     head, batch = model.objectives["classify"].head, packed()
     with torch.no_grad():
         expected = model.encoder(batch).pooled @ head.weight.T + head.bias
-        assert apart(model.predict(batch, "classify"), expected) < 1e-6
+        assert relative_difference(model.predict(batch, "classify"), expected) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_texts_go_there_and_back() -> None:
 
 def test_a_mix_begins_with_equal_shares_and_learns() -> None:
     settings = classify.Config(readout="mean", layers="mix", dropout=0.0)
-    mix = settings.build(width=8, vocab_size=9, layers=3).readout.layers
+    mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).readout.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
     assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
     model = asking(settings)

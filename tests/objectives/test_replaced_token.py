@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
+from model_fixtures import MASK, SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
 
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
@@ -15,7 +15,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn import counter_random
 from bertsmith.objectives import masked_lm, replaced_token
 from bertsmith.objectives.generator import guess
-from bertsmith.objectives.objective import Embed
+from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.objectives.replaced_token import ORIGINAL, REPLACED, ReplacedToken
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
@@ -32,7 +32,7 @@ def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: in
         vocabulary=VOCABULARY,
         seed=3,
     )
-    return (shaken(made) if shake else made).eval()
+    return (randomize_weights(made) if shake else made).eval()
 
 
 def objective_of(model: Model) -> ReplacedToken:
@@ -82,7 +82,7 @@ class TestFillingIn:
         assert (hidden.input_ids == MASK).sum() > 10
         truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
         words = objective_of(model).generator.masked_lm
-        monkeypatch.setattr(words, "answer", lambda *_: truth)
+        monkeypatch.setattr(words, "predict", lambda *_: truth)
         after, _ = filled(model, hidden)
         assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0
@@ -119,7 +119,8 @@ class TestFillingIn:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
         hidden = build(shake=False).corrupt(batch)
-        alone = masked_lm.Config(masked=0.85, kept=0.15).build(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
+        context = BuildContext(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
+        alone = masked_lm.Config(masked=0.85, kept=0.15).build(context)
         assert torch.equal(hidden.input_ids, alone.corrupt(batch).input_ids)
         places = hidden_places(hidden)
         assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
@@ -150,7 +151,7 @@ class TestGuessing:
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
         batch = random_batch([40] * 2500, length=40).replace(sample_ids=torch.arange(draws).view(2500, 40))
-        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream(0, "test"))
+        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream_key(0, "test"))
         shares = found.bincount(minlength=5) / draws
         expected = logits.softmax(0)
         assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
@@ -317,9 +318,9 @@ class TestShapes:
         assert not list(generator.project.parameters())
 
     def test_any_encoder_can_be_asked(self) -> None:
-        from model_world import config as bert
+        from model_fixtures import small_bert_config as bert
 
-        model = shaken(
+        model = randomize_weights(
             Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
         ).eval()
         assert model(model.corrupt(texts())).mean().item() > 0
@@ -336,7 +337,7 @@ class TestRefused:
         logits = model.predict(batch, "replaced_token")
         expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX)
         assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(expected.item())
-        assert apart(logits, model.predict(batch.replace(labels={}), "replaced_token")) == 0
+        assert relative_difference(logits, model.predict(batch.replace(labels={}), "replaced_token")) == 0
 
     def test_settings(self) -> None:
         for generator in (-0.1, 1.5):

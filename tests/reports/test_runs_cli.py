@@ -142,7 +142,7 @@ def test_many_runs_are_compared_in_several_tables(width: int, tmp_path: Path, mo
 
 def test_runs_with_long_names_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
-        f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-plan.rate=1e-3" for number in (3, 6)
+        f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-learning_rate=1e-3" for number in (3, 6)
     ]
     for number, name in enumerate(names):
         finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})
@@ -175,7 +175,7 @@ def test_an_absent_group_of_settings_is_reported_once(tmp_path: Path, monkeypatc
     text = " ".join(output.getvalue().split())
     first = "compared with first-of-all-the-runs:"
     assert (
-        f"another-of-these-runs {first} objectives.a.rate=0.3, without objectives.b, without odd a-third {first} same as"
+        f"another-of-these-runs {first} objectives.a.rate=0.3, without objectives.b, without odd a-third {first} "
         in text
     )
 

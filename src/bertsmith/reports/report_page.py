@@ -97,7 +97,7 @@ def _chart(name: str, runs: Sequence[RunHistory], points: int) -> dict[str, Any]
 
 def _training_series(run: int, name: str, curve: Curve, factor: float, points: int) -> Iterable[dict[str, Any]]:
     yield _series(run, "each step", curve, factor, points)
-    if name != "rate" and len(curve) > 20:
+    if name != "learning_rate" and len(curve) > 20:
         values = smooth(curve.values, smoothing(len(curve)))
         indices = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), points // 2)).astype(int))
         yield _series(run, "smoothed", Curve(curve.steps[indices], values[indices]), factor, points)

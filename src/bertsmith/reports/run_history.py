@@ -242,10 +242,9 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 def _planned_steps(recipe: Mapping[str, Any]) -> int | None:
-    plan = recipe.get("plan")
-    if not isinstance(plan, dict) or plan.get("minutes") or not isinstance(plan.get("steps"), int):
+    if recipe.get("minutes") or not isinstance(recipe.get("steps"), int):
         return None
-    return int(plan["steps"])
+    return int(recipe["steps"])
 
 
 def _state(folder: Path, *, locked: bool, finish: Event, reached: int, saved: Sequence[int]) -> str:

@@ -126,13 +126,13 @@ def coloured(chart: Chart) -> Text:
 def sweep(result: Mapping[str, Any]) -> None:
     """Scores by learning rate over the seeds, and the run that was kept."""
     rows = plain_table(right=("learning rate", "runs", f"mean {result['main']}", "± sd", "median", "best"))
-    for row in result["rates"]:
+    for row in result["learning_rates"]:
         deviation = "-" if row["deviation"] is None else f"{row['deviation']:.4f}"
         numbers = (f"{row['mean']:.4f}", deviation, f"{row['median']:.4f}", f"{row['best']:.4f}")
-        rows.add_row(f"{row['rate']:g}", str(row["runs"]), *numbers)
+        rows.add_row(f"{row['learning_rate']:g}", str(row["runs"]), *numbers)
     console.print(rows)
     kept = result["kept"]
-    console.print(f"kept: learning rate {kept['rate']:g}, seed {kept['seed']}, in {result['model']}")
+    console.print(f"kept: learning rate {kept['learning_rate']:g}, seed {kept['seed']}, in {result['model']}")
     facts_table(kept["scores"])
 
 
