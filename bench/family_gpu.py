@@ -86,7 +86,9 @@ def recipe_of(case: str, data: PretrainData, options: argparse.Namespace) -> Rec
     return data.with_vocabulary(with_overrides(recipes.find(name), changes))
 
 
-def compare(recipe: Recipe, data: PretrainData, world: World, options: argparse.Namespace, peak: float) -> dict[str, float]:
+def compare(
+    recipe: Recipe, data: PretrainData, world: World, options: argparse.Namespace, peak: float
+) -> dict[str, float]:
     """One case: everybody built, warmed up, and timed in turn."""
     torch.compiler.reset()  # graphs of the case before would have the next ones compiled for any length
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)

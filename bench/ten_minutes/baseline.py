@@ -110,7 +110,9 @@ def baseline(
 class Run:
     """One run under way."""
 
-    def __init__(self, settings: Settings, data: PretrainData, folder: Path, device: torch.device, judging: Judging) -> None:
+    def __init__(
+        self, settings: Settings, data: PretrainData, folder: Path, device: torch.device, judging: Judging
+    ) -> None:
         self.settings, self.data, self.folder, self.device, self.judging = settings, data, folder, device, judging
         self.watch, self.judge = Stopwatch(device), judging.judge(data)
         torch.manual_seed(settings.seed)

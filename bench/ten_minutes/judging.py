@@ -62,7 +62,9 @@ class Judge:
     fingerprint: str  # of rows and questions: equal ones can be compared piece by piece
 
     @classmethod
-    def of(cls, data: PretrainData, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT) -> Judge:
+    def of(
+        cls, data: PretrainData, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT
+    ) -> Judge:
         """Rows from all over the held-out documents; `words`: whole ones are hidden. Or from those of training."""
         tokenizer, draw = data.tokenizer, np.random.default_rng(seed)
         ask = (

@@ -183,7 +183,9 @@ def patient(seconds: float) -> None:
 def record(folder: str) -> None:
     """Digests of what is learned from, row by row: tokens as hidden, the texts' numbers, and every label."""
 
-    def wrapper(original: Callable[..., Any], owner: passes.ForwardBackward, batch: Batch, *given: Any, **named: Any) -> Any:
+    def wrapper(
+        original: Callable[..., Any], owner: passes.ForwardBackward, batch: Batch, *given: Any, **named: Any
+    ) -> Any:
         line = {"step": named["step"] + 1, "micro": named["micro"], "rows": digests(batch)}
         _append(str(Path(folder, f"rows-{owner.world.rank}.jsonl")), json.dumps(line) + "\n")
         return original(owner, batch, *given, **named)

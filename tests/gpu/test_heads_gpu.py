@@ -68,9 +68,13 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).train(), packed()
-    passes = ForwardBackward(model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0)
+    passes = ForwardBackward(
+        model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
+    )
     hidden, counts, _ = passes.corrupt(batch)
-    learn = partial(passes.accumulate_gradients, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True)
+    learn = partial(
+        passes.accumulate_gradients, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True
+    )
     learn(step=0)
     model.zero_grad()
     torch.cuda.set_sync_debug_mode("error")

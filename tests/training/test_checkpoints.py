@@ -26,7 +26,9 @@ from bertsmith.training.trainer import Trainer
 def state(step: int, **changes: Any) -> TrainingState:
     tensors = {"a": torch.full((3, 2), float(step)), "b": torch.arange(step, step + 4)}
     progress = {"step": step, "seconds": 1.5, "tokens": 10 * step}
-    return TrainingState(**{"weights": tensors, "optimizer": {"first/a": torch.ones(3, 2)}, "progress": progress, **changes})
+    return TrainingState(
+        **{"weights": tensors, "optimizer": {"first/a": torch.ones(3, 2)}, "progress": progress, **changes}
+    )
 
 
 def names(folder: Path) -> list[str]:
@@ -100,7 +102,9 @@ def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.Monkey
     begun = trainer()
     next(begun)
     kept = begun.state()
-    notes = trainer().load(TrainingState(kept.weights, kept.optimizer, kept.progress, {**kept.environment, "threads": 77}))
+    notes = trainer().load(
+        TrainingState(kept.weights, kept.optimizer, kept.progress, {**kept.environment, "threads": 77})
+    )
     assert notes == (f"threads was 77, now {torch.get_num_threads()}",)
     assert {"torch", "device", "threads", "ranks", "onednn"} <= kept.environment.keys()
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.environment["onednn"])
@@ -108,7 +112,9 @@ def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.Monkey
     assert notes == (f"onednn was {kept.environment['onednn']}, now {not kept.environment['onednn']}",)
     with pytest.raises(DataError, match=r"of another model: heads.long.bias is in only one"):
         trainer().load(
-            TrainingState({name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress)
+            TrainingState(
+                {name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress
+            )
         )
 
 

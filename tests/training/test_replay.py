@@ -56,7 +56,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     return CudaGraphs(Steps(), World())
 
 
-def take(made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), told: Mapping[str, float] | None = None) -> Any:
+def take(
+    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), told: Mapping[str, float] | None = None
+) -> Any:
     found = made(toy_batch(step), rates, told or {"seconds": float(step)})
     return None if found is None else found.values.tolist()
 

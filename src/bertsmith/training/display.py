@@ -69,7 +69,11 @@ class ProgressDisplay:
         self.stream = stream or sys.stderr
         self.live = not quiet and self.stream.isatty()
         self.picture = picture and self.live
-        self.began, self.from_step, self.from_progress = time.monotonic(), trainer.steps_done, self._gone(trainer.steps_done)
+        self.began, self.from_step, self.from_progress = (
+            time.monotonic(),
+            trainer.steps_done,
+            self._gone(trainer.steps_done),
+        )
         self.pace = Throughput()
         self._last, self._lines = 0.0, 0
         self._curves: dict[str, tuple[list[float], list[float]]] = {}

@@ -74,7 +74,12 @@ class CudaGraphs:
         self._recordings.clear()
 
     def __call__(
-        self, batch: Batch, rates: LearningRates, told: Mapping[str, float], *, prepare: Callable[[], None] = lambda: None
+        self,
+        batch: Batch,
+        rates: LearningRates,
+        told: Mapping[str, float],
+        *,
+        prepare: Callable[[], None] = lambda: None,
     ) -> StepOutput | None:
         """One step; None where it must be computed as usual. The outcome holds until the next one.
 

@@ -75,7 +75,9 @@ class FSDP:
             gradient = self.parameters[weight.name].grad
             weight.tensor.grad = None if gradient is None else _local(gradient)
         mine = get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
-        square = self.world.all_reduce({"square": mine.to(self.world.device, exact_dtype(self.world.device)).square()})["square"]
+        square = self.world.all_reduce({"square": mine.to(self.world.device, exact_dtype(self.world.device)).square()})[
+            "square"
+        ]
         return square.sqrt().float()
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

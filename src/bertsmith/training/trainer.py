@@ -50,9 +50,15 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.feed, self.plan = model, feed, plan
-        self.compute, self.world, self.stop_signal = compute or ComputeConfig(), world or World(), stopper or StopSignal()
+        self.compute, self.world, self.stop_signal = (
+            compute or ComputeConfig(),
+            world or World(),
+            stopper or StopSignal(),
+        )
         self.module, self.groups = cast(nn.Module, model), len(model.layer_groups())
-        self.forward_backward = ForwardBackward(model, precision=precision, compute=self.compute, world=self.world, seed=seed)
+        self.forward_backward = ForwardBackward(
+            model, precision=precision, compute=self.compute, world=self.world, seed=seed
+        )
         self.parallel = self.forward_backward.parallel
         self.weights = self.parallel.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
@@ -124,7 +130,9 @@ class Trainer:
         self._wake(rates)
         return self._compute(batches, rates, self._told, seed=True)
 
-    def _compute(self, batches: Sequence[Batch], rates: optimizers.LearningRates, told: Told, *, seed: bool = False) -> StepOutput:
+    def _compute(
+        self, batches: Sequence[Batch], rates: optimizers.LearningRates, told: Told, *, seed: bool = False
+    ) -> StepOutput:
         """Gradients of the mean over all micro-batches and ranks, and one update."""
         loss, tokens, rows = self._gradients(batches, seed)
         values = self._update(loss, tokens, rates, told)
@@ -188,7 +196,9 @@ class Trainer:
         divisors = {name: counts[f"count/{name}"].float() for name in asked}
         last = len(hidden) - 1
         losses = [
-            self.forward_backward.accumulate_gradients(batch, divisors, step=self.steps_done, micro=micro, last=micro == last, seed=seed)
+            self.forward_backward.accumulate_gradients(
+                batch, divisors, step=self.steps_done, micro=micro, last=micro == last, seed=seed
+            )
             for micro, (batch, _, _) in enumerate(hidden)
         ]
         rows = sum(len(batch.input_ids) for batch, _, _ in hidden) * self.world.size
@@ -222,7 +232,9 @@ class Trainer:
         """Where the run stands, after all steps so far. All ranks must ask; if sharded, only rank 0 has tensors."""
         self._settle(1)
         progress = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
-        return TrainingState(self.full_weights(), self.parallel.gather_full(self.optimizer.state()), progress, self._made_with())
+        return TrainingState(
+            self.full_weights(), self.parallel.gather_full(self.optimizer.state()), progress, self._made_with()
+        )
 
     def full_weights(self) -> dict[str, Tensor]:
         """The module's weights by name, as `state_dict` has them, whole also where they are sharded.
@@ -233,7 +245,9 @@ class Trainer:
 
     def _made_with(self) -> dict[str, object]:
         found = {**self.world.environment(), "sharded": self.sharded}
-        if self.world.device.type == "cpu" and not self.forward_backward.bf16:  # torch itself turns it off at a failing product
+        if (
+            self.world.device.type == "cpu" and not self.forward_backward.bf16
+        ):  # torch itself turns it off at a failing product
             found["onednn"] = bool(torch.backends.mkldnn.enabled)
         return found
 

@@ -77,7 +77,9 @@ class World:
             "ranks": self.size,
         }
 
-    def broadcast_state(self, state: TrainingState | None, piece: Callable[[str, Tensor], Tensor]) -> TrainingState | None:
+    def broadcast_state(
+        self, state: TrainingState | None, piece: Callable[[str, Tensor], Tensor]
+    ) -> TrainingState | None:
         """Rank 0's state, on all ranks, the `piece` that each wants of every tensor; only rank 0's own is looked at.
 
         So only rank 0 needs to see the checkpoints, and no rank has more than one whole tensor on its device.
@@ -102,7 +104,9 @@ class World:
         return TrainingState(received["weights"], received["optimizer"], progress, made_with)
 
 
-def _outline(state: TrainingState) -> tuple[list[tuple[str, str, torch.Size, torch.dtype]], dict[str, Any], dict[str, Any]]:
+def _outline(
+    state: TrainingState,
+) -> tuple[list[tuple[str, str, torch.Size, torch.dtype]], dict[str, Any], dict[str, Any]]:
     """What must be known of a state before its tensors can be received."""
     kinds = {"weights": state.weights, "optimizer": state.optimizer}
     shapes = [

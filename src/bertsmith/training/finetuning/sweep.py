@@ -17,7 +17,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finished, read_run
+from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tasks.task import Task
@@ -54,7 +54,9 @@ def sweep_runs(
     """Every rate with every seed."""
     wanted = [(rate, tuning.seed + number) for rate in learning_rates for number in range(seeds)]
     return [
-        SweepRun(tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how)
+        SweepRun(
+            tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how
+        )
         for rate, seed in wanted
     ]
 
@@ -82,7 +84,7 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not (task.has("dev") or tuning.dev_fraction):
+    if not (task.has_split("dev") or tuning.dev_fraction):
         raise ConfigError(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
             "aside: dev_fraction=0.1"
@@ -101,7 +103,7 @@ def sweep(
             if not is_finished(part.folder, part.tuning):
                 ready = ready or _prepared(tuning, task)
                 part.run(ready, quiet=quiet)
-            scores = best_scores(read_run(part.folder), task.main)
+            scores = best_scores(read_run(part.folder), task.main_metric)
             runs.append(
                 {
                     "learning_rate": part.tuning.learning_rate,
@@ -111,8 +113,8 @@ def sweep(
                 }
             )
             if lean:
-                _shed(runs, task.main)
-    return _told(tuning, task.main, runs, output)
+                _shed(runs, task.main_metric)
+    return _told(tuning, task.main_metric, runs, output)
 
 
 def parse_learning_rates(words: str) -> list[float]:
@@ -123,7 +125,7 @@ def parse_learning_rates(words: str) -> list[float]:
         raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
 
 
-def best_scores(run: History, main: str) -> dict[str, float]:
+def best_scores(run: RunHistory, main: str) -> dict[str, float]:
     """All scores of the evaluation at which `main` was highest: those of the model in best/."""
     place = int(run.held_out[f"score/{main}"].values.argmax())
     names = [name for name in run.held_out if name.startswith("score/")]

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers.optimizer import Optimizer, LearningRates, Weight, kernel_argument, trainable, gradient, load_by_name
+from bertsmith.training.optimizers.optimizer import (
+    Optimizer,
+    LearningRates,
+    Weight,
+    kernel_argument,
+    trainable,
+    gradient,
+    load_by_name,
+)
 
 
 class Adam(Optimizer):
@@ -51,7 +59,9 @@ class Adam(Optimizer):
             decay = self.weight_decay if decays else 0.0
             self._fused(targets, weights, rate=rate, weight_decay=decay, divisor=divisor, skip=skip)
 
-    def directions(self, weights: Sequence[Weight], rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> list[Tensor]:
+    def directions(
+        self, weights: Sequence[Weight], rates: LearningRates, *, divisor: Tensor, skip: Tensor
+    ) -> list[Tensor]:
         """m / (√v + epsilon) of each weight after this step's gradient; 0 where the step is skipped."""
         self._count(rates, skip)
         found: list[Tensor] = [torch.zeros_like(weight.tensor, requires_grad=False) for weight in weights]

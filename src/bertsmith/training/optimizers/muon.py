@@ -17,7 +17,15 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import adam
 from bertsmith.training.optimizers.adam import Adam
-from bertsmith.training.optimizers.optimizer import Optimizer, LearningRates, Weight, kernel_argument, trainable, gradient, load_by_name
+from bertsmith.training.optimizers.optimizer import (
+    Optimizer,
+    LearningRates,
+    Weight,
+    kernel_argument,
+    trainable,
+    gradient,
+    load_by_name,
+)
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
 # above a thousandth of the norm to between 0.84 and 1.15.

@@ -64,7 +64,12 @@ def pretrain(
 
 
 def make_trainer(
-    recipe: Recipe, data: PretrainData, feeder: PretrainLoader, world: World, stopper: StopSignal, made: Callable[..., Trainer] = Trainer
+    recipe: Recipe,
+    data: PretrainData,
+    feeder: PretrainLoader,
+    world: World,
+    stopper: StopSignal,
+    made: Callable[..., Trainer] = Trainer,
 ) -> Trainer:
     """The trainer of a recipe's model, with new weights or those that it starts from."""
     model = build_model(recipe, data.tokenizer)
