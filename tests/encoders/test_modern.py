@@ -10,7 +10,7 @@ import pytest
 import torch
 from model_world import SIZE, VOCABULARY, apart, config, random_batch, random_rows, shaken
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.encoders import modern
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
@@ -116,7 +116,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
     padded, packed, line = (
         random_batch(LENGTHS, length=40),
         random_batch(LENGTHS, length=40, pack=True),
-        in_one_line(rows),
+        collate_unpadded(rows),
     )
     assert len(packed.input_ids) < len(LENGTHS)
     tops = {
@@ -125,7 +125,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
     explicit = encoder(packed, keep_attentions=True)
     assert apart(explicit.last_hidden, tops["packed"]) < 1e-5
     for number, row in enumerate(rows):
-        alone = in_one_line([row]).replace(dense=True, equal_length_runs=())
+        alone = collate_unpadded([row]).replace(dense=True, equal_length_runs=())
         assert encoder._sight(alone, explicit=False).kernel == "dense"
         wanted = encoder(alone).last_hidden
         for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):

@@ -21,7 +21,7 @@ from threads import threads
 
 from bertsmith import config
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
@@ -109,7 +109,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
         return answer(*given, **how)
 
     monkeypatch.setattr(work, "predict", stops)
-    with pytest.raises(Stopped, match="which is saved"):
+    with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
     finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)

@@ -45,7 +45,7 @@ def bert_feed(micro_rows: int, rows: int = 32) -> Any:
             collate(
                 texts[begin : begin + micro_rows],
                 length=40,
-                samples=range(step * rows + begin, step * rows + begin + micro_rows),
+                sample_ids=range(step * rows + begin, step * rows + begin + micro_rows),
                 labels={"next_sentence": labels[begin : begin + micro_rows].tolist()},
             )
             for begin in range(0, rows, micro_rows)

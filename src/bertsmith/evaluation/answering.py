@@ -37,7 +37,7 @@ def in_parts(asked: Asked, examples: Sequence[Example], *, title: str, quiet: bo
         for begin, end in pairwise(_cuts(examples)):
             found = _part(asked, examples[begin:end])
             done += sum(_letters(example) for example in found.examples)
-            progress.at(done, examples=end)
+            progress.update(done, examples=end)
             yield found
 
 

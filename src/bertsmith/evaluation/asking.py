@@ -77,7 +77,7 @@ def tuning_of(model: Path) -> Tuning | None:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is no recipe: {error}") from error
-    return config.read(Tuning, path) if fine_tuned else None
+    return config.read_file(Tuning, path) if fine_tuned else None
 
 
 def make_asking(tuning: Tuning | None, task: str, changes: Iterable[str] = ()) -> Asking:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Row
 
@@ -99,6 +99,6 @@ class Direct:
     def _forward(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
         rows = [row for item in items for row in item.rows]
         read = {wish.objective: [item.indices for item in items]} if items[0].indices is not None else None
-        batch = in_one_line(rows, padding_id=self.padding_id, places=read).to(self.device)
+        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=read).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.half):
             return wish.read(self.model, batch, items)

@@ -20,7 +20,7 @@ from bertsmith.errors import BertsmithError, DataError, StorageError
 from bertsmith.reports.events import Column, EventReader
 from bertsmith.reports.presence import is_held
 from bertsmith.reports.standing import NO_CURVE, Curve, Restarts, held_out_curves, speeds, times, wall
-from bertsmith.system.durable import read_sealed
+from bertsmith.system.durable import read_checksummed_json
 
 EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
@@ -87,7 +87,7 @@ def is_finished(folder: Path, recipe: Any) -> bool:
     if not (folder / RECIPE).exists():
         return False
     run = read_run(folder)
-    return run.state == FINISHED and not config.changes(run.recipe, config.to_dict(recipe))
+    return run.state == FINISHED and not config.resume_differences(run.recipe, config.to_dict(recipe))
 
 
 class RunReader:
@@ -269,7 +269,7 @@ def _facts(folder: Path, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     step = _newest_checkpoint(folder)
     if step is not None:
         try:
-            manifest = read_sealed(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
+            manifest = read_checksummed_json(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
             found |= manifest.get("facts") or {}
         except BertsmithError:
             pass  # being replaced just now, or damaged, which is for the trainer to say

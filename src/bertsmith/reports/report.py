@@ -23,7 +23,7 @@ from bertsmith.reports.html import fill, table, write
 from bertsmith.reports.page_data import page_data
 from bertsmith.reports.text_charts import thin
 from bertsmith.reports.wording import figures, is_share, score_name, title
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 MOST_ROWS = 100  # of a table of numbers
 BRIEF = ("steps", "tokens", "training time", "parameters", "device")
@@ -141,7 +141,7 @@ def _cell(value: Any, name: str = "") -> str:
     if value is None:
         return "–"
     if is_share(name) or name == "seconds":
-        return f"{value:.1%}" if is_share(name) else clock(value)
+        return f"{value:.1%}" if is_share(name) else format_duration(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -22,7 +22,7 @@ from bertsmith.reports.page_data import chart_names, smoothing
 from bertsmith.reports.terminal import console
 from bertsmith.reports.text_charts import NOBODY, Picture, Points, draw, number, smooth, spark
 from bertsmith.reports.wording import baselines, figures, is_share, perplexity, score_name, title
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 GAP = 2  # places between two columns
@@ -270,7 +270,7 @@ def _value(name: str, value: float) -> str:
 
 def _cell(name: str, value: Any) -> Text:
     if isinstance(value, float):
-        return Text(clock(value) if name == "seconds" else _value("loss" if "loss" in name else name, value))
+        return Text(format_duration(value) if name == "seconds" else _value("loss" if "loss" in name else name, value))
     return Text("-" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
 
 

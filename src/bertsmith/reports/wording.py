@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bertsmith.reports.history import TOTAL, History
 from bertsmith.reports.text_charts import number
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 LOSS, ACCURACY, SCORE = "loss/", "accuracy/", "score/"
 GUESSES_WORDS = "_lm"  # ends the names of objectives whose loss is that of guessing one word: exp of it is a perplexity
@@ -97,7 +97,7 @@ def figures(run: History) -> dict[str, str]:
     found = {
         "steps": f"{run.steps:,}" + (f" of {run.planned:,}" if run.planned else ""),
         "tokens": number(float(f"{run.tokens:.3g}")) if run.tokens else "0",
-        "training time": clock(run.seconds),
+        "training time": format_duration(run.seconds),
     }
     if math.isfinite(run.speed):
         found["tokens / s"] = f"{run.speed:,.0f}"

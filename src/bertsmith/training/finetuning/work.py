@@ -16,7 +16,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, save_model
-from bertsmith.system.devices import choose_device, known_peak
+from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Example, Features, Task, cut_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
@@ -67,7 +67,7 @@ def build_task(tuning: Tuning, labels: Sequence[str] = ()) -> Task:
 def open_with_head(tuning: Tuning, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the folder under a new head for the task, and what a user should hear about it."""
     asked = {**task.head(), **tuning.head}
-    head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
+    head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, asked, "head")
     model, tokenizer, facts = open_for(tuning.model, [head], dropout=tuning.dropout, seed=tuning.seed)
     notes = list(facts.notes)
     if tuning.fresh:
@@ -144,7 +144,7 @@ def _settled(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: boo
     if passes.graphs != config.AUTO and passes.compile is not None:
         return passes
     assert feeder.shape is not None
-    places, peak = feeder.shape[0] * feeder.length, known_peak(world.device, torch.bfloat16)
+    places, peak = feeder.shape[0] * feeder.length, cached_peak_flops(world.device, torch.bfloat16)
     seconds = seconds_of(model, places=places, length=feeder.length, peak=peak)
     graphs = passes.graphs
     if graphs == config.AUTO:
@@ -233,7 +233,7 @@ class _Work:
             "mean_length": mean,
             "found": dict(ready.task.found),
             "flops_per_token": flops_per_token(self.model, length=int(mean), asked={}),
-            "peak_flops": known_peak(world.device, dtype) * world.size,
+            "peak_flops": cached_peak_flops(world.device, dtype) * world.size,
         }
 
 

@@ -14,7 +14,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn import float8_choice
 from bertsmith.nn.memoryless import without_memory
 from bertsmith.nn.quickest import Times
-from bertsmith.system.devices import has_eight_bits, measure_peak
+from bertsmith.system.devices import measure_peak_flops, supports_fp8
 from bertsmith.training.flops import is_short
 from bertsmith.training.loop import as_begun
 from bertsmith.training.passes import Precision
@@ -35,7 +35,7 @@ def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[st
 def _is_short(recipe: Recipe, world: World) -> bool:
     with without_memory():
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    peak = measure_peak(world.device, torch.bfloat16)
+    peak = measure_peak_flops(world.device, torch.bfloat16)
     return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
 
 
@@ -58,7 +58,7 @@ def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe,
 def _measured(recipe: Recipe, world: World) -> Times:
     """Seconds by precision; nothing where there is no choice."""
     passes = recipe.passes
-    if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
+    if passes.deterministic or passes.shard or passes.compile is False or not supports_fp8(world.device):
         return {}
     with without_memory():
         block = float8_choice.block_of(Model.build(recipe.encoder, recipe.objectives.values()))
