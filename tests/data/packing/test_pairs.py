@@ -222,7 +222,7 @@ def test_all_follow_or_none(shards: Shards, share: float, labels: set[int]) -> N
 def test_long_text_fills_its_rows(tmp_path: Path) -> None:
     documents = [[10] * 500, [15] * 400, [7] * 900]
     packing = build(make_shards(tmp_path / "set", documents), shorter=0)
-    assert packing.padding < 0.01
+    assert packing.padding_fraction < 0.01
     batch = packing.rows(0, packing.rows_per_epoch)
     assert batch.tokens / batch.ids.size > 0.98
 
