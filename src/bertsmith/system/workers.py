@@ -49,9 +49,9 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
-    At most `AHEAD` units per worker are in memory at once. A worker that dies or gives no answer within `patience`
-    seconds ends the map with `StoppedError`, naming the unit. Whatever ends it early, Ctrl-C too, ends the workers: training
-    runs that are under way are saved first. Who takes one result at a time closes it for that.
+    At most `AHEAD` units per worker are in memory at once. A worker that dies, or returns nothing within `patience`
+    seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
+    also ends the workers, which first save training runs in progress. A caller that may stop early closes the generator.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: at least one is needed")

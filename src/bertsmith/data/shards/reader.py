@@ -1,8 +1,4 @@
-"""Shard sets as the rest of bertsmith sees them: any span of tokens by its address, and where sentences begin.
-
-Building (`ShardBuilder`, `remove_shard_set`), checking (`verify`) and the arrays they take (`EncodedDocuments`) live next door
-and are offered here too. Nothing here writes; docs/shards.md has the format.
-"""
+"""Reading shards: any span of tokens by its position in the split, and where sentences and documents begin."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.reports.history import CHECKPOINTS, LAST, History, is_finished, read_run
+from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
