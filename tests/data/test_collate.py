@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from model_world import random_rows
+from model_fixtures import random_rows
 
 from bertsmith.data.collate import collate, collate_unpadded, cu_seqlens_of
 from bertsmith.errors import BertsmithError

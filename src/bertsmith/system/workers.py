@@ -51,7 +51,7 @@ def ordered_map(
 
     At most `AHEAD` units per worker are in memory at once. A worker that dies, or returns nothing within `patience`
     seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
-    also ends the workers, which first save training runs in progress. A caller that may stop early closes the generator.
+    also ends the workers, which first save training runs in progress. Close the generator to stop early.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: at least one is needed")
