@@ -35,7 +35,7 @@ from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES
-from bertsmith.system.durable import read_sealed
+from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 
 # The recipe that each begins with, and what makes it as large as the others.
@@ -200,7 +200,9 @@ def tune_members(options: argparse.Namespace) -> None:
 def table(output: Path) -> str:
     """Cost and scores of every member, finished or not."""
     runs = {name: read_run(output / name) for name in MEMBERS if (output / name / RECIPE).exists()}
-    cells = {(path.parts[-3], path.parts[-2]): read_sealed(path) for path in (output / SCORES).glob(f"*/*/{CELL}")}
+    cells = {
+        (path.parts[-3], path.parts[-2]): read_checksummed_json(path) for path in (output / SCORES).glob(f"*/*/{CELL}")
+    }
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
     tasks = {folder: cell["found"] for (_, folder), cell in sorted(cells.items())}
     # what `ablate` tells of a task
@@ -266,7 +268,7 @@ def _without_text(path: Path) -> dict[str, str]:
     """By folder of a task, the score of the best answer that looks at no text; of the last call's tasks."""
     if not path.exists():
         return {}
-    nothing = next(row for row in read_sealed(path)["rows"] if row["name"] == NOTHING)
+    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NOTHING)
     return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
 
 

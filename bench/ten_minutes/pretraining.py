@@ -24,7 +24,7 @@ from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.loop import Evaluation, run_training, memory_advice
+from bertsmith.training.loop import Evaluation, memory_advice, run_training
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
 from bertsmith.training.pretraining.parts import PretrainData

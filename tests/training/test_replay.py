@@ -12,7 +12,7 @@ from training.train_world import toy_batch
 
 from bertsmith.training import replay
 from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
-from bertsmith.training.replay import WARM, StepOutput, CudaGraphs, Told
+from bertsmith.training.replay import WARM, CudaGraphs, StepOutput, Told
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 

@@ -23,7 +23,7 @@ from bertsmith.training.optimizers import adamw, reference
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import constant_then_decay
-from bertsmith.training.step import Diverged, DeviceValues, Step
+from bertsmith.training.step import DeviceValues, Diverged, Step
 from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
@@ -45,7 +45,7 @@ def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
             collate(
                 texts[begin : begin + micro_batch_size],
                 length=40,
-                samples=range(step * rows + begin, step * rows + begin + micro_batch_size),
+                sample_ids=range(step * rows + begin, step * rows + begin + micro_batch_size),
                 labels={"next_sentence": labels[begin : begin + micro_batch_size].tolist()},
             )
             for begin in range(0, rows, micro_batch_size)

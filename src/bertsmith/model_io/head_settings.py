@@ -104,7 +104,7 @@ def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Objec
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
     if said.get("model_type") == OWN:
         return _read_own(name, said, shapes=shapes)
-    module = registry.find(FOLDER, name)
+    module = registry.find_kind(FOLDER, name)
     known: dict[str, Any] = family.read_head(name, said)
     if name in ("classify", "regress", "tag", "choose"):
         usual, key = said.share("hidden_dropout_prob", 0.1), family.dropout_key(name)
@@ -140,7 +140,7 @@ def _own_objectives(said: Said) -> dict[str, Any]:
     found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
     if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
         raise ConfigError(f"{path}: model_type={OWN!r}, but {OWN}.{OBJECTIVES} does not say which heads there are")
-    unknown = [name for name in found if name not in registry.names(FOLDER)]
+    unknown = [name for name in found if name not in registry.kinds(FOLDER)]
     if unknown:
         raise ConfigError(f"{path}: {OWN}.{OBJECTIVES} has {shown(unknown[0])}, which is no objective of this version")
     return found
@@ -150,7 +150,7 @@ def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
-    settings = _built(registry.find(FOLDER, name).Config, found[name], path)
+    settings = _built(registry.find_kind(FOLDER, name).Config, found[name], path)
     widest = max((size for shape in shapes.values() for size in shape), default=0)
     for key, most in (("between_layers", len(shapes)), ("between_width", widest)):
         if getattr(settings, "between", "none") != "none" and getattr(settings, key) > most:  # before it is built

@@ -25,8 +25,8 @@ from bertsmith.studies.feature_files import Features, Kind, Precision, keep_feat
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.studies.replay import Replay, digest_of, speaking
 from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk, read_sealed, sealed
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
@@ -79,7 +79,7 @@ def features(
         "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
         "rows": rows,
     }
-    Disk().write_file(output / TABLE, [sealed(found)])
+    Disk().write_file(output / TABLE, [checksummed_json(found)])
     return found
 
 
@@ -87,7 +87,7 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
     best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
-    with closing(ordered_map(study.train, missing, workers=jobs, patience=WHOLE_RUN)) as elsewhere:
+    with closing(ordered_map(study.train, missing, workers=jobs, patience=RUN_TIMEOUT)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
             told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
             if not quiet and jobs == 1:
@@ -200,7 +200,7 @@ class _Study:
         folder = self.folder(one)
         if found["dev"][self.task.main_metric] > best:
             copy_model(folder / BEST, self.output / BEST)
-        Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
+        Disk().write_file(folder / SCORES, [checksummed_json(self._wanted(one) | {"found": found})])
         return found
 
     def _tuning(self, one: Tagger) -> FinetuneConfig:
@@ -252,7 +252,7 @@ def _rows(task: Task, ready: TaskData, test: Sequence[Example], tokenizer: Token
 def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was found with just these settings, if it was."""
     try:
-        note = read_sealed(path)
+        note = read_checksummed_json(path)
     except DataError:  # not there, or damaged: then it is found again
         return None
     found: dict[str, Any] = note["found"]

@@ -21,9 +21,9 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.optimizers import optimizer as optimizers
 from bertsmith.training.passes import ComputeConfig, ForwardBackward, Precision, Trainable
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.replay import StepOutput, CudaGraphs, Told
+from bertsmith.training.replay import CudaGraphs, StepOutput, Told
 from bertsmith.training.state import TrainingState, differences
-from bertsmith.training.step import Diverged, DeviceValues, Scores, Step, stack_scalars
+from bertsmith.training.step import DeviceValues, Diverged, Scores, Step, stack_scalars
 from bertsmith.training.stopper import StopSignal
 from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss

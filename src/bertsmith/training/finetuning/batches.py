@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import collate, lines_needed
+from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.choose import labels_of
 from bertsmith.tasks.task import Features
@@ -46,12 +46,14 @@ def make_batch(
             np.full(len(where), IGNORE_INDEX) if one.target is None else one.target
             for where, one in zip(places, asked, strict=True)
         ]
-        return collate(rows, labels={"tag": classes}, places={"tag": places}, shape=shape, samples=numbers, **shared)
+        return collate(
+            rows, labels={"tag": classes}, indices={"tag": places}, shape=shape, sample_ids=numbers, **shared
+        )
     if objective == "choose":
         labels = [label for one in asked for label in _choices(one)]
     else:
         labels = [NOTHING[objective] if one.target is None else one.target for one in asked]
-    return collate(rows, labels={objective: labels}, shape=shape and shape[:2], samples=numbers, **shared)
+    return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=numbers, **shared)
 
 
 def _choices(one: Features) -> list[int]:
@@ -135,7 +137,7 @@ class FinetuneLoader(Prefetcher):
         for first in range(0, steps * self.rows, self.micro):  # of all ranks: they must agree
             some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
             sizes = [len(row) for one in some for row in one.rows]
-            lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
+            lines, texts = max(lines, rows_needed(sizes, self.length)), max(texts, len(sizes))
             slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return lines, texts, slots
 

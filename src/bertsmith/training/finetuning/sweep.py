@@ -18,8 +18,8 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
-from bertsmith.system.durable import Disk, partial
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, partial_path
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
@@ -63,7 +63,7 @@ def sweep_runs(
 
 def run_parallel(wanted: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
     """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
-    return ordered_map(SweepRun.run, wanted, workers=jobs, patience=WHOLE_RUN)
+    return ordered_map(SweepRun.run, wanted, workers=jobs, patience=RUN_TIMEOUT)
 
 
 def sweep(
@@ -174,7 +174,7 @@ def remove_run_files(folder: Path, *models: str) -> None:
 
 def copy_model(source: Path, final: Path) -> None:
     """Copies a model folder to its place, written aside first."""
-    disk, aside = Disk(), partial(final)
+    disk, aside = Disk(), partial_path(final)
     for old in (aside, final):
         if old.exists():
             disk.remove_folder(old)

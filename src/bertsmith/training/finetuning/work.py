@@ -16,7 +16,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, save_model
-from bertsmith.system.devices import choose_device, known_peak
+from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Example, Features, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
@@ -24,7 +24,7 @@ from bertsmith.training.finetuning.batches import FinetuneLoader
 from bertsmith.training.finetuning.splits import train_and_dev
 from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.flops import SHORT, WORTH_COMPILING, flops_per_token, seconds_of
-from bertsmith.training.loop import Evaluation, Run, with_saved_precision, run_training, memory_advice
+from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training, with_saved_precision
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
@@ -67,7 +67,7 @@ def build_task(tuning: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
 def open_with_head(tuning: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the folder under a new head for the task, and what a user should hear about it."""
     asked = {**task.head_config(), **tuning.head}
-    head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
+    head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, asked, "head")
     model, tokenizer, facts = open_for(tuning.model, [head], dropout=tuning.dropout, seed=tuning.seed)
     notes = list(facts.notes)
     if tuning.random_init:
@@ -145,7 +145,7 @@ def _settled(compute: ComputeConfig, model: Model, feeder: FinetuneLoader, *, re
     if compute.cuda_graphs != config.AUTO and compute.compile is not None:
         return compute
     assert feeder.shape is not None
-    places, peak = feeder.shape[0] * feeder.length, known_peak(world.device, torch.bfloat16)
+    places, peak = feeder.shape[0] * feeder.length, cached_peak_flops(world.device, torch.bfloat16)
     seconds = seconds_of(model, places=places, length=feeder.length, peak=peak)
     graphs = compute.cuda_graphs
     if graphs == config.AUTO:
@@ -234,7 +234,7 @@ class _Work:
             "mean_length": mean,
             "found": dict(ready.task.detected),
             "flops_per_token": flops_per_token(self.model, length=int(mean), asked={}),
-            "peak_flops": known_peak(world.device, dtype) * world.size,
+            "peak_flops": cached_peak_flops(world.device, dtype) * world.size,
         }
 
 

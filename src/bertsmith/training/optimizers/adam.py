@@ -10,13 +10,13 @@ from torch import Tensor
 
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers.optimizer import (
-    Optimizer,
     LearningRates,
+    Optimizer,
     Weight,
-    kernel_argument,
-    trainable,
     gradient,
+    kernel_argument,
     load_by_name,
+    trainable,
 )
 
 

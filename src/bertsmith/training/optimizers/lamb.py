@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.optimizers.adam import Adam, check
-from bertsmith.training.optimizers.optimizer import Optimizer, LearningRates, Weight, trainable, on_device
+from bertsmith.training.optimizers.optimizer import LearningRates, Optimizer, Weight, on_device, trainable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import adam
 from bertsmith.training.optimizers.adam import Adam
 from bertsmith.training.optimizers.optimizer import (
-    Optimizer,
     LearningRates,
+    Optimizer,
     Weight,
-    kernel_argument,
-    trainable,
     gradient,
+    kernel_argument,
     load_by_name,
+    trainable,
 )
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value

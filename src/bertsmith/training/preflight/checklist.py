@@ -12,7 +12,7 @@ import torch
 from bertsmith.errors import BertsmithError
 from bertsmith.system.devices import choose_device
 from bertsmith.training.preflight import rows, run_folder, trial
-from bertsmith.training.preflight.case import PreflightContext, Finding, problem
+from bertsmith.training.preflight.case import Finding, PreflightContext, problem
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 

@@ -10,7 +10,7 @@ from bertsmith import config
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.training.preflight.case import PreflightContext, Finding, megabytes
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes
 from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.types import IGNORE_INDEX
 
@@ -85,7 +85,7 @@ def rows(case: PreflightContext) -> Finding:
 
 def _sample(packing: Packing) -> list[PackedBatch]:
     rows = min(SAMPLE_ROWS, packing.rows_per_epoch)
-    return [packing.take(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
+    return [packing.rows(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
 
 
 def _pairs(case: PreflightContext, batches: list[PackedBatch], name: str) -> dict[str, float]:

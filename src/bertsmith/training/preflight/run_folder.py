@@ -10,7 +10,7 @@ from bertsmith.errors import BertsmithError, ConfigError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.loop import recipe_changes
-from bertsmith.training.preflight.case import PreflightContext, Finding, megabytes, problem
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import tensor_bytes
 
 MODELS = 3  # best, last, and one that is written before it takes the place of another

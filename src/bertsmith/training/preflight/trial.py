@@ -15,8 +15,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.pair_head import PairHead
 from bertsmith.objectives.replaced_token import ReplacedToken
 from bertsmith.objectives.words import Words
-from bertsmith.system.progress import clock
-from bertsmith.training.preflight.case import PreflightContext, Finding, megabytes, problem
+from bertsmith.system.progress import format_duration
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
 from bertsmith.training.pretraining.feeder import PretrainLoader
 from bertsmith.training.pretraining.parts import load_start
@@ -59,7 +59,7 @@ def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:
 def memory(case: PreflightContext) -> Finding:
     """An estimate: weights, gradients, two moments, and what one forward keeps for the way back."""
     weights = tensor_bytes(_model(case).state_dict())
-    one, two = (kept_for_backward(case.trainer, case.packing.take(0, rows)) for rows in (1, 2))
+    one, two = (kept_for_backward(case.trainer, case.packing.rows(0, rows)) for rows in (1, 2))
     case.row_bytes, case.fixed_bytes = max(two - one, 1), 4 * weights + max(2 * one - two, 0)
     activations = case.row_bytes * case.micro_rows
     needed, there = case.fixed_bytes + activations, available_bytes(case.world.device)
@@ -171,7 +171,7 @@ def _rows(case: PreflightContext) -> str:
 
 
 def _long(seconds: float) -> str:
-    return clock(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
+    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
 
 
 def _model(case: PreflightContext) -> Model:

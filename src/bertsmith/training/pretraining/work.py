@@ -16,12 +16,12 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.nn.autotune import tune_attention
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.loop import Evaluation, Run, run_training, memory_advice
+from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData, load_start, build_model
+from bertsmith.training.pretraining.parts import PretrainData, build_model, load_start
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import device_seconds
 from bertsmith.training.state import TrainingState
@@ -178,7 +178,7 @@ class Work:
     def peak(self) -> float:
         """FLOP/s that all devices of the run could do at most, measured now."""
         world = self.trainer.world
-        return measure_peak(world.device, self._dtype) * world.size
+        return measure_peak_flops(world.device, self._dtype) * world.size
 
     @property
     def _dtype(self) -> torch.dtype:
