@@ -169,8 +169,8 @@ class Trainer:
         last = self._settled
         found = f" (step {last.number:,}: loss {last.loss}, gradient norm {last.gradient_norm})" if last else ""
         return Diverged(
-            f"loss or gradients were not finite in {self.skipped_steps} steps in a row{found}: there was no update since, and "
-            "the weights are good; go on from an earlier checkpoint, with a lower rate or other data"
+            f"loss or gradients were not finite in {self.skipped_steps} consecutive steps{found}: the weights were not "
+            "updated since and are intact; resume from an earlier checkpoint with a lower learning rate or other data"
         )
 
     def _wake(self, rates: optimizers.LearningRates) -> None:
