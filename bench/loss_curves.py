@@ -175,8 +175,8 @@ def plain() -> Iterator[None]:
     """Attention by torch's own kernels alone, dense or with a mask. GELU and dropout are torch's where not compiled."""
     before = attention.choose_kernel
 
-    def choose(*, full: bool, explicit: bool, **_: Any) -> attention.Kernel:
-        return "explicit" if explicit else "dense" if full else "masked"
+    def choose(*, dense: bool, return_attentions: bool, **_: Any) -> attention.Kernel:
+        return "eager" if return_attentions else "dense" if dense else "masked"
 
     attention.choose_kernel = choose
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import apart, random_batch, shaken
+from model_fixtures import random_batch, randomize_weights, relative_difference
 
 from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
@@ -34,7 +34,7 @@ def test_sizes() -> None:
 
 def test_a_map_only_where_widths_differ() -> None:
     narrow, wide = (electra.Config(**SMALL, embedding_width=width).build() for width in (24, 32))
-    assert narrow.table.shape == (97, 24)
+    assert narrow.token_embeddings.shape == (97, 24)
     assert narrow.embeddings.project.weight.shape == (32, 24)
     assert not list(wide.embeddings.project.parameters())
     assert narrow.layer_groups()[0] is narrow.embeddings, (
@@ -43,22 +43,22 @@ def test_a_map_only_where_widths_differ() -> None:
 
 
 def test_embeddings_are_handed_out_below_the_map() -> None:
-    encoder = shaken(electra.Config(**SMALL, embedding_width=24).build()).eval()
+    encoder = randomize_weights(electra.Config(**SMALL, embedding_width=24).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     embedded = encoder.embed(batch)
     assert embedded.shape == (120, 24)
-    layers = encoder(batch, keep_layers=True).layers
-    assert apart(encoder.embeddings.project(embedded), layers[0]) < 1e-6
+    layers = encoder(batch, return_layers=True).layers
+    assert relative_difference(encoder.embeddings.project(embedded), layers[0]) < 1e-6
 
 
 def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
-    encoder = shaken(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
+    encoder = randomize_weights(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     found = encoder(batch)
     expected = F.gelu(F.linear(found.last_hidden[batch.cls_positions], encoder.pooler.weight, encoder.pooler.bias))
-    assert apart(found.pooled, expected) < 1e-6
+    assert relative_difference(found.pooled, expected) < 1e-6
     encoder.pooler.train()
-    assert apart(encoder(batch).pooled, expected) > 1e-2
+    assert relative_difference(encoder(batch).pooled, expected) > 1e-2
     assert not electra.Config().pooler
 
 

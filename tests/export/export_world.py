@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from model_world import SIZE, shaken
+from model_fixtures import SIZE, randomize_weights
 
 from bertsmith import config
 from bertsmith.encoders import encoder as encoders
@@ -27,7 +27,7 @@ def model(kind: str, *heads: Any, **changes: Any) -> Model:
     settings = config.find(encoders.FOLDER, kind).Config
     known = {item.name for item in dataclasses.fields(settings)}
     small = {name: value for name, value in (SMALL | changes).items() if name in known}
-    return shaken(Model.build(settings(**small), heads)).eval()
+    return randomize_weights(Model.build(settings(**small), heads)).eval()
 
 
 def rows(graph: Graph, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> list[Row]:

@@ -14,8 +14,8 @@ from command_line import call
 from export.export_world import KINDS
 from export.export_world import model as small_model
 from faults.faulty_disks import FailingDisk
+from model_fixtures import SIZE
 from model_io.folder_world import TEXTS, folder, tokenizer
-from model_world import SIZE
 
 import bertsmith
 from bertsmith.errors import BertsmithError, StorageError

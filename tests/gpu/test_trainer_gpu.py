@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import same, snapshot, toy_batch, trainer
 
@@ -39,7 +39,7 @@ def on_gpu() -> World:
 def bert(
     *, dropout: float = 0.0, settings: Settings = EAGER, world: World | None = None, plan: Plan = LEVEL
 ) -> Trainer:
-    model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
+    model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
     how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "settings": settings}
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
@@ -96,7 +96,7 @@ def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
 
 
 def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: Plan = LEVEL) -> Trainer:
-    model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
+    model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
     settings = Settings(graphs=graphs, compile=compiled)
     how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "settings": settings}
     return Trainer(model, bert_feed(16, rows=16), world=on_gpu(), **how)
@@ -139,7 +139,7 @@ def test_a_replayed_step_never_waits(compiled: bool) -> None:
 @pytest.mark.parametrize("graphs", [False, True])
 def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
     """The host hands out steps far faster than the device takes them: its own time says nothing of theirs."""
-    model = pretraining(layers=2, width=64, heads=2)
+    model = pretraining_model(layers=2, width=64, heads=2)
     how: dict[str, Any] = {"plan": Plan(steps=30, rate=1e-3), "optimizer": adamw.Config()}
     made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), settings=Settings(graphs=graphs), **how)
     work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)

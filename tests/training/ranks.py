@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_world import VOCABULARY, config, shaken
+from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import feed, toy_batch, trainer
 
@@ -46,7 +46,7 @@ def straight(world: World, **how: Any) -> dict[str, Any]:
 def real_model(world: World) -> dict[str, Any]:
     """BERT whose pooler nobody reads: it has no gradient, which ranks must not wait for."""
     changes = {"layers": 2, "dropout": 0.0, "attention_dropout": 0.0}
-    model = shaken(Model.build(config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
+    model = randomize_weights(Model.build(small_bert_config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
     whole = bert_feed(4, rows=8)
 
     def share(step: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from encoders.test_albert import config as albert_config
-from model_world import VOCABULARY, config, shaken
+from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from torch import nn
 from torch.distributed.tensor import DTensor
 from training.ranks import THAW, shared_feed
@@ -66,8 +66,8 @@ def toy(world: World, shard: bool, *, seed: int = 0, **how: Any) -> Trainer:
 
 def real(world: World, shard: bool, *, encoder: Any = None, **how: Any) -> Trainer:
     """BERT, or another encoder, whose pooler nobody reads."""
-    encoder = encoder or config(layers=2, dropout=0.0, attention_dropout=0.0)
-    model = shaken(Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY))
+    encoder = encoder or small_bert_config(layers=2, dropout=0.0, attention_dropout=0.0)
+    model = randomize_weights(Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY))
     whole = bert_feed(2, rows=8)
 
     def share(step: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from training.test_trainer import bert_feed
 from training.train_world import same, snapshot, trainer
 
@@ -52,7 +52,7 @@ THAWING = Plan(
 
 def bert_run(kind: str) -> Trainer:
     """A real model with dropout, two micro-batches a step, parts that wake within the run."""
-    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.1)
+    model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
     settings = config.find(optimizer.FOLDER, kind).Config()
     return Trainer(model, bert_feed(4, rows=8), plan=THAWING, optimizer=settings, seed=3)
 

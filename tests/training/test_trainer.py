@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_world import apart, pretraining, random_rows
+from model_fixtures import pretraining_model, random_rows, relative_difference
 from training.train_world import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
 
 from bertsmith.data.collate import collate
@@ -55,7 +55,7 @@ def bert_feed(micro_rows: int, rows: int = 32) -> Any:
 
 
 def bert_trainer(micro_rows: int, model: Model | None = None, **how: Any) -> Trainer:
-    made = model or pretraining(layers=2, dropout=0.0, attention_dropout=0.0)
+    made = model or pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0)
     plan = Plan(steps=3, rate=1e-3, schedule=constant_then_decay.Config())
     return Trainer(made, bert_feed(micro_rows), plan=plan, optimizer=reference.Config(), **how)
 
@@ -70,9 +70,10 @@ def test_four_times_eight_rows_are_thirty_two() -> None:
         assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
         for one, two in zip(whole.weights, parts.weights, strict=True):
             if "qkv.bias" not in one.name:  # a third of it has a gradient of 0, and what is left is rounding
-                assert apart(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
+                assert relative_difference(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
     moved = max(
-        apart(one.tensor, two) for one, two in zip(whole.weights, pretraining(layers=2).parameters(), strict=True)
+        relative_difference(one.tensor, two)
+        for one, two in zip(whole.weights, pretraining_model(layers=2).parameters(), strict=True)
     )
     assert moved > 1e-3
     for one, two in zip(whole.weights, parts.weights, strict=True):
@@ -292,8 +293,8 @@ def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
 
 
 def test_recomputing_changes_no_bit() -> None:
-    plain = bert_trainer(16, pretraining(layers=3))
-    again = bert_trainer(16, pretraining(layers=3), settings=Settings(recompute=True))
+    plain = bert_trainer(16, pretraining_model(layers=3))
+    again = bert_trainer(16, pretraining_model(layers=3), settings=Settings(recompute=True))
     passed = []
     block = again.model.layer_groups()[2]
     block.feed_forward.register_forward_hook(lambda *anything: passed.append(1))
@@ -430,7 +431,7 @@ def test_a_second_signal_does_not_wait() -> None:
 
 def test_what_sleeps_drops_nothing() -> None:
     thawing = Plan(steps=4, rate=1e-3, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=99)))
-    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.0)
+    model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.0)
     made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
     next(made)
     assert [part.training for part in made.model.layer_groups()] == [False] * (made.parts - 1) + [True]

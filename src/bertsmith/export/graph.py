@@ -94,9 +94,9 @@ class Graph(nn.Module):
         places = {head.name: cast(Tensor, head.indices(batch)) for head in heads if few and not head.reads_pooled}
         encoding: Encoding = self.model.encoder(
             batch.replace(indices={}),
-            places=places if few else None,
+            indices=places if few else None,
             pool=any(head.reads_pooled for head in heads),
-            keep_layers=any(head.reads_all_layers for head in heads),
+            return_layers=any(head.reads_all_layers for head in heads),
         )
         return encoding if few else replace(encoding, selections=self._reads(batch, heads))
 

@@ -26,7 +26,7 @@ class Attentions:
 
     def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
         """See `Wish`."""
-        encoding = model.encoder(batch, pool=False, keep_attentions=True)
+        encoding = model.encoder(batch, pool=False, return_attentions=True)
         return [torch.cat(encoding.attentions).float().cpu().numpy()]
 
 

@@ -79,10 +79,10 @@ class States:
 def vectors(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int], combine: Combine) -> Tensor:
     """One vector for each text of a batch without padding [N, D], float32."""
     if pooling == "pooled":
-        pooled: Tensor = encoder(batch, places={}).pooled.float()  # the last layer at first tokens only
+        pooled: Tensor = encoder(batch, indices={}).pooled.float()  # the last layer at first tokens only
         return pooled
     if pooling == "first" and is_top(encoder, layers):
-        encoding: Encoding = encoder(batch, places={"first": batch.cls_positions}, pool=False)
+        encoding: Encoding = encoder(batch, indices={"first": batch.cls_positions}, pool=False)
         each = [encoding.at("first").float()]
     elif pooling == "first":
         each = [layer_TD[batch.cls_positions].float() for layer_TD in chosen_layers(encoder, batch, layers)]
@@ -102,7 +102,7 @@ def chosen_layers(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list
     """The outputs of these layers at all places [T, D]; lower ones are not kept where nobody asks for them."""
     if is_top(encoder, layers):
         return [encoder(batch, pool=False).last_hidden]
-    kept: tuple[Tensor, ...] = encoder(batch, pool=False, keep_layers=True).layers
+    kept: tuple[Tensor, ...] = encoder(batch, pool=False, return_layers=True).layers
     return [kept[layer] for layer in layers]
 
 

@@ -110,7 +110,9 @@ class Passes:
 
     def seed_dropout(self, step: int, micro: int) -> None:
         """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
-        _seed_dropout(self.world.device, counter_random.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+        _seed_dropout(
+            self.world.device, counter_random.stream_key(self.seed, f"dropout/{step}/{micro}/{self.world.rank}")
+        )
 
     def learn(
         self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True

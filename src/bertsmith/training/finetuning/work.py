@@ -73,7 +73,7 @@ def open_with_head(tuning: Tuning, task: Task) -> tuple[Model, Tokenizer, list[s
     if tuning.fresh:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(tuning.seed)
-            model.encoder.style.initialise(model.encoder)
+            model.encoder.layer_config.init_weights(model.encoder)
         notes.append("the encoder begins with random weights, as asked")
     return model, tokenizer, notes
 

@@ -14,7 +14,7 @@ import torch
 from bertsmith.model_io.companions import companions
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
-from bertsmith.nn.attention_choice import settle
+from bertsmith.nn.autotune import tune_attention
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import choose_device, measure_peak
 from bertsmith.training.flops import flops_per_token
@@ -181,10 +181,10 @@ class Work:
 
     def _settle_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
-        shape = getattr(self.model.encoder, "attends", None)
+        shape = getattr(self.model.encoder, "attention_shape", None)
         if shape is None or batch.input_ids.device.type != "cuda" or self.recipe.passes.deterministic:
             return {}
-        times = settle(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
+        times = tune_attention(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
         return {"attention_seconds": times} if times else {}
 
 
