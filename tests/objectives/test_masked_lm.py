@@ -155,7 +155,7 @@ def test_lengths_of_ngrams(longest: int) -> None:
         UNKNOWN + 1, FIRST_CONTINUATION, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
     )
     batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
-    objective = build(units="ngrams", longest_ngram=longest, rate=0.02)
+    objective = build(units="ngrams", max_ngram=longest, rate=0.02)
     lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.corrupt(batch)), batch))
     whole = sum(1 / words for words in range(1, longest + 1))
     total = sum(lengths.values())
@@ -219,7 +219,7 @@ def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
         ({"rate": 0.0}, "rate=0.0 must be more than 0"),
         ({"masked": 0.8, "kept": 0.3}, "masked=0.8 and kept=0.3 must be shares"),
         ({"units": "letters"}, "units=letters must be one of tokens, words, ngrams"),
-        ({"longest_ngram": 0}, "longest_ngram=0"),
+        ({"max_ngram": 0}, "max_ngram=0"),
         ({"units": "words", "reference_counts": True}, "cannot go with units=words"),
     ],
 )

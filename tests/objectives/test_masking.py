@@ -73,7 +73,7 @@ def test_ngrams_stand_one_behind_the_other(world_of: tuple[list[int], bool, int]
             word += int(length_T[block[word]])
     block_T = masking.blocks(sequences, candidate_T)
     word_T = masking.words(candidate_T, block_T, continues_T)
-    found = masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=24)
+    found = masking.ngrams(word_T, block_T, length_T, max_ngram=longest, longest_text=24)
     assert torch.equal(found, marked(len(candidate_T), expected))
 
 

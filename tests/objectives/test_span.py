@@ -12,7 +12,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
 from bertsmith.types import IGNORE_INDEX
 
-SETTINGS = [span.Config(), span.Config(between="bilstm", between_width=12)]
+SETTINGS = [span.Config(), span.Config(recurrent="bilstm", recurrent_width=12)]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
@@ -65,7 +65,7 @@ def test_it_needs_no_pooler() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
-        span.Config(between="gru")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="between_layers=2 and between_width=0 must be at least 1"):
-        span.Config(between_width=0)
+    with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
+        span.Config(recurrent="gru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="recurrent_layers=2 and recurrent_width=0 must be at least 1"):
+        span.Config(recurrent_width=0)

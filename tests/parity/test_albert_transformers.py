@@ -252,7 +252,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
         ((), {"sharing": "attention", "groups": 2}),
         ((masked_lm.Config(), next_sentence.Config()), {}),
         ((causal_lm.Config(),), {"causal": True, "sharing": "none", "pooler": False}),
-        ((classify.Config(labels=NAMES, readout="mean"),), {"groups": 2}),
+        ((classify.Config(labels=NAMES, pooling="mean"),), {"groups": 2}),
     ],
     ids=str,
 )

@@ -167,6 +167,6 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
 
 
 def test_transformers_refuses_what_it_would_answer_wrongly(tmp_path: Path) -> None:
-    save_model(model(classify.Config(readout="mean")), tokenizer(), tmp_path / "m")
+    save_model(model(classify.Config(pooling="mean")), tokenizer(), tmp_path / "m")
     with pytest.raises(ValueError, match="bertsmith"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")

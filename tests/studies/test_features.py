@@ -32,8 +32,8 @@ QUICK = [
     "rows=8",
     "rate=3e-2",
     "length=32",
-    "head.between_width=16",
-    "head.between_layers=1",
+    "head.recurrent_width=16",
+    "head.recurrent_layers=1",
     "evaluations=0",
 ]
 

@@ -24,7 +24,7 @@ from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
 
 OBJECTIVES = "objectives"  # under our key in config.json
 NO_ANSWER = "no_answer_threshold"  # transformers has no name for it and leaves it alone
-USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
+USUAL = {"pooling": "first", "layers": "top", "recurrent": "none"}  # what transformers' heads read
 
 
 def name_of(settings: ObjectiveConfig) -> str:
@@ -152,8 +152,8 @@ def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
     settings = _built(registry.find(FOLDER, name).Config, found[name], path)
     widest = max((size for shape in shapes.values() for size in shape), default=0)
-    for key, most in (("between_layers", len(shapes)), ("between_width", widest)):
-        if getattr(settings, "between", "none") != "none" and getattr(settings, key) > most:  # before it is built
+    for key, most in (("recurrent_layers", len(shapes)), ("recurrent_width", widest)):
+        if getattr(settings, "recurrent", "none") != "none" and getattr(settings, key) > most:  # before it is built
             raise ConfigError(f"{path}: {key}={getattr(settings, key)}, but no weights of that size are there")
     return settings
 

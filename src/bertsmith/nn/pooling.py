@@ -154,9 +154,7 @@ class TextPooler(nn.Module):
         self.width = width * (3 if pooling == "concat" else 1)
         self.reads_pooled = pooling == "pooler"
         self.reads_all_layers = self.layers.reads_all_layers
-        self.reads_all_tokens = (
-            self.reads_all_layers or self.recurrent is not None or pooling in ("mean", "concat")
-        )
+        self.reads_all_tokens = self.reads_all_layers or self.recurrent is not None or pooling in ("mean", "concat")
 
     def indices(self, batch: Batch) -> Tensor:
         """The flat index of the token that is read of each text [N]."""

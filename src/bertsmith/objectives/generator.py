@@ -110,9 +110,7 @@ class Generator(nn.Module):
         sampled_R = sample_tokens(logits_RV[:, : self.tokens], batch, index_R, key=self.key)
         ids_T = scatter_where(batch.input_ids.flatten(), index_R, used_R, sampled_R)
         unchanged_T = torch.zeros_like(ids_T, dtype=torch.bool)
-        changed_T = scatter_where(
-            unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R)
-        )
+        changed_T = scatter_where(unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R))
         return (
             batch.replace(input_ids=ids_T.view_as(batch.input_ids)),
             changed_T,

@@ -107,6 +107,11 @@ class TextHead(Objective):
         self.head = nn.Linear(self.pooling.width, outputs)
         context.layer_config.init_weights(self)
 
+    @property
+    def has_transformers_head(self) -> bool:
+        """transformers reads the pooler's output."""
+        return self.config.pooling == "pooler"
+
     def indices(self, batch: Batch) -> Tensor:
         """One token for each text [N]."""
         return self.pooling.indices(batch)
@@ -122,6 +127,7 @@ class PairHead(Objective):
 
     reads_pooled = True
     per_text = True
+    classes = 2
 
     def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)

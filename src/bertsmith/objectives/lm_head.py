@@ -25,8 +25,8 @@ class LanguageModelHead(Objective):
         self.activation = activation(layers.lm_head_activation or layers.activation)
         self.norm = layers.layer_norm(output_width)
         self.bias = nn.Parameter(torch.zeros(context.vocab_size))
-        tied = context.embedding_width is not None
-        self.output = None if tied else nn.Embedding(context.vocab_size, output_width)
+        self.tied, self.classes = context.embedding_width is not None, context.vocab_size
+        self.output = None if self.tied else nn.Embedding(context.vocab_size, output_width)
         layers.init_weights(self)
         self.fusable = True  # the loss is the plain cross entropy of the logits
 

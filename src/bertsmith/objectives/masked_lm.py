@@ -126,7 +126,9 @@ class MaskedLM(LanguageModelHead):
             drawn_S = counter_random.random_bits(
                 self.keys["count"], batch.epoch, sequences.of_each(batch.sample_ids.flatten())
             )
-            wanted_S = (units_S * counter_random.threshold(self.config.mask_probability) + drawn_S) >> counter_random.BITS
+            wanted_S = (
+                units_S * counter_random.threshold(self.config.mask_probability) + drawn_S
+            ) >> counter_random.BITS
         chosen_T = choose_units(sequences, unit_T, self._draw("choice", batch), wanted_S)
         return chosen_T if self.config.units == "tokens" else unit_tokens(unit_T, chosen_T, candidate_T)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -72,6 +73,8 @@ class Objective(nn.Module):
     reads_all_tokens: bool = False  # the last layer at every token
     reads_all_layers: bool = False  # every layer at every token
     per_text: bool = False  # one prediction per text, not per token
+    tied: bool = False  # its logits are products with the encoder's token table
+    classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
 
     # Inference: which pipeline decodes its logits; the server offers the pipeline's route.
     pipeline: ClassVar[Pipeline] = ""
@@ -174,6 +177,11 @@ class Objective(nn.Module):
         """The logits of each example, in the shape that `Task.decode` takes."""
         return list(logits[: len(features)])
 
+    @property
+    def has_transformers_head(self) -> bool:
+        """Whether the head computes what transformers' head of the same weights computes."""
+        return True
+
     def graph_outputs(self, logits: Tensor, shape: Sequence[int]) -> list[Tensor]:
         """The outputs of an exported graph, named `output_names`; `shape` is that of its input ids."""
         return [logits if self.per_text else logits.view(*shape, -1)]
@@ -204,6 +212,7 @@ class ObjectiveConfig(Protocol):
         """The objective with new weights."""
 
 
+@cache
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective by the name of its file."""
     module = registry.find(FOLDER, name)

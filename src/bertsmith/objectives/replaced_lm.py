@@ -48,6 +48,7 @@ class ReplacedLM(GeneratorObjective, LanguageModelHead):
         self.copy_gate = nn.Linear(context.width, 1) if config.predict_at == "all" else None
         self.fusable = self.copy_gate is None
         if self.copy_gate is not None:
+            self.classes = 0
             context.layer_config.init_weights(self.copy_gate)
         self.generator = generator
 

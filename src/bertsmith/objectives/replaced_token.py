@@ -51,6 +51,7 @@ class ReplacedToken(GeneratorObjective):
     """Classifies each token as ORIGINAL or REPLACED."""
 
     reads_all_tokens = True
+    classes = 2
 
     def __init__(self, config: Config, generator: Generator | None, context: BuildContext) -> None:
         super().__init__(weight=config.weight * config.discriminator_weight)

@@ -59,6 +59,11 @@ class Span(Objective):
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as in its code
         context.layer_config.init_weights(self)
 
+    @property
+    def has_transformers_head(self) -> bool:
+        """transformers reads the last layer."""
+        return self.recurrent is None
+
     def label_mask(self, batch: Batch) -> Tensor:
         """Texts with a label [N] bool."""
         return (self.labels(batch) != IGNORE_INDEX).all(1)

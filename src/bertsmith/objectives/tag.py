@@ -52,6 +52,11 @@ class Tag(Objective):
         self.head = nn.Linear(width, len(config.labels))
         context.layer_config.init_weights(self)
 
+    @property
+    def has_transformers_head(self) -> bool:
+        """transformers reads the last layer."""
+        return self.config.layers == "top" and self.recurrent is None
+
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits at each selected token [R, K]."""
         x_TW = self.layers(encoding)
