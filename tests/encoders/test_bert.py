@@ -109,7 +109,7 @@ def test_settings_travel_through_plain_values() -> None:
 
 
 def test_texts_that_are_too_long() -> None:
-    with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit this encoder of 40 positions"):
+    with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit the encoder's 40 positions"):
         pretraining_model().encoder(random_batch([30], length=41))
 
 

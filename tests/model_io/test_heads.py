@@ -240,7 +240,7 @@ def test_one_task_after_another(tmp_path: Path) -> None:
 
 def test_heads_that_are_kept(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
-    made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(rate=0.3)])
+    made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(mask_probability=0.3)])
     assert set(made.objectives) == {"masked_lm", "classify"}
     trained = model("masked_lm", "next_sentence").objectives["masked_lm"]
     assert torch.equal(made.objectives["masked_lm"].bias, trained.bias)

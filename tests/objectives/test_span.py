@@ -15,7 +15,7 @@ from bertsmith.types import IGNORE_INDEX
 SETTINGS = [span.Config(), span.Config(recurrent="bilstm", recurrent_width=12)]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
     model = asking(settings)
     with torch.no_grad():
@@ -28,7 +28,7 @@ def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
             assert logits[number, length:].eq(-math.inf).all()
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_loss_text_by_text(settings: span.Config) -> None:
     model = asking(settings)
     batch = packed()

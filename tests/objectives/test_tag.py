@@ -45,7 +45,7 @@ def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
 
 
 def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
-    head = asking(tag.Config(**BETWEEN, recurrent_dropout=0.9)).objectives["tag"].between
+    head = asking(tag.Config(**BETWEEN, recurrent_dropout=0.9)).objectives["tag"].recurrent
     read: list[torch.Tensor] = []
     for lstm in head.ahead:
         lstm.register_forward_pre_hook(lambda module, given: read.append(given[0]))

@@ -84,7 +84,7 @@ def asked() -> Batch:
         "regress": torch.tensor([0.5, -2.0, 3.0]),
         "tag": torch.tensor([1, 0, 2, 0, 2, 1]),
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
-        "choose": torch.tensor(choose.labels_of(1, 3)),
+        "choose": torch.tensor(choose.choice_labels(1, 3)),
         "masked_lm": torch.tensor([5, 7, 9, 6, 11, 8]),
     }
     places = torch.stack((found.cls_positions + 1, found.cls_positions + 2), 1).flatten()

@@ -43,7 +43,7 @@ def with_labels(found: Batch) -> Batch:
         "regress": torch.tensor([0.5, -2.0, 3.0]),
         "tag": torch.tensor([1, 0, 2, 0, 2, 1]),
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
-        "choose": torch.tensor(choose.labels_of(1, 3)),
+        "choose": torch.tensor(choose.choice_labels(1, 3)),
     }
     return found.replace(labels=labels, indices={"tag": torch.stack((firsts + 1, firsts + 2), 1).flatten()})
 

@@ -18,9 +18,9 @@ from model_fixtures import (
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
+from bertsmith.nn.pooling import LayerChoice
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.nn.pooling import Layers
 from bertsmith.studies.feature_files import Kind, Precision, keep_features
 from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
 from bertsmith.studies.replay import Replay, digest_of, speaking
@@ -41,7 +41,7 @@ def model_of(**head: object) -> Model:
     return randomize_weights(Model.build(settings, [tag.Config(recurrent_width=8, **head)]))  # type: ignore[arg-type]
 
 
-def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = "float32") -> Replay:
+def replayed(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> Replay:
     numbers = layer_numbers(layers, model.encoder)
     kind = Kind(digest_of(model.encoder), tuple(numbers), model.encoder.width, precision)
     say = speaking(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
@@ -50,7 +50,7 @@ def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = 
 
 @pytest.mark.parametrize("recurrent", ["none", "bilstm"])
 @pytest.mark.parametrize("layers", [*ROWS, "mix"])
-def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, between: str, tmp_path: Path) -> None:
+def test_logits_and_gradients_are_those_of_the_live_encoder(layers: LayerChoice, between: str, tmp_path: Path) -> None:
     live = model_of(layers=layers, between=between, dropout=0.0).eval()
     cached, batch = live.with_encoder(replayed(live, tmp_path, layers)), batch_of()
     assert relative_difference(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6

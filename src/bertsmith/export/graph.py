@@ -25,7 +25,7 @@ TOP, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embeddin
 POOLINGS = ("mean", "first", "pooled")
 
 
-class Graph(nn.Module):
+class OnnxModule(nn.Module):
     """The heads of a model or, where it has none, its vectors; with `pooling` one vector for each text too.
 
     Places of padding say nothing: what stands there is not to be read.
@@ -41,9 +41,9 @@ class Graph(nn.Module):
             raise BertsmithError("this model has no pooler: use pooling mean or first")
         if pooling not in (None, *POOLINGS):
             raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
-        self.inputs = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
-        self.outputs = self._outputs()
-        self.chooses = any(head.several_rows for head in self._heads())  # its inputs are [B, C, L]
+        self.input_names = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
+        self.output_names = self._outputs()
+        self.multiple_choice = any(head.several_rows for head in self._heads())  # its inputs are [B, C, L]
 
     def _outputs(self) -> tuple[str, ...]:
         heads = self._heads()

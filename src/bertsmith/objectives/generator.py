@@ -1,11 +1,11 @@
 """A small masked language model that proposes replacements for masked tokens (P-ELECTRA §2, §3.2).
 
-It shares the encoder's embeddings and has its own Transformer blocks. T flat tokens, R slots for masked tokens, E width of
-the token table, D width of the generator, V tokens.
+It shares the encoder's embeddings and has its own Transformer blocks. T flat tokens, R slots for masked tokens,
+E width of the token table, D width of the generator, V tokens.
 """
 
-# differs from the paper's code: masked tokens are drawn without replacement, so that 15 % are masked (in the paper's code
-# 14 % on average, since some are drawn twice).
+# differs from the paper's code: masked tokens are drawn without replacement, so that 15 % are masked (in the paper's
+# code 14 % on average, since some are drawn twice).
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class GeneratorObjective(Objective):
 def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int) -> Tensor:
     """A token for each index [R] from softmax(logits), by the Gumbel-max trick; no gradient.
 
-    The noise is a function of (key, epoch, sample, position, token), so a token does not depend on the rest of the batch.
+    The noise is a function of (key, epoch, sample, position, token): it does not depend on the rest of the batch.
     """
     token_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     sample_R1, position_R1 = (

@@ -1,8 +1,9 @@
 """Masked language model: tokens are masked and predicted from both sides (P-BERT §3.1, task 1; A.1).
 
-A unit is what is masked as a whole: a token, a word or an n-gram of words; it is identified by its first token. Which units
-are masked is a function of random numbers of (text, position): it does not depend on the rest of the batch, and no shape
-depends on a value. T flat tokens, S sequences (texts and runs of padding), R slots for masked tokens, V vocabulary.
+A unit is what is masked as a whole: a token, a word or an n-gram of words; it is identified by its first token. Which
+units are masked is a function of random numbers of (text, position): it does not depend on the rest of the batch, and
+no shape depends on a value. T flat tokens, S sequences (texts and runs of padding), R slots for masked tokens,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def word_starts(candidate_T: Tensor, run_T: Tensor, continues_T: Tensor) -> Tens
 def ngram_starts(word_T: Tensor, run_T: Tensor, length_T: Tensor, *, max_ngram: int, max_seqlen: int) -> Tensor:
     """First tokens of n-grams of words [T] bool, where the n-gram that starts at a word has `length_T` words.
 
-    N-grams are consecutive from the start of each run of candidates. Their starts are found by pointer doubling: after k
-    rounds the first 2**k n-grams of each run are known, and the target of 2**k jumps from any word.
+    N-grams are consecutive from the start of each run of candidates. Their starts are found by pointer doubling: after
+    k rounds the first 2**k n-grams of each run are known, and the target of 2**k jumps from any word.
     """
     size = len(word_T)
     end = torch.full((1,), size, device=word_T.device)
@@ -256,7 +257,7 @@ def unit_tokens(unit_T: Tensor, chosen_T: Tensor, candidate_T: Tensor) -> Tensor
 
 
 def masked_slots(masked_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The indices of the masked tokens in `count` slots [count], 0 in unused slots; and which slots are used [count]."""
+    """The indices of masked tokens in `count` slots [count], 0 in unused slots; and which slots are used [count]."""
     index_T = torch.arange(len(masked_T), device=masked_T.device)
     slot_T = torch.where(masked_T, masked_T.long().cumsum(0) - 1, count).clamp(max=count)
     indices = torch.zeros(count + 1, dtype=torch.int64, device=masked_T.device).scatter(0, slot_T, index_T)[:count]

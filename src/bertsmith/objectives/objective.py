@@ -163,7 +163,7 @@ class Objective(nn.Module):
         if self.name not in batch.labels:
             known = ", ".join(batch.labels) or "none"
             raise BertsmithError(
-                f"the batch has no labels for {self.name} (it has {known}): corrupt it first, or add them when collating"
+                f"the batch has no labels for {self.name} (it has {known}): corrupt it, or add them when collating"
             )
         return batch.labels[self.name]
 

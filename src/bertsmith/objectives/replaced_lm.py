@@ -1,7 +1,7 @@
 """Language modelling of text with replaced tokens: the ablations between BERT and ELECTRA (P-ELECTRA §3.3).
 
-Replace MLM predicts at masked tokens, so that the encoder never reads [MASK]; All-Tokens MLM at every token, with a gate
-that may copy the input token. T flat tokens, Q predictions, V vocabulary.
+Replace MLM predicts at masked tokens, so that the encoder never reads [MASK]; All-Tokens MLM at every token, with a
+gate that may copy the input token. T flat tokens, Q predictions, V vocabulary.
 """
 
 from __future__ import annotations

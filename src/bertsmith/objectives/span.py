@@ -6,8 +6,9 @@ N texts, M tokens of the longest text, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class Span(Objective):
     reads_all_tokens = True
     pipeline = "question-answering"
     ignored_label = (IGNORE_INDEX, IGNORE_INDEX)
-    config_keys = {"no_answer": "no_answer_threshold"}  # transformers ignores the key
+    config_keys: ClassVar[Mapping[str, str]] = {"no_answer": "no_answer_threshold"}  # transformers ignores the key
     output_names = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, context: BuildContext) -> None:

@@ -28,9 +28,9 @@ def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The figures by which recipes are told apart."""
     return {
         "parameters": parameters(recipe),
-        "length": recipe.packing.length,
-        "rows": recipe.rows.full,
-        "steps": recipe.plan.steps,
+        "max_length": recipe.packing.length,
+        "batch_size": recipe.batch_size,
+        "steps": recipe.steps,
     }
 
 
