@@ -38,7 +38,7 @@ from bertsmith.model_io.huggingface import family_of
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
-from bertsmith.system.devices import measure_peak
+from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretraining.choices import settled
 from bertsmith.training.pretraining.parts import Data
@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
     world, data = World(device=torch.device(options.device)), Data.open(options.shards)
-    peak = measure_peak(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
+    peak = measure_peak_flops(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}; ceiling {peak / 1e12:.2f} TFLOP/s; {options.tokens:,} places a step")
     heads = f"{'k tokens/s':>10} {'slowest–fastest':>17} {'useful TFLOP/s':>14} {'of ceiling':>10} {'GiB':>6} {'×':>5}"

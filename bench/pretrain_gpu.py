@@ -38,7 +38,7 @@ from bertsmith import recipes
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
-from bertsmith.system.devices import measure_peak
+from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretraining.choices import settled
 from bertsmith.training.pretraining.feeder import Feeder
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
-    peak = measure_peak(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
+    peak = measure_peak_flops(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}; ceiling {peak / 1e12:.0f} TFLOP/s; {options.tokens:,} places a step")
     print(f"{'':<40} {'k tokens/s':>10} {'slowest–fastest':>17} {'useful TFLOP/s':>14} {'of ceiling':>10} {'GiB':>6}")

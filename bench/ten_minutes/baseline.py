@@ -26,10 +26,10 @@ from bench.ten_minutes.judging import OBJECTIVE, Verdict
 from bench.ten_minutes.pretraining import Judging, ended, speed
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH, SIZES
-from bertsmith.errors import ConfigError, Stopped
+from bertsmith.errors import ConfigError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
-from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, Data
@@ -183,7 +183,7 @@ class Run:
         self.model.save_pretrained(self.folder / results.MODEL)
         self.data.tokenizer.save(self.folder / results.MODEL)
         half = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak(self.device, half)}
+        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak_flops(self.device, half)}
         tokens, compiled = self._tokens(), progress.compile_seconds
         result = {
             "name": name,
@@ -248,7 +248,7 @@ class Run:
         file = io.BytesIO()
         torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
         Disk().write_file(self.folder / STATE, [file.getbuffer()])
-        raise Stopped(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+        raise StoppedError(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
 
     def _resume(self) -> None:
         if not (self.folder / STATE).exists():

@@ -228,5 +228,5 @@ def _batch(asked: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer)
         padding_id=tokenizer.padding_id,
         shape=(len(rows), len(rows), slots),
         labels={OBJECTIVE: answers},
-        places={OBJECTIVE: places},
+        indices={OBJECTIVE: places},
     )

@@ -20,7 +20,7 @@ from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
 from bench.ten_minutes.whole import repeated
 from bertsmith.config import did_you_mean
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.stopper import Stopper
 
@@ -82,7 +82,7 @@ def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, tog
         stack.callback(_end, running.values())
         while waiting or running:
             if stopper.asked:
-                raise Stopped("stopped; what is finished is kept: the same command goes on from there")
+                raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
             while waiting and len(running) < together:
                 one = waiting.pop(0)
                 log = stack.enter_context((output / f"{one.name}.log").open("ab"))

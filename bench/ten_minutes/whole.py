@@ -16,7 +16,7 @@ from bench.ten_minutes.contestants import OURS, RATES, SMALL, TABLE, TUNING, sta
 from bench.ten_minutes.pretraining import POINTS
 from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import FRESH
 from bertsmith.training.stopper import Stopper
 
@@ -91,7 +91,7 @@ def in_a_process(words: Sequence[str], program: str = CONTEST_PROGRAM) -> int:
     if stopper.asked:
         process.terminate()
         process.wait()
-        return Stopped.exit_code
+        return StoppedError.exit_code
     return process.returncode
 
 
@@ -105,7 +105,7 @@ def run_parts(parts: Sequence[Words], program: str, call: Callable[[Sequence[str
     for words in parts:
         print(f"$ {program} {' '.join(words)}", flush=True)
         status = call(words)
-        if status == Stopped.exit_code:
-            raise Stopped("stopped; what is finished is kept: the same command goes on from there")
+        if status == StoppedError.exit_code:
+            raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
         if status:
             raise BertsmithError(f"{words[0]} ended with exit status {status}: the same command goes on from there")

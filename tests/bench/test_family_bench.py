@@ -47,7 +47,11 @@ def bench_on_the_path() -> Iterator[None]:
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
-    for module, name in ((family_gpu, "measure_peak"), (pretraining, "measure_peak"), (finetuning, "known_peak")):
+    for module, name in (
+        (family_gpu, "measure_peak_flops"),
+        (pretraining, "measure_peak"),
+        (finetuning, "cached_peak_flops"),
+    ):
         monkeypatch.setattr(module, name, lambda device, dtype: 1e9)
 
 

@@ -27,7 +27,7 @@ from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.data.shards import Shards
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning import work
@@ -177,7 +177,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     assert [sorted(one.task + other.task) for one, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
     assert [one.rates for one in tuned] == ["", "1e-4,2e-4"] * 2
     assert read[10].only == [*tuned[0].names, "baseline"]
-    for status, error in ((75, Stopped), (70, BertsmithError)):
+    for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
         def call(words: Sequence[str], called: list[str] = called, status: int = status) -> int:
@@ -449,7 +449,7 @@ def test_a_watch_stands_still_when_told() -> None:
         assert watch() == still
     assert before <= still <= watch()
     assert watch() - before <= time.monotonic() - began - 0.2
-    with pytest.raises(Stopped, match="goes on"), stop_after(0.05):
+    with pytest.raises(StoppedError, match="goes on"), stop_after(0.05):
         time.sleep(5)
 
 
@@ -471,7 +471,7 @@ def test_transformers_own_code_learns_every_kind_of_task(kind: str, tiny: Path, 
     task, tokenizer = build_task(tuning), load(tiny)
     ready = prepare(tuning, task, tokenizer, positions=64)
     found = Tuner(tiny, tuning, ready, tokenizer, torch.device("cpu")).run(rate=3e-3, seed=0)
-    assert found[task.main] > KINDS[kind]
+    assert found[task.main_metric] > KINDS[kind]
 
 
 def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,7 +750,7 @@ def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proxies_module, "_words", lambda *given: sleeps)
         patch.setattr(proxies_module.subprocess, "Popen", Noted)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             proxies_module.run_all(given, tmp_path, [], together=2)
     assert len(begun) == 2
     assert all(process.returncode == -signal.SIGTERM for process in begun)

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.data import shard_reader
 from bertsmith.data.packing.packing import Packing
+from bertsmith.data.shards import reader as shard_reader
 from bertsmith.errors import StorageError
 from bertsmith.model_io.model import Model
 from bertsmith.system.durable import Disk
@@ -65,7 +65,7 @@ def _at_each_change(act: Callable[[int], None]) -> None:
 
 def quick_start() -> None:
     """Not broken: what the machine can do at most is not measured, which takes longer than a whole small run."""
-    work.measure_peak = lambda *anything: 1.0  # type: ignore[assignment]
+    work.measure_peak_flops = lambda *anything: 1.0  # type: ignore[assignment]
 
 
 def count_changes(path: str) -> None:
@@ -254,7 +254,7 @@ def order_by_rank() -> None:
 
     def batch(packing: Packing, micro: int, *, rows: int, rank: int = 0, world: int = 1) -> Any:
         share = rows // world
-        return packing.take(rank * 1000 + micro * share, share)
+        return packing.rows(rank * 1000 + micro * share, share)
 
     Packing.batch = batch  # type: ignore[method-assign]
 

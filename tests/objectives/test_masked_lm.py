@@ -89,7 +89,7 @@ def test_every_place_of_a_text_is_as_likely() -> None:
 def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how: Any) -> dict[int, list[int]]:
     """What stands in each of fifty texts after hiding, in a batch of some of them."""
     rows = random_rows([12, 30, 25, 8, 40] * 10)
-    batch = collate([rows[number] for number in numbers], length=40, samples=numbers, epoch=epoch, **how)
+    batch = collate([rows[number] for number in numbers], length=40, sample_ids=numbers, epoch=epoch, **how)
     after = objective.corrupt(batch)
     return {number: after.input_ids[batch.sample_ids == number].tolist() for number in numbers}
 
@@ -113,7 +113,7 @@ def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
 def test_golden() -> None:
     """Old runs are resumed with these masks: they may never change."""
     rows = [make_row(5 + np.arange(18) * 7 % 92), make_row(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
-    batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
+    batch = collate(rows, length=32, sample_ids=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
         after = build(seed=12345, units=units).corrupt(batch)

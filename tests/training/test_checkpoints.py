@@ -53,11 +53,11 @@ UNFREEZING = TrainingPlan(
 def bert_run(kind: str) -> Trainer:
     """A real model with dropout, two micro-batches a step, parts that wake within the run."""
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
-    settings = config.find(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizer.FOLDER, kind).Config()
     return Trainer(model, bert_feed(4, rows=8), plan=UNFREEZING, optimizer=settings, seed=3)
 
 
-@pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
     straight = bert_run(kind)
     losses = [step.loss.hex() for step in straight]

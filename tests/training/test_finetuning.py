@@ -21,7 +21,7 @@ from threads import threads
 
 from bertsmith import config
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
@@ -109,7 +109,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
         return answer(*given, **how)
 
     monkeypatch.setattr(work, "predict", stops)
-    with pytest.raises(Stopped, match="which is saved"):
+    with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
     finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
@@ -214,7 +214,7 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     tuning = tuning_of("choice", model, tmp_path)
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
-    asked = task.rows(task.examples("dev"), tokenizer, length=32)
+    asked = task.rows(task.examples("dev"), tokenizer, max_length=32)
     seen: list[int] = []
     for numbers, batch in batches_in_order(asked, "choose", length=32, padding_id=0, places=200):
         assert batch.input_ids.numel() <= 400

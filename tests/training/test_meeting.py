@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from bertsmith.errors import Lost
+from bertsmith.errors import PeerLostError
 from bertsmith.training.meeting import meet
 
 PATIENCE = timedelta(seconds=20)
@@ -39,5 +39,5 @@ def test_what_dead_ranks_wrote_is_not_found() -> None:
 
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(Lost, match="rank 1 has not come"):
+    with pytest.raises(PeerLostError, match="rank 1 has not come"):
         meet(dist.HashStore(), rank=0, size=2, patience=timedelta(seconds=0.1))

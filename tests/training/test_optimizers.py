@@ -18,12 +18,12 @@ from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
 from bertsmith.training.optimizers.optimizer import HeldRate, Optimizer, Weight
 
-KINDS = config.names(optimizer.FOLDER)
+KINDS = config.kinds(optimizer.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
 
 
 def build(kind: str, weights: list[Weight], **settings: Any) -> Optimizer:
-    return config.find(optimizer.FOLDER, kind).Config(**settings).build(weights)
+    return config.find_kind(optimizer.FOLDER, kind).Config(**settings).build(weights)
 
 
 def gradients(weights: list[Weight], seed: int) -> dict[str, Tensor]:
@@ -333,7 +333,7 @@ class TestEveryOptimizer:
         assert same(*found)
 
     def test_wrong_settings(self, kind: str) -> None:
-        module = config.find(optimizer.FOLDER, kind)
+        module = config.find_kind(optimizer.FOLDER, kind)
         for wrong in ({"betas": (0.9, 1.0)}, {"epsilon": 0.0}, {"weight_decay": -0.1}):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 module.Config(**wrong)

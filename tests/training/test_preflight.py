@@ -111,7 +111,7 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["shards"]["tokens"] == data.shards.tokens
     assert found["rows"]["rows_per_epoch"] == packing.rows_per_epoch
     assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
-    assert found["rows"]["padding"] == pytest.approx(packing.padding, abs=0.05)
+    assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
     assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
     assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
@@ -133,7 +133,7 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
     assert 1.3 < by_width[64] / by_width[32] < 2.1
     data = Data.open(shards)
     model = build_model(data.complete(recipe()), data.tokenizer).train()
-    batch = model.corrupt(from_packed(data.packing(recipe()).take(0, 8)))
+    batch = model.corrupt(from_packed(data.packing(recipe()).rows(0, 8)))
     known = {id(weight) for weight in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

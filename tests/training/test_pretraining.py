@@ -25,7 +25,7 @@ from threads import threads
 from bertsmith import recipes
 from bertsmith.data import prepare
 from bertsmith.data.shards import Shards
-from bertsmith.errors import BertsmithError, ConfigError, DataError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.log import last_of_each_step, read_events
@@ -95,7 +95,7 @@ def stop_after(steps: int, work: Callable[[], Any]) -> None:
             return before(trainer)
 
         patch.setattr(Trainer, "__next__", asked)
-        with pytest.raises(Stopped, match=f"stopped after step {steps}"):
+        with pytest.raises(StoppedError, match=f"stopped after step {steps}"):
             work()
 
 
@@ -365,7 +365,7 @@ def test_on_cuda_a_measurement_settles_the_precision(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
-    monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e15)
+    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
     found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.precision == expected
@@ -388,7 +388,7 @@ def test_on_cuda_a_measurement_settles_the_precision(
 def test_on_cuda_short_steps_are_replayed(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "measure_peak", lambda *given: peak)
+    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: peak)
     asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
     assert choices.settled(asked, tmp_path, world)[0].compute.cuda_graphs is expected
     assert choices.settled(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU

@@ -45,7 +45,7 @@ def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
             collate(
                 texts[begin : begin + micro_batch_size],
                 length=40,
-                samples=range(step * rows + begin, step * rows + begin + micro_batch_size),
+                sample_ids=range(step * rows + begin, step * rows + begin + micro_batch_size),
                 labels={"next_sentence": labels[begin : begin + micro_batch_size].tolist()},
             )
             for begin in range(0, rows, micro_batch_size)

@@ -79,7 +79,7 @@ def _by_problem_type(head: str, said: Said) -> str:
         return head
     known = {
         kind.problem_type: name
-        for name in registry.names(FOLDER)
+        for name in registry.kinds(FOLDER)
         if (kind := objective_class(name)).problem_type and head in (name, kind.transformers_head)
     }
     problem = said.get("problem_type")
@@ -99,7 +99,7 @@ def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Objec
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
     if said.get("model_type") == OWN:
         return _read_own(name, said, shapes=shapes)
-    module, kind = registry.find(FOLDER, name), objective_class(name)
+    module, kind = registry.find_kind(FOLDER, name), objective_class(name)
     fields = {item.name for item in dataclasses.fields(module.Config)}
     known: dict[str, Any] = family.read_head(name, said)
     if "dropout" in fields:
@@ -135,7 +135,7 @@ def _own_objectives(said: Said) -> dict[str, Any]:
     found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
     if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
         raise ConfigError(f"{path}: model_type={OWN!r}, but {OWN}.{OBJECTIVES} does not say which heads there are")
-    unknown = [name for name in found if name not in registry.names(FOLDER)]
+    unknown = [name for name in found if name not in registry.kinds(FOLDER)]
     if unknown:
         raise ConfigError(f"{path}: {OWN}.{OBJECTIVES} has {shown(unknown[0])}, which is no objective of this version")
     return found
@@ -145,7 +145,7 @@ def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
-    settings = _built(registry.find(FOLDER, name).Config, found[name], path)
+    settings = _built(registry.find_kind(FOLDER, name).Config, found[name], path)
     widest = max((size for shape in shapes.values() for size in shape), default=0)
     for key, most in (("recurrent_layers", len(shapes)), ("recurrent_width", widest)):
         if getattr(settings, "recurrent", "none") != "none" and getattr(settings, key) > most:  # before it is built

@@ -130,13 +130,13 @@ class Loading:
         """Objectives by name, those that are only named with their defaults."""
         found: dict[str, ObjectiveConfig] = {}
         for objective in objectives:
-            made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
+            made = registry.find_kind(FOLDER, objective).Config() if isinstance(objective, str) else objective
             self._expect_head(name_of(made))
             found[name_of(made)] = made
         return found
 
     def _expect_head(self, name: str) -> None:
-        registry.find(FOLDER, name)
+        registry.find_kind(FOLDER, name)
         known = self.family.heads
         if name not in known:
             title = self.family.title

@@ -215,7 +215,7 @@ class ObjectiveConfig(Protocol):
 @cache
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective by the name of its file."""
-    module = registry.find(FOLDER, name)
+    module = registry.find_kind(FOLDER, name)
     return next(
         value
         for value in vars(module).values()
@@ -225,7 +225,7 @@ def objective_class(name: str) -> type[Objective]:
 
 def objectives_with(pipeline: Pipeline) -> list[str]:
     """The names of the objectives whose predictions a pipeline decodes."""
-    return [name for name in registry.names(FOLDER) if objective_class(name).pipeline == pipeline]
+    return [name for name in registry.kinds(FOLDER) if objective_class(name).pipeline == pipeline]
 
 
 def name_of(config: ObjectiveConfig) -> str:

@@ -16,7 +16,7 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from bertsmith.errors import DataError, StorageError
-from bertsmith.system.durable import Disk, Written, partial, read_sealed, sealed
+from bertsmith.system.durable import Disk, WrittenFile, checksummed_json, partial_path, read_checksummed_json
 from bertsmith.training.state import State
 
 MANIFEST, PROGRESS = "manifest.json", "progress.json"
@@ -33,7 +33,7 @@ def write_checkpoint(
     `files` go along as they are, `facts` (plain JSON) into the manifest.
     """
     state.check_finite()
-    aside = partial(final)
+    aside = partial_path(final)
     disk.make_folder(aside)
     written = {name: disk.write_file(aside / name, chunks, atomic=False) for name, chunks in _contents(state, files)}
     manifest = {
@@ -42,7 +42,7 @@ def write_checkpoint(
         "made_with": state.made_with,
         "facts": dict(facts),
     }
-    disk.write_file(aside / MANIFEST, [sealed(manifest)], atomic=False)
+    disk.write_file(aside / MANIFEST, [checksummed_json(manifest)], atomic=False)
     disk.commit_folder(aside, final)
 
 
@@ -68,12 +68,12 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / MANIFEST
-        manifest = read_sealed(path, limit=MOST_MANIFEST_BYTES)
+        manifest = read_checksummed_json(path, limit=MOST_MANIFEST_BYTES)
         if manifest.get("format") != FORMAT:
             raise DataError(f"{path}: format {manifest.get('format')!r} is not one that this version reads")
         self.facts: dict[str, Any] = manifest["facts"]
         self.made_with: dict[str, Any] = manifest["made_with"]
-        self.files = {name: Written(file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
+        self.files = {name: WrittenFile(file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
 
     def verify(self) -> None:
         """Compares every file with the manifest."""

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.errors import ConfigError, DataError, StorageError
-from bertsmith.system.durable import PARTIAL, Disk, partial
+from bertsmith.system.durable import PARTIAL, Disk, partial_path
 from bertsmith.training.checkpoint import Checkpoint, write_checkpoint
 from bertsmith.training.state import State
 
@@ -85,14 +85,17 @@ class Checkpoints:
 
     def _write(self, final: Path, state: State) -> None:
         try:
-            for old in (partial(final), final):  # damaged, or of a run that was abandoned for an earlier checkpoint
+            for old in (
+                partial_path(final),
+                final,
+            ):  # damaged, or of a run that was abandoned for an earlier checkpoint
                 if old.exists():
                     self.disk.remove_folder(old)
             write_checkpoint(final, state, files=self.files, facts=self.facts, disk=self.disk)
         except BaseException:
-            if partial(final).exists():
+            if partial_path(final).exists():
                 with suppress(StorageError):  # what matters is the first error; opening again removes the rest
-                    self.disk.remove_folder(partial(final))
+                    self.disk.remove_folder(partial_path(final))
             raise
         self._good.add(final)
 

@@ -13,7 +13,7 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretraining import pretrain
 from bertsmith.training.pretraining.parts import Data, check_model
 from bertsmith.training.recipe import Recipe, with_overrides
@@ -50,7 +50,7 @@ def compare(
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)) as done:
+    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=RUN_TIMEOUT)) as done:
         for name in left:
             if jobs == 1:
                 say(_place(name, recipes))

@@ -15,7 +15,7 @@ from typing import TextIO
 import torch
 
 from bertsmith.reports import text_charts
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
@@ -111,7 +111,7 @@ class Display:
         parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
         if self.pace.waiting > NOTABLE_WAIT:
             parts.append(f"waiting for data {self.pace.waiting:.0%}")
-        return " · ".join([*parts, f"{clock(left)} left"])
+        return " · ".join([*parts, f"{format_duration(left)} left"])
 
     def note(self, text: str) -> None:
         """A line that stays."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints, Resumed
@@ -97,7 +97,7 @@ def drive(
         show.close()
         if run.trainer.stopped:
             done = run.trainer.done
-            raise Stopped(f"stopped after step {done:,}, which is saved: the same command goes on from there")
+            raise StoppedError(f"stopped after step {done:,}, which is saved: the same command goes on from there")
         return _finish(run, writer, show)
 
 
@@ -203,7 +203,7 @@ def as_begun(recipe: T, folder: Path) -> T:
     """The recipe with the precision that the run in a folder began with, where it leaves that to the machine."""
     if recipe.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
         return recipe
-    begun = config.read(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
+    begun = config.read_file(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
     return replace(recipe, precision=begun)  # type: ignore[type-var]
 
 
@@ -214,8 +214,8 @@ def recipe_changes(folder: Path, recipe: Any) -> list[str]:
     """
     if not (folder / RECIPE).exists():
         return []
-    before = config.to_dict(config.read(type(recipe), folder / RECIPE))
-    changes = config.changes(before, config.to_dict(recipe))
+    before = config.to_dict(config.read_file(type(recipe), folder / RECIPE))
+    changes = config.resume_differences(before, config.to_dict(recipe))
     wrong = [change for change in changes if change.split(" ")[0] not in FREE]
     if wrong:
         raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.system.devices import has_eight_bits
+from bertsmith.system.devices import supports_fp8
 from bertsmith.training.sharding import Holding, Whole
 from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss
@@ -145,7 +145,7 @@ class Passes:
 
 
 def _check_eight_bits(device: torch.device) -> None:
-    if device.type == "cuda" and not has_eight_bits(device):
+    if device.type == "cuda" and not supports_fp8(device):
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"precision=fp8: {name} does not support FP8: set precision=bf16")
     if device.type not in ("cuda", "cpu"):

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 import bertsmith
-from bertsmith.errors import Lost, Stopped
+from bertsmith.errors import PeerLostError, StoppedError
 from bertsmith.training.meeting import meet
 from bertsmith.training.state import State
 from bertsmith.training.step import exact
@@ -130,7 +130,7 @@ def join(device: str = "cpu", *, backend: str | None = None) -> Iterator[World]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(rank, size, place)
-    except Stopped:
+    except StoppedError:
         dist.barrier()  # until rank 0 has saved: as soon as one rank ends, torchrun ends the others
         raise
     except RuntimeError as error:
@@ -138,6 +138,6 @@ def join(device: str = "cpu", *, backend: str | None = None) -> Iterator[World]:
             raise
         reason = textwrap.shorten(str(error), 200, placeholder="…")
         message = f"another rank has gone, and this one cannot go on without it: {reason}"
-        raise Lost(message, told=Stopper.told) from error
+        raise PeerLostError(message, stop_requested=Stopper.told) from error
     finally:
         dist.destroy_process_group()

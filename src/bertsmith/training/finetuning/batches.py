@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import collate, lines_needed
+from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.objective import objective_class
 from bertsmith.tasks.task import Features
@@ -40,9 +40,9 @@ def make_batch(
     shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
     labels, indices = objective_class(objective).collate_labels(asked)
     if indices is None:
-        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], samples=numbers, **shared)
+        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=numbers, **shared)
     return collate(
-        rows, labels={objective: labels}, places={objective: indices}, shape=shape, samples=numbers, **shared
+        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=numbers, **shared
     )
 
 
@@ -123,7 +123,7 @@ class TaskFeeder(Ahead):
         for first in range(0, steps * self.rows, self.micro):  # of all ranks: they must agree
             some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
             sizes = [len(row) for one in some for row in one.rows]
-            lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
+            lines, texts = max(lines, rows_needed(sizes, self.length)), max(texts, len(sizes))
             slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return lines, texts, slots
 

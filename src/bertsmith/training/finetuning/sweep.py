@@ -17,9 +17,9 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finished, read_run
-from bertsmith.system.durable import Disk, partial
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
+from bertsmith.system.durable import Disk, partial_path
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
@@ -61,7 +61,7 @@ def parts(
 
 def run_beside(wanted: Sequence[Part], *, jobs: int) -> Generator[None, None, None]:
     """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
-    return ordered_map(Part.run, wanted, workers=jobs, patience=WHOLE_RUN)
+    return ordered_map(Part.run, wanted, workers=jobs, patience=RUN_TIMEOUT)
 
 
 def sweep(
@@ -82,7 +82,7 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not (task.has("dev") or tuning.dev_fraction):
+    if not (task.has_split("dev") or tuning.dev_fraction):
         raise ConfigError(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
             "aside: dev_fraction=0.1"
@@ -101,7 +101,7 @@ def sweep(
             if not is_finished(part.folder, part.tuning):
                 ready = ready or _prepared(tuning, task)
                 part.run(ready, quiet=quiet)
-            scores = best_scores(read_run(part.folder), task.main)
+            scores = best_scores(read_run(part.folder), task.main_metric)
             runs.append(
                 {
                     "learning_rate": part.tuning.learning_rate,
@@ -111,8 +111,8 @@ def sweep(
                 }
             )
             if lean:
-                _shed(runs, task.main)
-    return _told(tuning, task.main, runs, output)
+                _shed(runs, task.main_metric)
+    return _told(tuning, task.main_metric, runs, output)
 
 
 def numbers(words: str) -> list[float]:
@@ -123,7 +123,7 @@ def numbers(words: str) -> list[float]:
         raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
 
 
-def best_scores(run: History, main: str) -> dict[str, float]:
+def best_scores(run: RunHistory, main: str) -> dict[str, float]:
     """All scores of the evaluation at which `main` was highest: those of the model in best/."""
     place = int(run.held_out[f"score/{main}"].values.argmax())
     names = [name for name in run.held_out if name.startswith("score/")]
@@ -172,7 +172,7 @@ def shed(folder: Path, *models: str) -> None:
 
 def copy_model(source: Path, final: Path) -> None:
     """Copies a model folder to its place, written aside first."""
-    disk, aside = Disk(), partial(final)
+    disk, aside = Disk(), partial_path(final)
     for old in (aside, final):
         if old.exists():
             disk.remove_folder(old)

@@ -85,7 +85,7 @@ def rows(case: Case) -> Finding:
 
 def _sample(packing: Packing) -> list[PackedBatch]:
     rows = min(SAMPLE_ROWS, packing.rows_per_epoch)
-    return [packing.take(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
+    return [packing.rows(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
 
 
 def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.facts import parameters_by_room
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 from bertsmith.training.preflight.case import Case, Finding, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
 from bertsmith.training.pretraining.feeder import Feeder
@@ -57,7 +57,7 @@ def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:
 def memory(case: Case) -> Finding:
     """An estimate: weights, gradients, two moments, and what one forward keeps for the way back."""
     weights = tensor_bytes(_model(case).state_dict())
-    one, two = (kept_for_backward(case.trainer, case.packing.take(0, rows)) for rows in (1, 2))
+    one, two = (kept_for_backward(case.trainer, case.packing.rows(0, rows)) for rows in (1, 2))
     case.row_bytes, case.fixed_bytes = max(two - one, 1), 4 * weights + max(2 * one - two, 0)
     activations = case.row_bytes * case.micro_rows
     needed, there = case.fixed_bytes + activations, available_bytes(case.world.device)
@@ -164,7 +164,7 @@ def _rows(case: Case) -> str:
 
 
 def _long(seconds: float) -> str:
-    return clock(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
+    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
 
 
 def _model(case: Case) -> Model:

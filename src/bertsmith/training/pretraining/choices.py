@@ -13,7 +13,7 @@ from bertsmith import config
 from bertsmith.model_io.model import Model
 from bertsmith.nn import autotune
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.system.devices import has_eight_bits, measure_peak
+from bertsmith.system.devices import measure_peak_flops, supports_fp8
 from bertsmith.training.flops import is_short
 from bertsmith.training.loop import as_begun
 from bertsmith.training.passes import Precision
@@ -34,7 +34,7 @@ def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[st
 def _is_short(recipe: Recipe, world: World) -> bool:
     with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    peak = measure_peak(world.device, torch.bfloat16)
+    peak = measure_peak_flops(world.device, torch.bfloat16)
     return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
 
 
@@ -57,7 +57,7 @@ def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe,
 def _measured(recipe: Recipe, world: World) -> autotune.Times:
     """Seconds by precision; nothing where there is no choice."""
     compute = recipe.compute
-    if compute.deterministic or compute.fsdp or compute.compile is False or not has_eight_bits(world.device):
+    if compute.deterministic or compute.fsdp or compute.compile is False or not supports_fp8(world.device):
         return {}
     with on_meta_device():
         block = autotune.find_fp8_block(Model.build(recipe.encoder, recipe.objectives.values()))

@@ -16,7 +16,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.nn.autotune import tune_attention
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.loop import Evaluation, Run, drive, memory_advice
 from bertsmith.training.pretraining.choices import settled
@@ -173,7 +173,7 @@ class Work:
     def peak(self) -> float:
         """FLOP/s that all devices of the run could do at most, measured now."""
         world = self.trainer.world
-        return measure_peak(world.device, self._dtype) * world.size
+        return measure_peak_flops(world.device, self._dtype) * world.size
 
     @property
     def _dtype(self) -> torch.dtype:
