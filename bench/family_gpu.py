@@ -244,7 +244,7 @@ def electra(recipe: Recipe) -> nn.Module:
     return Electra(
         transformers.ElectraForMaskedLM(config_of(narrow)),
         transformers.ElectraForPreTraining(config_of(recipe.encoder)),
-        weight=judging.judging_weight,
+        weight=judging.discriminator_weight,
     )
 
 

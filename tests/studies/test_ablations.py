@@ -23,7 +23,7 @@ from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.sweep import parse_learning_rates
 from bertsmith.training.finetuning.work import open_with_head
 
-SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
+SMALL = [f"head.{setting}" for setting in ("recurrent_width=8", "recurrent_layers=1")]
 QUICK = ["epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0", *SMALL]
 
 
@@ -76,13 +76,13 @@ def test_one_table_and_nothing_is_done_twice(
     assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
     assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
-    asked_of_all = {"between_width": 8, "between_layers": 1}
-    assert ltr["glue/mrpc"]["head"] == asked_of_all | {"readout": "last"}
+    asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
+    assert ltr["glue/mrpc"]["head"] == asked_of_all | {"pooling": "last"}
     assert ltr["glue/mrpc"]["score"]["mean"] > 0.8  # the answer stands at the end: the first token could not know it
     assert base["glue/mrpc"]["head"] == asked_of_all
-    assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"between": "bilstm"}
+    assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["glue/mrpc"]["score"]["mean"] > 0.8
-    assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"between": "bilstm"}
+    assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["conll/conll2003"]["score"]["runs"] == 2
     assert "base" in Path(found["page"]).read_text(encoding="utf-8")
     kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
@@ -164,11 +164,11 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     model, _, _ = open_with_head(cell.tuning, cell.task)
     assert model.encoder.causal
     assert model.objectives["classify"].readout.readout == "last"
-    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.readout=mean",)), tmp_path)
-    assert named.tuning.head == {"readout": "mean"}
+    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
+    assert named.tuning.head == {"pooling": "mean"}
     assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
     behind = Candidate("base+bilstm", bidirectional.folder)
-    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"between": "bilstm", "readout": "raw_first"}
+    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"recurrent": "bilstm", "pooling": "raw_first"}
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 

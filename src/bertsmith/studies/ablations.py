@@ -192,12 +192,12 @@ class Cell:
         known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
         head = dict(tuning.head)
         # differs from the paper: it does not say what its left-to-right model reads
-        if one.causal and "readout" in known:
-            head.setdefault("readout", "last")
+        if one.causal and "pooling" in known:
+            head.setdefault("pooling", "last")
         if one.bilstm:
-            head["between"] = "bilstm"
-            if "readout" in known:  # the pooler knows nothing of a BiLSTM
-                head.setdefault("readout", "raw_first")
+            head["recurrent"] = "bilstm"
+            if "pooling" in known:  # the pooler knows nothing of a BiLSTM
+                head.setdefault("pooling", "cls")
         folder = output / one.name / trial.task.replace("/", "-")
         tuning = replace(tuning, head=head, random_init=tuning.random_init or one.fresh)
         return cls(trial.task, task, tuning, folder)

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
-from bertsmith.objectives.choose import labels_of
+from bertsmith.objectives.objective import objective_class
 from bertsmith.tasks.task import Features
 from bertsmith.training.ahead import Prefetcher
 from bertsmith.training.world import World
-from bertsmith.types import IGNORE_INDEX, Batch
-
-NOTHING: dict[str, Any] = {"classify": IGNORE_INDEX, "regress": float("nan"), "span": (IGNORE_INDEX, IGNORE_INDEX)}
+from bertsmith.types import Batch
 
 
 def make_batch(
@@ -40,24 +38,12 @@ def make_batch(
     rows = [row for one in asked for row in one.rows]
     numbers = [number for number, one in zip(samples or range(len(asked)), asked, strict=True) for _ in one.rows]
     shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
-    if objective == "tag":
-        places: list[Any] = [one.indices if one.indices is not None else np.zeros(0, np.int64) for one in asked]
-        classes = [
-            np.full(len(where), IGNORE_INDEX) if one.target is None else one.target
-            for where, one in zip(places, asked, strict=True)
-        ]
-        return collate(
-            rows, labels={"tag": classes}, indices={"tag": places}, shape=shape, sample_ids=numbers, **shared
-        )
-    if objective == "choose":
-        labels = [label for one in asked for label in _choices(one)]
-    else:
-        labels = [NOTHING[objective] if one.target is None else one.target for one in asked]
-    return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=numbers, **shared)
-
-
-def _choices(one: Features) -> list[int]:
-    return [IGNORE_INDEX] * len(one.rows) if one.target is None else labels_of(one.target, len(one.rows))
+    labels, indices = objective_class(objective).collate_labels(asked)
+    if indices is None:
+        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=numbers, **shared)
+    return collate(
+        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=numbers, **shared
+    )
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ import torch
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.facts import parameters_by_room
 from bertsmith.model_io.model import Model
-from bertsmith.objectives.pair_head import PairHead
-from bertsmith.objectives.replaced_token import ReplacedToken
-from bertsmith.objectives.words import Words
+from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
@@ -116,13 +114,8 @@ def step(case: PreflightContext) -> Finding:
 
 def blind_losses(model: Model) -> dict[str, float]:
     """What guessing all answers alike costs, by objective, where the number of answers is known."""
-    choices = {}
-    for objective in model.objectives.modules():
-        if isinstance(objective, Words) and getattr(objective, "copies", None) is None:
-            choices[objective.name] = len(model.encoder.token_embeddings)
-        elif isinstance(objective, PairHead | ReplacedToken):
-            choices[objective.name] = 2
-    return {name: math.log(count) for name, count in choices.items()}
+    objectives = [module for module in model.objectives.modules() if isinstance(module, Objective)]
+    return {objective.name: math.log(objective.classes) for objective in objectives if objective.classes}
 
 
 def speed(case: PreflightContext) -> Finding:

@@ -157,7 +157,7 @@ class Work:
         asked = {name: float(count / tokens) for name, count in counts.items()}
         unigram = self.data.unigram_loss() if world.is_main else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
-        words = [part for objective in objectives for part in objective.loss_terms if part.endswith("_lm")]
+        words = [term for objective in objectives for term in objective.perplexity_terms]
         chances = {objective.name: objective.chance_accuracy(asked) for objective in objectives}
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
