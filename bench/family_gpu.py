@@ -41,9 +41,9 @@ from bertsmith.objectives.replaced_token import Config as Judging
 from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import IGNORE_INDEX
 
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")

@@ -42,12 +42,12 @@ from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.pretraining.work import make_trainer
+from bertsmith.training.pretrain_data import PretrainData
+from bertsmith.training.pretrain import make_trainer
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch, Row
 
 WARM = 6

@@ -32,8 +32,8 @@ from bertsmith.objectives import masked_lm
 from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, PretrainData
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.pretrain_data import TABLE_MULTIPLE, PretrainData
+from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 STATE, SETTINGS = "state.pt", "settings.json"

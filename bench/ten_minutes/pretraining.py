@@ -27,13 +27,13 @@ from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import Evaluation, memory_advice, run_training
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.pretraining.work import Work, make_trainer
+from bertsmith.training.pretrain_data import PretrainData
+from bertsmith.training.pretrain import Work, make_trainer
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step import Step
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join_process_group
+from bertsmith.training.distributed import World, join_process_group
 
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"

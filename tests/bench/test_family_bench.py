@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 import torch
-from finetuning_world import COLOURS, METALS
+from finetune_fixtures import COLOURS, METALS
 from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.data import prepare as run
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.finetuning import work as finetuning
-from bertsmith.training.pretraining import work as pretraining
-from bertsmith.training.pretraining.parts import PretrainData, build_model
+from bertsmith.training import finetune as finetuning
+from bertsmith.training import pretrain as pretraining
+from bertsmith.training.pretrain_data import PretrainData, build_model
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 

@@ -16,9 +16,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import ComputeConfig, ForwardBackward
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 SHARINGS = [

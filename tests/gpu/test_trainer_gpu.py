@@ -16,16 +16,16 @@ import pytest
 import torch
 from model_fixtures import pretraining_model
 from training.test_trainer import Poisoned, bert_feed
-from training.train_world import same, snapshot, toy_batch, trainer
+from training.training_fixtures import same, snapshot, toy_batch, trainer
 
 from bertsmith import config
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw, optimizer, reference
-from bertsmith.training.passes import ComputeConfig, Precision
+from bertsmith.training.forward_backward import ComputeConfig, Precision
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.schedules import constant_then_decay
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=constant_then_decay.Config())
@@ -174,7 +174,7 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
 
 TWO_RUNS = """
 from gpu.test_trainer_gpu import bert
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 how = {"dropout": 0.1, "compute": ComputeConfig(deterministic=True), "precision": "auto"}
 losses = [[step.loss.hex() for step in bert(**how)] for _ in range(2)]
 assert losses[0] == losses[1], losses

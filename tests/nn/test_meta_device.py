@@ -17,7 +17,7 @@ from bertsmith.nn.meta_device import on_meta_device
 STARTED = """
 import sys
 import bertsmith.training.preflight.checklist, bertsmith.evaluation
-import bertsmith.training.finetuning.work, bertsmith.training.pretraining
+import bertsmith.training.finetune, bertsmith.training.pretraining
 import bertsmith.inference.predictor, bertsmith.studies.ablations, bertsmith.model_io.model_folder
 from bertsmith import recipes
 from bertsmith.training.preflight.sizes import parameters

@@ -11,7 +11,7 @@ import pytest
 import torch
 from model_fixtures import pretraining_model
 from training.test_trainer import bert_feed
-from training.train_world import same, snapshot, trainer
+from training.training_fixtures import same, snapshot, trainer
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError, DataError

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from training.train_world import Toy, same, snapshot, toy_weights
+from training.training_fixtures import Toy, same, snapshot, toy_weights
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError

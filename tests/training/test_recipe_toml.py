@@ -15,7 +15,7 @@ from command_line import call
 from bertsmith import config, recipes
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml

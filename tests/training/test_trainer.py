@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 from model_fixtures import pretraining_model, random_rows, relative_difference
-from training.train_world import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
+from training.training_fixtures import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.training.optimizers import adamw, reference
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import constant_then_decay
 from bertsmith.training.step import DeviceValues, Diverged, Step
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
 

@@ -127,8 +127,8 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task made of the demo's own text: against the commonest answer, and against no pre-training."""
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune
+    from bertsmith.training.finetune_config import make_finetune_config
+    from bertsmith.training.finetune import finetune
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     said: dict[str, list[float]] = {"without pre-training": [], "with pre-training": []}

@@ -140,9 +140,9 @@ def finetune(
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune as run_finetuning
+    from bertsmith.training.sweep import parse_learning_rates, sweep
+    from bertsmith.training.finetune_config import make_finetune_config
+    from bertsmith.training.finetune import finetune as run_finetuning
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())

@@ -25,8 +25,8 @@ from bertsmith.system.progress import Progress
 from bertsmith.tasks.task import SPLITS, Example, Prediction, Task, truncated_examples
 from bertsmith.tasks.task import Features as Question
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import answers
-from bertsmith.training.finetuning.tuning import TASKS, FinetuneConfig, find_task, task_name
+from bertsmith.training.predictions import answers
+from bertsmith.training.finetune_config import TASKS, FinetuneConfig, find_task, task_name
 
 IN_A_RUN = ("best", "last")  # the models of a run folder, the one that is taken first
 

@@ -14,7 +14,7 @@ from bertsmith.inference.forward import Backend, ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import apart
+from bertsmith.training.predictions import apart
 from bertsmith.types import Batch
 
 

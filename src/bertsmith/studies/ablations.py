@@ -22,9 +22,9 @@ from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.splits import dev_examples
-from bertsmith.training.finetuning.sweep import SweepRun, run_parallel, sweep, sweep_runs
-from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import OBJECTIVES, build_task
+from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
+from bertsmith.training.finetune_config import FinetuneConfig, make_finetune_config
+from bertsmith.training.finetune import OBJECTIVES, build_task
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none

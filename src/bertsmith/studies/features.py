@@ -29,10 +29,10 @@ from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_js
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, remove_run_files
-from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
+from bertsmith.training.predictions import predict
+from bertsmith.training.sweep import BEST, best_scores, copy_model, remove_run_files
+from bertsmith.training.finetune_config import FinetuneConfig, make_finetune_config
+from bertsmith.training.finetune import TaskData, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
 
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")

@@ -15,7 +15,7 @@ from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import PretrainData, check_model
+from bertsmith.training.pretrain_data import PretrainData, check_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 PAGE = "compare.html"

@@ -19,13 +19,13 @@ from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints, Resumed
-from bertsmith.training.display import ProgressDisplay
+from bertsmith.training.progress import ProgressDisplay
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
 from bertsmith.training.state import TrainingState
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 T = TypeVar("T")
 RECIPE = "recipe.json"

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.training.passes import ComputeConfig, Precision, check_precision
+from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, TrainingPlan, Unfreeze
 from bertsmith.training.schedules import linear, schedule
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.optimizers import optimizer as optimizers
-from bertsmith.training.passes import ComputeConfig, ForwardBackward, Precision, Trainable
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward, Precision, Trainable
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.replay import CudaGraphs, StepOutput, Told
+from bertsmith.training.cuda_graphs import CudaGraphs, StepOutput, Told
 from bertsmith.training.state import TrainingState, differences
 from bertsmith.training.step import DeviceValues, Diverged, Scores, Step, stack_scalars
-from bertsmith.training.stopper import StopSignal
-from bertsmith.training.world import World
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch, Loss
 
 Feed = Callable[[int], Sequence[Batch]]  # the micro-batches of a step (the first is 0) that this rank takes

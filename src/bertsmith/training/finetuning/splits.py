@@ -6,7 +6,7 @@ import hashlib
 
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example, Task
-from bertsmith.training.finetuning.tuning import FinetuneConfig
+from bertsmith.training.finetune_config import FinetuneConfig
 
 WHOLE = 2**64
 

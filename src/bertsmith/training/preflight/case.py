@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import BertsmithError
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 
 @dataclass(frozen=True)

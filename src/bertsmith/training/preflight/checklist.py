@@ -14,7 +14,7 @@ from bertsmith.system.devices import choose_device
 from bertsmith.training.preflight import rows, run_folder, trial
 from bertsmith.training.preflight.case import Finding, PreflightContext, problem
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 
 class Check(NamedTuple):

@@ -11,7 +11,7 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.types import IGNORE_INDEX
 
 # What the data must bring labels for: the packing that does, and what it calls those with label 1.

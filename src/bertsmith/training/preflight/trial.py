@@ -17,11 +17,11 @@ from bertsmith.system.progress import format_duration
 from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import load_start
-from bertsmith.training.pretraining.work import make_trainer
+from bertsmith.training.pretrain_data import load_start
+from bertsmith.training.pretrain import make_trainer
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step import Step
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 CPU_FLOP, CPU_TOKENS = 1e11, 4096  # of a trial step at most: one to a few seconds
 MOST_FORWARDS = 4  # of a trial step on an accelerator

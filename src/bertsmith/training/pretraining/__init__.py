@@ -1,5 +1,5 @@
 """Pre-training: shards and a recipe become a run folder with models in it."""
 
-from bertsmith.training.pretraining.work import pretrain
+from bertsmith.training.pretrain import pretrain
 
 __all__ = ["pretrain"]

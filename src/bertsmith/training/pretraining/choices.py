@@ -16,10 +16,10 @@ from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.devices import measure_peak_flops, supports_fp8
 from bertsmith.training.flops import is_short
 from bertsmith.training.loop import with_saved_precision
-from bertsmith.training.passes import Precision
+from bertsmith.training.forward_backward import Precision
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import device_seconds
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 
 def resolve_auto(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:

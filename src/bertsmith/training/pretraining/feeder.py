@@ -12,9 +12,9 @@ import warnings
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
-from bertsmith.training.ahead import Prefetcher
+from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 MOST_MAKERS = 4

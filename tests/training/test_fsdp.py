@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from training import sharded_ranks
-from training.test_world import TESTS, equal, on_two_ranks
-from training.train_world import same, snapshot
+from training import fsdp_ranks
+from training.test_distributed import TESTS, equal, on_two_ranks
+from training.training_fixtures import same, snapshot
 
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import lamb
-from bertsmith.training.sharding import DataParallel
-from bertsmith.training.world import World
+from bertsmith.training.parallelism import DataParallel
+from bertsmith.training.distributed import World
 
 pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are made once
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    return on_two_ranks(TESTS / "training" / "sharded_ranks.py", tmp_path_factory)
+    return on_two_ranks(TESTS / "training" / "fsdp_ranks.py", tmp_path_factory)
 
 
 @pytest.mark.parametrize("case", ["toy", "thaw", "real", "shared"])
@@ -30,12 +30,12 @@ def test_split_is_whole_is_one(both: Any, case: str) -> None:
     """With clipping, accumulation, odd numbers of rows, parts that sleep, have no gradient, or are walked twice."""
     _, first, second = both
     alone = {
-        "toy": lambda: sharded_ranks.toy(World(), False),
-        "thaw": lambda: sharded_ranks.toy(World(), False, plan=sharded_ranks.UNFREEZE),
-        "real": lambda: sharded_ranks.real(World(), False),
-        "shared": lambda: sharded_ranks.shared(World(), False),
+        "toy": lambda: fsdp_ranks.toy(World(), False),
+        "thaw": lambda: fsdp_ranks.toy(World(), False, plan=fsdp_ranks.UNFREEZE),
+        "real": lambda: fsdp_ranks.real(World(), False),
+        "shared": lambda: fsdp_ranks.shared(World(), False),
     }[case]()
-    one = sharded_ranks.told(alone)
+    one = fsdp_ranks.told(alone)
     whole, split = first[case]
     assert split["steps"] == second[case][1]["steps"]
     added = "the norm is added in another order: else nothing was split"
@@ -45,7 +45,7 @@ def test_split_is_whole_is_one(both: Any, case: str) -> None:
     for other in (whole, one):
         equal(split, other, tolerance=3e-6)
     if case == "toy":
-        assert all(step[1] > sharded_ranks.CLIP for step in split["steps"]), "every step is clipped"
+        assert all(step[1] > fsdp_ranks.CLIP for step in split["steps"]), "every step is clipped"
 
 
 def test_recomputed_or_compiled_it_is_the_same(both: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     for name, tensor in states[0].weights.items():
         assert tensor.shape == states[1].weights[name].shape
         assert float((tensor - states[1].weights[name]).abs().max()) < 1e-6, name
-    heir = sharded_ranks.toy(World(), True)
+    heir = fsdp_ranks.toy(World(), True)
     notes = {note for note in heir.load(states[0]) if not note.startswith("threads")}
     assert notes == {"ranks was 2, now 1", "sharded was True, now False"}
     assert heir.steps_done == 5
@@ -134,11 +134,11 @@ def test_another_models_checkpoint_is_refused_by_all(both: Any) -> None:
 
 
 def test_alone_there_is_nothing_to_split() -> None:
-    made = sharded_ranks.toy(World(), True)
+    made = fsdp_ranks.toy(World(), True)
     assert isinstance(made.parallel, DataParallel)
     list(made)
-    plain = sharded_ranks.toy(World(), False)
+    plain = fsdp_ranks.toy(World(), False)
     list(plain)
     assert same(made.module.state_dict(), snapshot(plain.full_weights()))
     assert not torch.distributed.is_initialized()
-    assert not next(sharded_ranks.toy(World(), True, optimiser=lamb.Config())).skipped
+    assert not next(fsdp_ranks.toy(World(), True, optimiser=lamb.Config())).skipped

@@ -21,14 +21,14 @@ from bertsmith.training.flops import flops_per_token
 from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData, build_model, load_start
+from bertsmith.training.pretrain_data import PretrainData, build_model, load_start
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import device_seconds
 from bertsmith.training.state import TrainingState
 from bertsmith.training.step import Scores
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join_process_group
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.types import IGNORE_INDEX, Batch
 
 

@@ -19,7 +19,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 TABLE_MULTIPLE = 64  # rows of the token table, so that matrices have sizes that GPUs like

@@ -19,16 +19,16 @@ from bertsmith.model_io.model_folder import open_for, save_model
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Example, Features, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.batches import FinetuneLoader
+from bertsmith.training.predictions import predict
+from bertsmith.training.finetune_data import FinetuneLoader
 from bertsmith.training.finetuning.splits import train_and_dev
-from bertsmith.training.finetuning.tuning import FinetuneConfig
+from bertsmith.training.finetune_config import FinetuneConfig
 from bertsmith.training.flops import SHORT, WORTH_COMPILING, flops_per_token, seconds_of
 from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training, with_saved_precision
-from bertsmith.training.passes import ComputeConfig
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import join_process_group
+from bertsmith.training.distributed import join_process_group
 
 OBJECTIVES = "bertsmith.objectives"
 

@@ -31,10 +31,10 @@ from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import recipe_changes
 from bertsmith.training.pretraining import choices, feeder, pretrain
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 
 SMALL = [
     "encoder.width=32",
@@ -193,7 +193,7 @@ def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) ->
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.training.pretraining import work
+    from bertsmith.training import pretrain as work
 
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

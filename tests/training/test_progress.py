@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertsmith.training import display
+from bertsmith.training import progress
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Scores
 
@@ -17,7 +17,7 @@ from bertsmith.training.step import Scores
 def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute to compile, then ten seconds for each of the other nine steps."""
     clock = 0.0
-    monkeypatch.setattr(display.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
     stream = io.StringIO()
     trainer: Any = SimpleNamespace(
         done=0,
@@ -25,7 +25,7 @@ def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> No
         plan=TrainingPlan(learning_rate=1e-3, steps=10),
         world=SimpleNamespace(device=torch.device("cpu")),
     )
-    show = display.ProgressDisplay(trainer, stream=stream)
+    show = progress.ProgressDisplay(trainer, stream=stream)
     for number in range(1, 11):
         clock += 60 if number == 1 else 10
         scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})

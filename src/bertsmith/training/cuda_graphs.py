@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 WARM = 3  # steps of a shape before one is recorded: compiling and the optimiser's own tensors come first

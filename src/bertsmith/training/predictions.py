@@ -15,7 +15,7 @@ from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import SelectedRows, objective_class
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.batches import batches_in_order
+from bertsmith.training.finetune_data import batches_in_order
 
 PLACES = {"cuda": 65_536}  # of one forward; elsewhere FEW_PLACES
 FEW_PLACES = 4096

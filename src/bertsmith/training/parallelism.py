@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
 from bertsmith.training.optimizers.optimizer import Weight, weights_of
-from bertsmith.training.world import World
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch, Loss
 
 

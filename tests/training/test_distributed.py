@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 from training import ranks
-from training.train_world import toy_batch, trainer
+from training.training_fixtures import toy_batch, trainer
 
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.stopper import StopSignal
-from bertsmith.training.world import World, join_process_group
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.distributed import World, join_process_group
 
 pytestmark = pytest.mark.xdist_group("world")  # one process: its runs are made once
 

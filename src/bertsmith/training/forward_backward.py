@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.system.devices import supports_fp8
-from bertsmith.training.sharding import DataParallel, Parallelism
-from bertsmith.training.world import World
+from bertsmith.training.parallelism import DataParallel, Parallelism
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch, Loss
 
 Precision = Literal["auto", "fp8", "bf16", "fp32"]
@@ -97,7 +97,7 @@ class ForwardBackward:
         module, middle = cast(nn.Module, model), model.layer_groups()[1:-1]
         self.parallel: Parallelism
         if compute.fsdp and world.size > 1:
-            from bertsmith.training.splitting import FSDP  # not for who does not split: it takes a second
+            from bertsmith.training.fsdp import FSDP  # not for who does not split: it takes a second
 
             self.parallel = FSDP(module, middle, world, compiles=compiles)
         else:

@@ -19,8 +19,8 @@ from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.objective import objective_class
 from bertsmith.tasks.task import Features
-from bertsmith.training.ahead import Prefetcher
-from bertsmith.training.world import World
+from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 

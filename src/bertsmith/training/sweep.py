@@ -21,8 +21,8 @@ from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_fini
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.tuning import FinetuneConfig
-from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetune_config import FinetuneConfig
+from bertsmith.training.finetune import TaskData, build_task, finetune, open_with_head, prepare
 
 BEST = "best"
 

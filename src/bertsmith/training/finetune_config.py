@@ -13,7 +13,7 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig, Precision, check_precision
+from bertsmith.training.forward_backward import ComputeConfig, Precision, check_precision
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import linear, schedule
 

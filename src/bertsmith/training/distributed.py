@@ -23,7 +23,7 @@ from bertsmith.errors import PeerLostError, StoppedError
 from bertsmith.training.meeting import private_store
 from bertsmith.training.state import TrainingState
 from bertsmith.training.step import exact_dtype
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 PATIENCE = timedelta(minutes=10)  # until a rank that does not answer is an error
 

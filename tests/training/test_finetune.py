@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
-from finetuning_world import QUICK, tiny_model, tuning_of
+from finetune_fixtures import QUICK, tiny_model, tuning_of
 from threads import threads
 
 from bertsmith import config
@@ -26,15 +26,15 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
 from bertsmith.training import loop
-from bertsmith.training.finetuning import sweep as sweeping
-from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.batches import FinetuneLoader, SampleOrder, batches_in_order, make_batch
-from bertsmith.training.finetuning.tuning import make_finetune_config
-from bertsmith.training.finetuning.work import build_task, finetune, open_with_head, prepare
+from bertsmith.training import sweep as sweeping
+from bertsmith.training import finetune
+from bertsmith.training.predictions import predict
+from bertsmith.training.finetune_data import FinetuneLoader, SampleOrder, batches_in_order, make_batch
+from bertsmith.training.finetune_config import make_finetune_config
+from bertsmith.training.finetune import build_task, finetune, open_with_head, prepare
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.passes import ComputeConfig
-from bertsmith.training.world import World
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.distributed import World
 from bertsmith.types import IGNORE_INDEX
 
 
@@ -102,13 +102,13 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
     best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "lean")]
     assert best[0] == best[1]
     # who is stopped, or learns for long, has what it learned
-    answer = work.predict
+    answer = finetune.predict
 
     def stops(*given: Any, **how: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return answer(*given, **how)
 
-    monkeypatch.setattr(work, "predict", stops)
+    monkeypatch.setattr(finetune, "predict", stops)
     with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
@@ -292,13 +292,13 @@ def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_
     expected: tuple[bool, bool | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work, "known_peak", lambda *given: peak)
+    monkeypatch.setattr(finetune, "known_peak", lambda *given: peak)
     model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
     how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
     here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)
-    found = work._settled(compute, model, here, replays=replays)
+    found = finetune._settled(compute, model, here, replays=replays)
     assert (found.cuda_graphs, found.compile) == expected
     here.micro = 4  # steps of two forwards are not replayed
-    assert work._settled(compute, model, here, replays=replays).compile == compute.compile
+    assert finetune._settled(compute, model, here, replays=replays).compile == compute.compile
     here.world = World()
-    assert work._settled(compute, model, here, replays=replays).cuda_graphs is False
+    assert finetune._settled(compute, model, here, replays=replays).cuda_graphs is False

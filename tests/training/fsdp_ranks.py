@@ -17,17 +17,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from training.ranks import UNFREEZE, shared_feed
 from training.test_trainer import Poisoned, bert_feed
-from training.train_world import WIDTH, Toy, toy_batch, trainer
+from training.training_fixtures import WIDTH, Toy, toy_batch, trainer
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw, lamb, muon, reference
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join_process_group
+from bertsmith.training.distributed import World, join_process_group
 
 CLIP = 0.3  # well below the norms of the toy's gradients
 

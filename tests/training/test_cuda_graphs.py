@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from training.train_world import toy_batch
+from training.training_fixtures import toy_batch
 
-from bertsmith.training import replay
+from bertsmith.training import cuda_graphs as replay
 from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
-from bertsmith.training.replay import WARM, CudaGraphs, StepOutput, Told
-from bertsmith.training.world import World
+from bertsmith.training.cuda_graphs import WARM, CudaGraphs, StepOutput, Told
+from bertsmith.training.distributed import World
 from bertsmith.types import Batch
 
 
