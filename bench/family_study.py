@@ -133,7 +133,7 @@ def pretrain_members(options: argparse.Namespace) -> None:
     """Trains each that is not finished."""
     import torch
 
-    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretrain import pretrain
     from bertsmith.training.pretrain_data import PretrainData
 
     data = PretrainData.open(options.data)

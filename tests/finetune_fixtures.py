@@ -16,7 +16,7 @@ from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import masked_lm
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.finetune_config import FinetuneConfig, make_finetune_config
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
 
 COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
 QUICK = ["epochs=6", "batch_size=16", "learning_rate=3e-3", "save_every=7", "max_length=32"]

@@ -31,8 +31,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
-from bertsmith.training.flops import flops_per_token
 from bertsmith.training.pretrain_data import TABLE_MULTIPLE, PretrainData
+from bertsmith.training.roofline import flops_per_token
 from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 

@@ -22,8 +22,8 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetune_config import FinetuneConfig
 from bertsmith.training.finetune import TaskData
+from bertsmith.training.recipe import FinetuneConfig
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",

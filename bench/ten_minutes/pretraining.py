@@ -22,18 +22,16 @@ from bertsmith.errors import ConfigError
 from bertsmith.reports.run_history import CHECKPOINTS
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import Evaluation, memory_advice, run_training
-from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretrain_data import PretrainData
-from bertsmith.training.pretrain import Work, make_trainer
+from bertsmith.training.pretrain import Work, make_trainer, resolve_auto
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.step import Step
 from bertsmith.training.signals import StopSignal
+from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.distributed import World, join_process_group
 
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"

@@ -31,11 +31,10 @@ from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training import finetune as work
-from bertsmith.training.finetune import build_task, prepare
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretrain_data import PretrainData
-from bertsmith.training.signals import StopSignal
 from bertsmith.training.distributed import World
+from bertsmith.training.finetune import build_task, prepare
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
+from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once

@@ -21,8 +21,8 @@ from bertsmith.evaluation.output_files import write_predictions
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
 from bertsmith.tasks.tagged_text import Sentence
-from bertsmith.training.finetune_config import make_finetune_config
 from bertsmith.training.finetune import finetune
+from bertsmith.training.recipe import make_finetune_config
 
 KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
 

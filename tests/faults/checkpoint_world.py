@@ -14,10 +14,8 @@ from training.training_fixtures import feed, same, trainer
 
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.state import TrainingState
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Feed, Trainer
 

@@ -25,9 +25,8 @@ from bertsmith.data.shards import reader as shard_reader
 from bertsmith.errors import StorageError
 from bertsmith.model_io.model import Model
 from bertsmith.system.durable import Disk
-from bertsmith.training import prefetch, checkpoint, checkpoints, forward_backward
+from bertsmith.training import checkpoints, forward_backward, prefetch, pretrain
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training import pretrain
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
@@ -177,7 +176,7 @@ def checked_each_time() -> None:
 
 
 def patient(seconds: float) -> None:
-    prefetch.PATIENCE = seconds
+    prefetch.TIMEOUT = seconds
 
 
 def record(folder: str) -> None:

@@ -24,10 +24,8 @@ from faults.shard_world import Outcome
 from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.training import checkpoint, checkpoints
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.state import TrainingState
+from bertsmith.training import checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 
 
 @pytest.fixture(autouse=True)

@@ -19,16 +19,16 @@ from training.test_trainer import Poisoned, bert_feed
 from training.training_fixtures import same, snapshot, toy_batch, trainer
 
 from bertsmith import config
+from bertsmith.training import optimizers
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.optimizers import adamw, optimizer, reference
-from bertsmith.training.forward_backward import ComputeConfig, Precision
-from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.schedules import constant_then_decay
-from bertsmith.training.trainer import Trainer
 from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, Precision
+from bertsmith.training.optimizers import adamw, bert_adam
+from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.trainer import Trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=constant_then_decay.Config())
+LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=Schedule("constant_then_decay"))
 EAGER = ComputeConfig(compile=False)
 
 
@@ -45,15 +45,15 @@ def bert(
     plan: TrainingPlan = LEVEL,
 ) -> Trainer:
     model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "precision": precision, "compute": compute}
+    how: dict[str, Any] = {"plan": plan, "optimizer": bert_adam.Config(), "precision": precision, "compute": compute}
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
 
-@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizers.FOLDER))
 def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[4])
     batches = [toy_batch(step).to("cuda") for step in range(12)]
-    settings = config.find_kind(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizers.FOLDER, kind).Config()
     made = trainer(
         model=model,
         feed=lambda step: [batches[step]],

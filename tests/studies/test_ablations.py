@@ -20,8 +20,8 @@ from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
 from bertsmith.training import finetune
-from bertsmith.training.sweep import parse_learning_rates
 from bertsmith.training.finetune import open_with_head
+from bertsmith.training.sweep import parse_learning_rates
 
 SMALL = [f"head.{setting}" for setting in ("recurrent_width=8", "recurrent_layers=1")]
 QUICK = ["epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0", *SMALL]

@@ -20,12 +20,12 @@ from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import feature_tuning, features
 from bertsmith.studies.published import FEATURES
-from bertsmith.training import predictions, finetune
-from bertsmith.training.finetune_data import batches_in_order
-from bertsmith.training.sweep import best_scores
+from bertsmith.training import finetune, predictions
 from bertsmith.training.finetune import build_task, finetune
+from bertsmith.training.finetune_data import batches_in_order
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.plan import Unfreeze
+from bertsmith.training.sweep import best_scores
 
 QUICK = [
     "epochs=8",

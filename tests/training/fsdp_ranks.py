@@ -23,11 +23,11 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.optimizers import adamw, lamb, muon, reference
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.optimizers import adamw, bert_adam, lamb, muon
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.distributed import World, join_process_group
 
 CLIP = 0.3  # well below the norms of the toy's gradients
 
@@ -63,7 +63,7 @@ def toy(world: World, shard: bool, *, seed: int = 0, **how: Any) -> Trainer:
         Narrow(dropout=how.pop("dropout", 0.0), seed=seed),
         TrainingPlan(steps=12, learning_rate=0.01, warmup=0.25),
     )
-    given = {"model": model, "plan": plan, "optimiser": reference.Config(), **how}
+    given = {"model": model, "plan": plan, "optimiser": bert_adam.Config(), **how}
     return trainer(feed=shared_feed(world), world=world, compute=chosen, **given)
 
 

@@ -18,11 +18,11 @@ from training.training_fixtures import feed, toy_batch, trainer
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.distributed import World, join_process_group
 
 UNFREEZE = TrainingPlan(
     steps=6,

@@ -10,10 +10,9 @@ import pytest
 import torch
 from training.training_fixtures import toy_batch
 
-from bertsmith.training import cuda_graphs as replay
-from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
-from bertsmith.training.cuda_graphs import WARM, CudaGraphs, StepOutput, Told
+from bertsmith.training.cuda_graphs import WARMUP_STEPS, CudaGraphs, HostValues, StepOutput
 from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import DeviceLearningRate, LearningRates
 from bertsmith.types import Batch
 
 
@@ -36,11 +35,13 @@ class Steps:
     def __init__(self) -> None:
         self.values = torch.zeros(3)
 
-    def __call__(self, batches: Sequence[Batch], rates: LearningRates, told: Told) -> StepOutput:
+    def __call__(self, batches: Sequence[Batch], rates: LearningRates, host_values: HostValues) -> StepOutput:
         def compute() -> None:
             rate = next(rate for rate in rates if rate is not None)
             held = rate.tensor if isinstance(rate, DeviceLearningRate) else rate
-            self.values.copy_(torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), told()["seconds"]]))
+            self.values.copy_(
+                torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), host_values()["seconds"]])
+            )
 
         compute()
         Graph.made[-1].again = compute
@@ -57,15 +58,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
 
 
 def take(
-    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), told: Mapping[str, float] | None = None
+    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), host_values: Mapping[str, float] | None = None
 ) -> Any:
-    found = made(toy_batch(step), rates, told or {"seconds": float(step)})
+    found = made(toy_batch(step), rates, host_values or {"seconds": float(step)})
     return None if found is None else found.values.tolist()
 
 
 def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
-    assert [take(made, step) for step in range(WARM)] == [None] * WARM
-    for step in range(WARM, WARM + 4):
+    assert [take(made, step) for step in range(WARMUP_STEPS)] == [None] * WARMUP_STEPS
+    for step in range(WARMUP_STEPS, WARMUP_STEPS + 4):
         rate = 0.25 * step
         assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).input_ids.sum()), rate, float(step)]
     assert len(Graph.made) == 1
@@ -75,20 +76,20 @@ def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
 def test_what_the_feed_gave_is_left_as_it_was(made: CudaGraphs) -> None:
     batch = toy_batch(0)
     before = batch.input_ids.clone()
-    for _ in range(WARM + 1):
+    for _ in range(WARMUP_STEPS + 1):
         made(batch, (0.5,), {"seconds": 0.0})
     made(toy_batch(1), (0.5,), {"seconds": 0.0})
     assert torch.equal(batch.input_ids, before)
 
 
-def test_only_so_many_recordings_are_kept(made: CudaGraphs) -> None:
-    for asleep in range(replay.MOST + 2):
+def test_only_so_many_captures_are_kept(made: CudaGraphs) -> None:
+    for asleep in range(cuda_graphs.MAX_GRAPHS + 2):
         rates = [0.5] * 8
         rates[asleep] = None  # type: ignore[call-overload]
-        for _ in range(WARM + 1):
+        for _ in range(WARMUP_STEPS + 1):
             found = take(made, 0, rates=rates)
         assert found is not None
-    assert len(made._recordings) == replay.MOST
+    assert len(made._captures) == cuda_graphs.MAX_GRAPHS
     made.forget()
     assert take(made, 0) is None
 
@@ -98,8 +99,8 @@ def test_what_cannot_be_recorded_is_computed_as_usual(made: CudaGraphs, monkeypa
         raise RuntimeError("operation not permitted when stream is capturing\nat length")
 
     monkeypatch.setattr(torch.cuda, "graph", fail)
-    for step in range(WARM):
+    for step in range(WARMUP_STEPS):
         take(made, step)
     with pytest.warns(UserWarning, match="which is slower: operation not permitted when stream is capturing$"):
-        assert take(made, WARM) is None
-    assert take(made, WARM + 1) is None
+        assert take(made, WARMUP_STEPS) is None
+    assert take(made, WARMUP_STEPS + 1) is None

@@ -19,8 +19,8 @@ from training import ranks
 from training.training_fixtures import toy_batch, trainer
 
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.signals import StopSignal
 from bertsmith.training.distributed import World, join_process_group
+from bertsmith.training.signals import StopSignal
 
 pytestmark = pytest.mark.xdist_group("world")  # one process: its runs are made once
 

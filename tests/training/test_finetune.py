@@ -25,16 +25,14 @@ from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
-from bertsmith.training import loop
+from bertsmith.training import finetune, loop
 from bertsmith.training import sweep as sweeping
-from bertsmith.training import finetune
-from bertsmith.training.predictions import predict
-from bertsmith.training.finetune_data import FinetuneLoader, SampleOrder, batches_in_order, make_batch
-from bertsmith.training.finetune_config import make_finetune_config
-from bertsmith.training.finetune import build_task, finetune, open_with_head, prepare
-from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.distributed import World
+from bertsmith.training.finetune import build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetune_data import FinetuneLoader, SampleOrder, batches_in_order, make_batch, predict
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.recipe import make_finetune_config
 from bertsmith.types import IGNORE_INDEX
 
 

@@ -8,7 +8,7 @@ import torch
 from bertsmith.encoders import electra
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import replaced_token
-from bertsmith.training.flops import flops_per_token
+from bertsmith.training.roofline import flops_per_token
 
 
 def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones() -> None:

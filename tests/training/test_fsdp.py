@@ -13,9 +13,9 @@ from training.test_distributed import TESTS, equal, on_two_ranks
 from training.training_fixtures import same, snapshot
 
 from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import lamb
 from bertsmith.training.parallelism import DataParallel
-from bertsmith.training.distributed import World
 
 pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are made once
 

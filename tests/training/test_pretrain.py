@@ -28,13 +28,13 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.distributed import World
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import recipe_changes
-from bertsmith.training.pretraining import choices, feeder, pretrain
+from bertsmith.training.pretrain import choices, feeder, pretrain
 from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.distributed import World
 
 SMALL = [
     "encoder.width=32",

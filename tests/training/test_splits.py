@@ -11,9 +11,9 @@ from finetune_fixtures import tiny_model
 
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example
-from bertsmith.training.finetuning.splits import set_aside, train_and_dev
-from bertsmith.training.finetune_config import make_finetune_config
 from bertsmith.training.finetune import build_task
+from bertsmith.training.finetune_data import set_aside, train_and_dev
+from bertsmith.training.recipe import make_finetune_config
 
 
 def written(path: Path, rows: int) -> Path:

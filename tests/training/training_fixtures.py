@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.training.optimizers import adamw, optimizer
-from bertsmith.training.optimizers.optimizer import Weight, weights_of
+from bertsmith.training import optimizers
+from bertsmith.training.optimizers import Weight, adamw, weights_of
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
@@ -90,7 +90,11 @@ def feed(*, micro_batch_size: int = ROWS, rank: int = 0, ranks: int = 1) -> Call
 
 
 def trainer(
-    *, plan: TrainingPlan | None = None, optimiser: optimizer.Settings | None = None, dropout: float = 0.0, **how: Any
+    *,
+    plan: TrainingPlan | None = None,
+    optimiser: optimizers.OptimizerConfig | None = None,
+    dropout: float = 0.0,
+    **how: Any,
 ) -> Trainer:
     """A trainer of the toy model with settings that move every weight."""
     given = {"feed": feed(), **how}

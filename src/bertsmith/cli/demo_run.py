@@ -108,11 +108,11 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
 def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     """Two minutes of BERT, and how far it came against guessing."""
     from bertsmith import recipes  # these bring torch, which the first steps can do without
-    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import with_overrides
 
     recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
-    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
+    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, chart=True)
     terminal_runs.run_card(read_run(output / "run"))
 
 
@@ -127,8 +127,8 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task made of the demo's own text: against the commonest answer, and against no pre-training."""
-    from bertsmith.training.finetune_config import make_finetune_config
     from bertsmith.training.finetune import finetune
+    from bertsmith.training.recipe import make_finetune_config
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     said: dict[str, list[float]] = {"without pre-training": [], "with pre-training": []}

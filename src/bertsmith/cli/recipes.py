@@ -34,7 +34,7 @@ def init(
     from bertsmith.training.recipe import with_overrides
 
     if recipe is None:
-        from bertsmith.training.preflight.sizes import recipe_facts
+        from bertsmith.training.preflight_trial import recipe_facts
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
@@ -72,14 +72,14 @@ def check(
 def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
     """The checklist, line by line as it is made; the first problem's error at the end."""
     from bertsmith.reports import terminal
-    from bertsmith.training.preflight import checklist
+    from bertsmith.training import preflight
 
     findings = []
-    for found in checklist.check(recipe, data, output=output, device=device):
+    for found in preflight.preflight(recipe, data, output=output, device=device):
         findings.append(found)
         if not as_json:
             terminal.preflight_check(found.to_dict())
-    give(checklist.summary(findings), as_json)
+    give(preflight.summary(findings), as_json)
     for found in findings:
         if found.error is not None:
             raise found.error

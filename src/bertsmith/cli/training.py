@@ -50,7 +50,7 @@ def pretrain(
     """Pre-train a model on shards. Interrupted at any moment, the same command goes on from there."""
     from bertsmith import recipes
     from bertsmith.reports import terminal
-    from bertsmith.training.pretraining import pretrain as run_pretraining
+    from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.recipe import with_overrides
     from bertsmith.training.trackers import check_trackers
 
@@ -67,7 +67,7 @@ def pretrain(
         device=device,
         resume=resume,
         quiet=quiet or as_json,
-        picture=picture,
+        chart=picture,
         trackers=tuple(track or ()),
     )
     give(facts, as_json, lambda: terminal.facts_table(facts))
@@ -140,9 +140,9 @@ def finetune(
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.sweep import parse_learning_rates, sweep
-    from bertsmith.training.finetune_config import make_finetune_config
     from bertsmith.training.finetune import finetune as run_finetuning
+    from bertsmith.training.recipe import make_finetune_config
+    from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())

@@ -35,7 +35,7 @@ from bertsmith.evaluation.tables import (
 )
 from bertsmith.metrics.intervals import Interval
 from bertsmith.tasks.task import Example, Prediction, Task
-from bertsmith.training.finetune_config import task_name
+from bertsmith.training.recipe import task_name
 
 
 @dataclass(frozen=True)

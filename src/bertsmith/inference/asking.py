@@ -14,7 +14,7 @@ from bertsmith.inference.forward import Backend, ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.predictions import apart
+from bertsmith.training.finetune_data import split_logits
 from bertsmith.types import Batch
 
 
@@ -37,7 +37,7 @@ class LogitsQuery:
 
     def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """See `Wish`."""
-        return list(apart(model.predict(batch, self.objective), items, self.objective))
+        return list(split_logits(model.predict(batch, self.objective), items, self.objective))
 
 
 def require_head(model: Model, *names: str) -> str:

@@ -54,7 +54,7 @@ class GatedFeedForward(FeedForward):
     """One half of what the first matrix gives, activated, opens and shuts the other half (Shazeer 2020, §2)."""
 
     parts = 2
-    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizer.weights_of`
+    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizers.weights_of`
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""

@@ -1,7 +1,7 @@
-"""Whole steps replayed as CUDA graphs: most for models so small that handing over kernels takes longer than they do.
+"""Whole steps replayed as CUDA graphs, for models so small that launching kernels takes longer than computing them.
 
-A step of a new shape is computed as usual a few times, then recorded once: batch, rates and what the host has to tell
-lie in tensors that stay where they are, and every later step of that shape fills them and is one call.
+A step of a new shape is computed eagerly a few times, then captured once with static tensors for the batch, the
+learning rates and the host's values. Every later step of that shape fills these tensors and replays the graph.
 """
 
 from __future__ import annotations
@@ -16,105 +16,105 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
 from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import DeviceLearningRate, LearningRates
 from bertsmith.types import Batch
 
-WARM = 3  # steps of a shape before one is recorded: compiling and the optimiser's own tensors come first
-MOST = 4  # recordings that are kept
+WARMUP_STEPS = 3  # of a shape before the capture: compilation and allocation of the optimizer state
+MAX_GRAPHS = 4
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What came of a step, on the device."""
+    """The result of a step, on the device."""
 
     names: tuple[str, ...]
     values: Tensor  # [names]
-    weights: Mapping[str, float]  # of the parts of the loss
+    weights: Mapping[str, float]  # of the loss terms
     rows: int
 
 
-Told = Callable[[], Mapping[str, Tensor]]  # what the host adds to the outcome
-Compute = Callable[[Sequence[Batch], LearningRates, Told], StepOutput]
+HostValues = Callable[[], Mapping[str, Tensor]]  # that the host adds to the output
+Compute = Callable[[Sequence[Batch], LearningRates, HostValues], StepOutput]
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _Capture:
     graph: torch.cuda.CUDAGraph
     batch: Batch
     rates: LearningRates
-    told: Mapping[str, Tensor]
-    outcome: StepOutput
+    host_values: Mapping[str, Tensor]
+    output: StepOutput
 
-    def replay(self, batch: Batch, rates: LearningRates, told: Mapping[str, float]) -> StepOutput:
-        for mine, other in zip(_tensors(self.batch), _tensors(batch), strict=True):
-            mine.copy_(other, non_blocking=True)
-        for held, rate in dict(zip(self.rates, rates, strict=True)).items():  # each rate once
+    def replay(self, batch: Batch, rates: LearningRates, host_values: Mapping[str, float]) -> StepOutput:
+        for static, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            static.copy_(new, non_blocking=True)
+        for held, rate in dict(zip(self.rates, rates, strict=True)).items():  # each learning rate once
             if isinstance(held, DeviceLearningRate) and rate is not None:
                 held.tensor.fill_(rate)
-        for name, value in told.items():
-            self.told[name].fill_(value)
+        for name, value in host_values.items():
+            self.host_values[name].fill_(value)
         self.graph.replay()
-        return self.outcome
+        return self.output
 
 
 class CudaGraphs:
     """Steps of one micro-batch on one device."""
 
     def __init__(self, compute: Compute, world: World) -> None:
-        """`compute` takes one step and neither waits for the device nor seeds a generator."""
+        """`compute` computes one step without synchronizing and without seeding a generator."""
         self._compute, self._world = compute, world
         self._seen: Counter[Hashable] = Counter()
-        self._recordings: dict[Hashable, _Recording] = {}
-        self._works = True
+        self._captures: dict[Hashable, _Capture] = {}
+        self._available = True
 
     def forget(self) -> None:
-        """For when tensors of the optimiser are no longer where they were."""
+        """Drops all graphs; needed when the optimizer state has moved in memory."""
         self._seen.clear()
-        self._recordings.clear()
+        self._captures.clear()
 
     def __call__(
         self,
         batch: Batch,
         rates: LearningRates,
-        told: Mapping[str, float],
+        host_values: Mapping[str, float],
         *,
         prepare: Callable[[], None] = lambda: None,
     ) -> StepOutput | None:
-        """One step; None where it must be computed as usual. The outcome holds until the next one.
+        """One replayed step; None where it must be computed eagerly. The output is valid until the next step.
 
-        `prepare` is called before a step is recorded.
+        `prepare` is called before a capture.
         """
         key = _shape(batch), _pattern(rates)
         self._seen[key] += 1
-        if not self._works or self._seen[key] <= WARM:
+        if not self._available or self._seen[key] <= WARMUP_STEPS:
             return None
-        if key not in self._recordings:
+        if key not in self._captures:
             prepare()
             try:
-                recording = self._record(batch, rates, told)
+                capture = self._capture(batch, rates, host_values)
             except RuntimeError as error:
-                self._works = False
+                self._available = False
                 reason = str(error).partition("\n")[0]
-                warnings.warn(f"steps are not replayed as CUDA graphs, which is slower: {reason}", stacklevel=2)
+                warnings.warn(f"steps run without CUDA graphs, which is slower: {reason}", stacklevel=2)
                 return None
-            if len(self._recordings) >= MOST:
-                del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = recording
-        return self._recordings[key].replay(batch, rates, told)
+            if len(self._captures) >= MAX_GRAPHS:
+                del self._captures[next(iter(self._captures))]
+            self._captures[key] = capture
+        return self._captures[key].replay(batch, rates, host_values)
 
-    def _record(self, batch: Batch, rates: LearningRates, told: Mapping[str, float]) -> _Recording:
+    def _capture(self, batch: Batch, rates: LearningRates, host_values: Mapping[str, float]) -> _Capture:
         device = self._world.device
-        mine = _copy(batch, device)
+        static = _copy(batch, device)
         tensors = {rate: torch.zeros((), device=device) for rate in rates if rate is not None}
         held = [None if rate is None else DeviceLearningRate(rate, tensors[rate]) for rate in rates]
-        said = {name: self._world.scalar(value) for name, value in told.items()}
+        host_tensors = {name: self._world.scalar(value) for name, value in host_values.items()}
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        # of this thread alone: others put batches into pinned memory meanwhile
+        # this thread alone: others copy batches into pinned memory meanwhile
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outcome = self._compute([mine], held, lambda: said)
-        return _Recording(graph, mine, held, said, outcome)
+            output = self._compute([static], held, lambda: host_tensors)
+        return _Capture(graph, static, held, host_tensors, output)
 
 
 def _copy(batch: Batch, device: torch.device) -> Batch:
@@ -135,12 +135,12 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
 
 
 def _shape(batch: Batch) -> Hashable:
-    """All of a batch but its numbers."""
+    """Everything about a batch but its values."""
     names = tuple(batch.labels), tuple(batch.indices)
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(batch))
     return names, shapes, batch.max_seqlen, batch.dense, batch.equal_length_runs
 
 
 def _pattern(rates: LearningRates) -> Hashable:
-    """Which parts are asleep, and which learn at the same rate."""
+    """Which layer groups are frozen, and which have the same learning rate."""
     return tuple(None if rate is None else list(rates).index(rate) for rate in rates)

@@ -1,4 +1,4 @@
-"""One micro-batch there and back: precision, compilation, recomputation, the seed of dropout."""
+"""Forward and backward of one micro-batch: precision, compilation, activation checkpointing, the seed of dropout."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch._functorch import config as compiled_gradients
+from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.system.devices import supports_fp8
-from bertsmith.training.parallelism import DataParallel, Parallelism
 from bertsmith.training.distributed import World
+from bertsmith.training.parallelism import DataParallel, Parallelism
 from bertsmith.types import Batch, Loss
 
 Precision = Literal["auto", "fp8", "bf16", "fp32"]
 
 
 class Trainable(Protocol):
-    """What training asks of a model, which is also an `nn.Module`."""
+    """The model as training sees it; it is also an `nn.Module`."""
 
     def corrupt(self, batch: Batch) -> Batch:
-        """The batch with the questions in it."""
+        """The batch with corrupted inputs and labels."""
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """How many things are asked of a hidden batch [], by part of the loss."""
+        """The number of labels [] of a corrupted batch, by loss term."""
 
     def __call__(self, batch: Batch) -> Loss:
-        """The loss of a hidden batch."""
+        """The loss of a corrupted batch."""
 
     def layer_groups(self) -> list[nn.Module]:
-        """Its parts from bottom to top; every parameter is in exactly one."""
+        """Its layer groups, bottom first; every parameter is in exactly one."""
 
     def enable_fp8(self, *, whole: bool = True) -> None:
-        """From here on, where that is faster; weights and their names stay."""
+        """Computes in FP8 from here on, where that is faster; weights and their names stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,46 +76,48 @@ class ForwardBackward:
         self, model: Trainable, *, precision: Precision, compute: ComputeConfig, world: World, seed: int
     ) -> None:
         self.model, self.world, self.seed = model, world, seed
-        device = world.device.type
+        device, sharded = world.device.type, compute.fsdp and world.size > 1
         self.bf16 = precision in ("fp8", "bf16") or (precision == "auto" and device == "cuda")
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.bf16)
         self.compiles = compiles = device == "cuda" if compute.compile is None else compute.compile
-        if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
+        if compiles:  # the compiler warns at length about optimizations that it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
-            # gradients are computed outside autocast, and are compiled so
-            compiled_gradients.backward_pass_autocast = "off"
+            functorch_config.backward_pass_autocast = "off"  # as in eager mode
         if compute.deterministic:
-            _forbid_chance()
+            _use_deterministic_algorithms()
         if precision == "fp8":
-            _check_eight_bits(world.device)
-            # weights that are split are gone when the next block wants those of a norm
-            model.enable_fp8(whole=not (compute.fsdp and world.size > 1))
+            _check_fp8(world.device)
+            # a sharded weight is gone when the next block reads the weight of a norm
+            model.enable_fp8(whole=not sharded)
+        layers = model.layer_groups()[1:-1]
         if compute.activation_checkpointing:
-            for part in model.layer_groups()[1:-1]:
-                _recompute(part)
-        self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
-        module, middle = cast(nn.Module, model), model.layer_groups()[1:-1]
+            for layer in layers:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        self._corrupt = torch.compile(self._corrupt_and_count, dynamic=False) if compiles else self._corrupt_and_count
+        module = cast(nn.Module, model)
         self.parallel: Parallelism
-        if compute.fsdp and world.size > 1:
-            from bertsmith.training.fsdp import FSDP  # not for who does not split: it takes a second
+        if sharded:
+            from bertsmith.training.fsdp import FSDP  # this import takes a second
 
-            self.parallel = FSDP(module, middle, world, compiles=compiles)
+            self.parallel = FSDP(module, layers, world, compiles=compiles)
         else:
             self.parallel = DataParallel(module, world, compiles=compiles)
         self.uses_cuda_graphs = compute.cuda_graphs is True and device == "cuda" and world.size == 1
 
-    def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
-        hidden = self.model.corrupt(batch)
-        return hidden, self.model.counts(hidden), (batch.document_ids != 0).sum()
+    def _corrupt_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
+        corrupted = self.model.corrupt(batch)
+        return corrupted, self.model.counts(corrupted), (batch.document_ids != 0).sum()
 
     @torch.no_grad()
     def corrupt(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
-        """The hidden batch on the device, how many things it asks by part, and its tokens []."""
-        found: tuple[Batch, dict[str, Tensor], Tensor] = self._hide(batch.to(self.world.device, non_blocking=True))
-        return found
+        """The corrupted batch on the device, its number of labels by loss term, and its number of tokens []."""
+        corrupted: tuple[Batch, dict[str, Tensor], Tensor] = self._corrupt(
+            batch.to(self.world.device, non_blocking=True)
+        )
+        return corrupted
 
     def seed_dropout(self, step: int, micro: int) -> None:
-        """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
+        """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with them."""
         _seed_dropout(
             self.world.device, counter_random.stream_key(self.seed, f"dropout/{step}/{micro}/{self.world.rank}")
         )
@@ -123,28 +125,29 @@ class ForwardBackward:
     def accumulate_gradients(
         self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
     ) -> Loss:
-        """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
+        """Adds the gradients of this micro-batch's share of the mean over `counts`; returns its loss, detached.
 
-        Ranks exchange gradients with the `last` micro-batch of a step. Without `seed` dropout goes by what was seeded.
+        Ranks average gradients in the `last` micro-batch of a step. Without `seed` the generator stays as it is.
         """
         if seed:
             self.seed_dropout(step, micro)
         with self.parallel.gradient_sync(last):
             with self._autocast():
                 loss = self.parallel(batch)
-            total = loss.total(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
+            total = loss.total(counts) * self.world.size  # ranks average gradients, but their sum is needed
             total.backward()  # type: ignore[no-untyped-call]
-        return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
+        sums = {name: value.detach() for name, value in loss.sums.items()}
+        return Loss(sums, loss.counts, loss.correct, loss.weights)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Loss:
-        """The loss of a batch as the model is, without dropout, not compiled."""
-        hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
+        """The loss of a batch in eager mode; dropout as the module's mode says."""
+        corrupted, _, _ = self._corrupt_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():
-            return self.parallel.evaluate(hidden)
+            return self.parallel.evaluate(corrupted)
 
 
-def _check_eight_bits(device: torch.device) -> None:
+def _check_fp8(device: torch.device) -> None:
     if device.type == "cuda" and not supports_fp8(device):
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"precision=fp8: {name} does not support FP8: set precision=bf16")
@@ -152,25 +155,16 @@ def _check_eight_bits(device: torch.device) -> None:
         raise ConfigError(f"precision=fp8 needs CUDA, not {device.type}: set precision=bf16")
 
 
-def _forbid_chance() -> None:
-    """Has torch take only kernels that add in the same order each time, in this whole process."""
+def _use_deterministic_algorithms() -> None:
+    """Restricts torch to kernels with a fixed order of summation, in the whole process."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
     torch.use_deterministic_algorithms(True)
-    # nothing of ours reads what it has not written
+    # no code here reads uninitialized memory
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:
-    if device.type == "cpu":  # torch.manual_seed would also note the seed for devices that are not there: 0.5 ms
+    if device.type == "cpu":  # torch.manual_seed would also record the seed for absent devices: 0.5 ms
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
-
-
-def _detached(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in values.items()}
-
-
-def _recompute(part: nn.Module) -> None:
-    """Has a part forget its activations and compute them again, dropout included."""
-    part.forward = partial(checkpoint, part.forward, use_reentrant=False)

@@ -1,4 +1,4 @@
-"""Weights, gradients and moments split over ranks (FSDP2)."""
+"""Weights, gradients and optimizer state sharded over the ranks (FSDP2)."""
 
 from __future__ import annotations
 
@@ -16,100 +16,100 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from bertsmith.errors import DataError
-from bertsmith.training.optimizers.optimizer import Weight, weights_of
-from bertsmith.training.step import exact_dtype
 from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import Weight, weights_of
+from bertsmith.training.step import exact_dtype
 from bertsmith.types import Batch, Loss
 
 
 class FSDP:
-    """Each rank holds its share of the rows of every tensor (FSDP2); a part is whole only while it computes.
+    """Each rank holds its share of the rows of every tensor; a layer group is gathered only while it computes.
 
-    Middle parts come together one after the other. What lies below and above them (tables and heads) stays together
-    from the forward to the backward pass, because both ends of it want the table.
+    The middle layer groups are gathered one after another. Embeddings and heads stay gathered from the forward to the
+    backward pass, because both ends of it read the embedding table.
     """
 
-    def __init__(self, model: nn.Module, parts: Sequence[nn.Module], world: World, *, compiles: bool) -> None:
+    def __init__(self, model: nn.Module, layers: Sequence[nn.Module], world: World, *, compiles: bool) -> None:
         self.model, self.world = model, world
-        _take_over_from_rank_0(model, world)
+        _broadcast_from_rank_0(model, world)
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in parts:
-            if isinstance(part, nn.ModuleList | nn.ModuleDict):
-                continue  # nothing calls these: what is in them goes with tables and heads
+        for layer in layers:
+            if isinstance(layer, nn.ModuleList | nn.ModuleDict):
+                continue  # their forward is never called: their modules are sharded with embeddings and heads
             if compiles:
-                # the part alone: the exchanges before and after it are no work for a compiler
-                part.forward = torch.compile(part.forward, dynamic=False)
-            fully_shard(part, mesh=mesh)
+                # the layer alone: collectives before and after it are not for the compiler
+                layer.forward = torch.compile(layer.forward, dynamic=False)
+            fully_shard(layer, mesh=mesh)
         self.root = _Root(model)
-        fully_shard(self.root, mesh=mesh)  # moves to the device what it splits, part by part
+        fully_shard(self.root, mesh=mesh)  # moves to the device what it shards, layer by layer
         self.parameters = dict(model.named_parameters())
 
     def __call__(self, batch: Batch) -> Loss:
         return Loss(*self.root(batch))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """See `sharding.Holding`."""
+        """See `Parallelism`."""
         loss = self(batch)
-        cast(FSDPModule, self.root).reshard()  # no backward pass does it
+        cast(FSDPModule, self.root).reshard()  # as a backward pass would do
         return loss
 
     def rewrap(self) -> None:
-        """Nothing: each pass looks anew which parameters want gradients."""
+        """Nothing: FSDP checks `requires_grad` in each pass."""
 
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
-        """See `sharding.Holding`. Before the `last` pass, gradients are whole on each rank."""
+        """See `Parallelism`. Before the `last` pass, each rank accumulates full gradients."""
         cast(FSDPModule, self.root).set_requires_gradient_sync(last)
         yield
 
-    def weights(self, depths: Sequence[nn.Module]) -> list[Weight]:
-        """This rank's rows, as parameters that share the model's memory."""
+    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
+        """This rank's rows, as parameters that share memory with the model."""
         return [
             replace(weight, tensor=nn.Parameter(_local(weight.tensor), requires_grad=False))
-            for weight in weights_of(self.parameters, depths)
+            for weight in weights_of(self.parameters, groups)
         ]
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """See `sharding.Holding`."""
+        """See `Parallelism`."""
         for weight in weights:
             gradient = self.parameters[weight.name].grad
             weight.tensor.grad = None if gradient is None else _local(gradient)
-        mine = get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
-        square = self.world.all_reduce({"square": mine.to(self.world.device, exact_dtype(self.world.device)).square()})[
-            "square"
-        ]
+        local = get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
+        square = self.world.all_reduce(
+            {"square": local.to(self.world.device, exact_dtype(self.world.device)).square()}
+        )["square"]
         return square.sqrt().float()
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On the CPU of rank 0, one after the other; nothing on the others."""
-        found: dict[str, Tensor] = {}
+        """On the CPU of rank 0, one after another; empty elsewhere."""
+        gathered: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
             like = self.parameters.get(_name(key))
-            whole = tensor if like is None else _whole(tensor, cast(DTensor, like.data))
+            full = tensor if like is None else _full(tensor, cast(DTensor, like.data))
             if self.world.is_main:
-                found[key] = whole.detach().cpu()
-        return found
+                gathered[key] = full.detach().cpu()
+        return gathered
 
-    def local_shard(self, key: str, whole: Tensor) -> Tensor:
-        """See `sharding.Holding`: rows as FSDP counts them out, none where there are too few."""
+    def local_shard(self, key: str, full: Tensor) -> Tensor:
+        """See `Parallelism`: rows as FSDP distributes them, none where there are too few."""
         like = self.parameters.get(_name(key))
         if like is None:
-            return whole
-        if like.shape != whole.shape:
-            shapes = f"{list(whole.shape)}, but {_name(key)} has {list(like.shape)}"
-            raise DataError(f"the checkpoint is of another model: {key} has the shape {shapes}")
-        rows = whole.chunk(self.world.size)
-        return rows[self.world.rank].clone() if self.world.rank < len(rows) else whole[:0].clone()
+            return full
+        if like.shape != full.shape:
+            shapes = f"{list(full.shape)}, but {_name(key)} has {list(like.shape)}"
+            raise DataError(f"the checkpoint belongs to another model: {key} has the shape {shapes}")
+        rows = full.chunk(self.world.size)
+        return rows[self.world.rank].clone() if self.world.rank < len(rows) else full[:0].clone()
 
     @torch.no_grad()
-    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
-        """See `sharding.Holding`."""
-        for name, mine in self.model.state_dict().items():
-            _local(mine).copy_(pieces[name])
+    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
+        """See `Parallelism`."""
+        for name, tensor in self.model.state_dict().items():
+            _local(tensor).copy_(shards[name])
 
 
 class _Root(nn.Module):
-    """A model that tells its loss in dicts, where FSDP finds the tensors."""
+    """The model with its loss as plain dicts, in which FSDP finds the tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -121,28 +121,28 @@ class _Root(nn.Module):
 
 
 @torch.no_grad()
-def _take_over_from_rank_0(model: nn.Module, world: World) -> None:
-    """The same new weights on all ranks, as DDP sees to."""
+def _broadcast_from_rank_0(model: nn.Module, world: World) -> None:
+    """The same initial weights on all ranks, as DDP does."""
     for tensor in model.state_dict().values():
-        there = tensor.to(world.device)
-        dist.broadcast(there, src=0)
-        tensor.copy_(there)
+        received = tensor.to(world.device)
+        dist.broadcast(received, src=0)
+        tensor.copy_(received)
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's rows of a split tensor, in the same memory; the tensor itself if it is not split."""
+    """This rank's rows of a sharded tensor, in the same memory; the tensor itself if it is not sharded."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def _whole(rows: Tensor, like: DTensor) -> Tensor:
+def _full(rows: Tensor, like: DTensor) -> Tensor:
     if isinstance(rows, DTensor):
         return rows.full_tensor()
-    split = DTensor.from_local(
+    sharded = DTensor.from_local(
         rows, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
-    return split.full_tensor()
+    return sharded.full_tensor()
 
 
 def _name(key: str) -> str:
-    """Of the parameter that `name` or `kind/name` is about."""
+    """The parameter's name in `name` or `kind/name`."""
     return key.rpartition("/")[2]

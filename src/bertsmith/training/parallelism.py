@@ -1,7 +1,7 @@
-"""Where weights, gradients and moments lie when ranks train together: whole on every rank, or split over them.
+"""Where weights, gradients and optimizer state live: replicated on every rank (DDP) or sharded over the ranks (FSDP2).
 
-Either way a checkpoint holds whole tensors, so that a run can go on the other way or on another number of ranks. What
-is split is in `splitting`, because a run on one device should not wait a second for what that needs of torch.
+Checkpoints hold full tensors either way, so that a run can resume the other way or on another number of ranks. FSDP is
+in a module of its own, because its imports from torch take a second.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
-from bertsmith.training.optimizers.optimizer import Weight, weights_of
 from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import Weight, weights_of
 from bertsmith.types import Batch, Loss
 
 
 class Parallelism(Protocol):
     """How the ranks hold one model."""
 
-    parameters: dict[str, nn.Parameter]  # that autograd knows
+    parameters: dict[str, nn.Parameter]  # as autograd sees them
 
     def __call__(self, batch: Batch) -> Loss:
-        """The loss of a hidden batch, to learn from; the same on all ranks as far as exchanges go."""
+        """The loss of a corrupted batch, for training."""
 
     def evaluate(self, batch: Batch) -> Loss:
-        """The loss of a hidden batch, to be told only."""
+        """The loss of a corrupted batch, without a backward pass."""
 
     def rewrap(self) -> None:
-        """To be called when other parameters than before want gradients."""
+        """To be called after `requires_grad` of parameters has changed."""
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
-        """Round a backward pass: ranks average their gradients with the `last` one of a step."""
+        """The context of a backward pass; ranks average their gradients in the `last` one of a step."""
 
-    def weights(self, depths: Sequence[nn.Module]) -> list[Weight]:
-        """What an optimiser on this rank changes."""
+    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
+        """The weights that the optimizer of this rank updates."""
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """The norm [] of all gradients together; each weight has its own from here on."""
+        """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors of `name` or `kind/name`, for rank 0 at least. All ranks must ask."""
+        """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""
 
-    def local_shard(self, key: str, whole: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor of `name` or `kind/name`."""
+    def local_shard(self, key: str, full: Tensor) -> Tensor:
+        """This rank's part of the full tensor of `name` or `kind/name`."""
 
-    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
-        """Takes over weights and buffers by name."""
+    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
+        """Copies weights and buffers by name."""
 
 
 class DataParallel:
-    """Every rank holds everything and gradients are averaged (DDP); so does one process alone."""
+    """Every rank holds the full model, and gradients are averaged (DDP); also the form of a single process."""
 
     def __init__(self, model: nn.Module, world: World, *, compiles: bool) -> None:
         self.model, self.world, self.compiles = model.to(world.device), world, compiles
@@ -64,41 +64,41 @@ class DataParallel:
         self.rewrap()
 
     def __call__(self, batch: Batch) -> Loss:
-        """See `Holding`."""
-        found: Loss = self._forward(batch)
-        return found
+        """See `Parallelism`."""
+        loss: Loss = self._forward(batch)
+        return loss
 
     def evaluate(self, batch: Batch) -> Loss:
-        """See `Holding`."""
-        found: Loss = self.model(batch)
-        return found
+        """See `Parallelism`."""
+        loss: Loss = self.model(batch)
+        return loss
 
     def rewrap(self) -> None:
-        """See `Holding`."""
+        """See `Parallelism`."""
         self._wrapped = self.world.data_parallel(self.model)
         self._forward = torch.compile(self._wrapped, dynamic=False) if self.compiles else self._wrapped
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
-        """See `Holding`."""
-        silent = isinstance(self._wrapped, DistributedDataParallel) and not last
-        return cast(DistributedDataParallel, self._wrapped).no_sync() if silent else nullcontext()
+        """See `Parallelism`."""
+        local = isinstance(self._wrapped, DistributedDataParallel) and not last
+        return cast(DistributedDataParallel, self._wrapped).no_sync() if local else nullcontext()
 
-    def weights(self, depths: Sequence[nn.Module]) -> list[Weight]:
+    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
         """The parameters themselves."""
-        return weights_of(self.parameters, depths)
+        return weights_of(self.parameters, groups)
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """See `Holding`."""
+        """See `Parallelism`."""
         return get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors themselves."""
         return dict(tensors)
 
-    def local_shard(self, key: str, whole: Tensor) -> Tensor:
-        """The whole."""
-        return whole
+    def local_shard(self, key: str, full: Tensor) -> Tensor:
+        """The full tensor."""
+        return full
 
-    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
-        """See `Holding`."""
-        self.model.load_state_dict(dict(pieces))
+    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
+        """See `Parallelism`."""
+        self.model.load_state_dict(dict(shards))

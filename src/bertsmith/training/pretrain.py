@@ -1,34 +1,34 @@
-"""`pretrain`: shards and a recipe become a run folder. The loop itself is `bertsmith.training.loop`."""
+"""`pretrain`: shards and a recipe become a run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertsmith.model_io.companions import companions
+from bertsmith import config
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import save_model
+from bertsmith.nn import autotune
 from bertsmith.nn.autotune import tune_attention
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.devices import choose_device, measure_peak_flops
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training
-from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretrain_data import PretrainData, build_model, load_start
-from bertsmith.training.recipe import Recipe
-from bertsmith.training.roofline import device_seconds
-from bertsmith.training.state import TrainingState
-from bertsmith.training.step import Scores
-from bertsmith.training.signals import StopSignal
-from bertsmith.training.trainer import Trainer
+from bertsmith.system.devices import choose_device, measure_peak_flops, supports_fp8
+from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World, join_process_group
+from bertsmith.training.forward_backward import Precision
+from bertsmith.training.loop import run_training
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, build_model, load_start
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.roofline import device_seconds, flops_per_token, is_short
+from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.step import Scores
+from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch
 
 
@@ -40,164 +40,183 @@ def pretrain(
     device: str = "auto",
     resume: str = "auto",
     quiet: bool = False,
-    picture: bool = False,
+    chart: bool = False,
     trackers: Sequence[str] = (),
-    made: Callable[..., Trainer] = Trainer,
+    make: Callable[..., Trainer] = Trainer,
 ) -> dict[str, Any]:
-    """Trains until the plan is fulfilled and returns the last scores; goes on where an earlier call was stopped.
+    """Trains until the recipe's steps or minutes are over and returns the last metrics; resumes an earlier call.
 
-    `resume`: `auto`, `never`, or the path of a checkpoint. `picture`: curves while it runs, on a terminal. `trackers`:
-    tensorboard, wandb or mlflow, which hear every event that is logged. `made`: what makes the trainer.
+    `resume`: `auto`, `never`, or the path of a checkpoint. `chart`: live curves, on a terminal. `trackers`:
+    tensorboard, wandb or mlflow, which get every logged event. `make`: the class of the trainer.
     """
     opened = PretrainData.open(data)
     recipe = opened.with_vocabulary(recipe)
     with ExitStack() as stack:
         world = stack.enter_context(join_process_group(choose_device(device)))
         recipe, measured = resolve_auto(recipe, Path(output), world)
-        stopper = stack.enter_context(StopSignal())
-        feeder = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
-        stack.callback(feeder.close)
-        trainer = make_trainer(recipe, opened, feeder, world, stopper, made)
+        stop_signal = stack.enter_context(StopSignal())
+        loader = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
+        stack.callback(loader.close)
+        trainer = make_trainer(recipe, opened, loader, world, stop_signal, make)
         with memory_advice(recipe.rank_rows(world.size), "rows"):
-            work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)
-            return run_training(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
+            run = PretrainRun(
+                config=recipe,
+                folder=Path(output),
+                tokenizer=opened.tokenizer,
+                trainer=trainer,
+                loader=loader,
+                eval_every=recipe.eval_every,
+                data=opened,
+                held_out=opened.held_out(recipe, world),
+                measured=measured,
+            )
+            return run_training(run, resume=resume, quiet=quiet, chart=chart, trackers=trackers)
 
 
 def make_trainer(
     recipe: Recipe,
     data: PretrainData,
-    feeder: PretrainLoader,
+    loader: PretrainLoader,
     world: World,
-    stopper: StopSignal,
-    made: Callable[..., Trainer] = Trainer,
+    stop_signal: StopSignal,
+    make: Callable[..., Trainer] = Trainer,
 ) -> Trainer:
-    """The trainer of a recipe's model, with new weights or those that it starts from."""
-    model = build_model(recipe, data.tokenizer)
-    return made(
-        model,
-        feeder,
+    """The trainer of a recipe's model, with new weights."""
+    return make(
+        build_model(recipe, data.tokenizer),
+        loader,
         plan=recipe.plan,
         optimizer=recipe.optimizer,
         precision=recipe.precision,
         compute=recipe.compute,
         world=world,
-        stopper=stopper,
+        stop_signal=stop_signal,
         seed=recipe.seed,
     )
 
 
-@dataclass
-class Work:
-    """What the loop is given to score and to write."""
+@dataclass(kw_only=True)
+class PretrainRun(Run):
+    """A pre-training run, evaluated on held-out rows."""
 
-    recipe: Recipe
+    config: Recipe
+    loader: PretrainLoader
     data: PretrainData
-    trainer: Trainer
     held_out: list[Batch]
-    output: Path
-    measured: dict[str, Any] = field(default_factory=dict)  # before it began, for the log
-
-    def run(self, feeder: PretrainLoader) -> Run:
-        return Run(
-            folder=self.output,
-            recipe=self.recipe,
-            eval_every=self.recipe.eval_every,
-            trainer=self.trainer,
-            evaluate=self.evaluate,
-            write_model=self.write_model,
-            begin=self.begin,
-            fingerprints=self.data.fingerprints,
-            about=self.about(feeder),
-            waited=feeder.wait_seconds,
-        )
-
-    def begin(self) -> tuple[TrainingState, list[str]] | None:
-        """What a new run begins with, and what a user should hear about it."""
-        if not (self.recipe.start or self.recipe.after):
-            return None
-        model = build_model(self.recipe, self.data.tokenizer)
-        notes = load_start(self.recipe, model, self.data.tokenizer)
-        return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
+    measured: dict[str, Any] = field(default_factory=dict)  # timings behind precision=auto, for the log
 
     @property
-    def model(self) -> Model:
-        assert isinstance(self.trainer.module, Model)
-        return self.trainer.module
+    def fingerprints(self) -> dict[str, str]:
+        """See `Run`."""
+        return self.data.fingerprints
+
+    def initial_state(self) -> tuple[TrainingState, list[str]] | None:
+        """See `Run`: the weights of `start`."""
+        if not (self.config.start or self.config.after):
+            return None
+        model = self.new_model()
+        notes = load_start(self.config, model, self.data.tokenizer)
+        return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
+
+    def new_model(self) -> Model:
+        """See `Run`."""
+        return build_model(self.config, self.data.tokenizer)
 
     def evaluate(self) -> Evaluation | None:
+        """See `Run`: held-out losses and accuracies."""
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)
-        parts = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
-        return Evaluation({"loss": scores.loss, **_flat(scores)}, scores.loss, f"held out {' · '.join(parts)}")
+        terms = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
+        return Evaluation({"loss": scores.loss, **_flat(scores)}, scores.loss, f"held out {' · '.join(terms)}")
 
-    def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        weights, model = self.trainer.full_weights(), self.model
-        if not self.trainer.world.is_main:
-            return
-        if self.trainer.sharded:
-            model = build_model(self.recipe, self.data.tokenizer)
-            model.load_state_dict(weights)
-        facts: dict[str, object] = {"recipe": self.recipe.name, "steps": self.trainer.steps_done}
+    def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
+        """See `Run`."""
+        facts: dict[str, object] = {"recipe": self.config.name, "steps": self.trainer.steps_done}
         facts |= {"tokens": self.trainer.tokens}
-        scores = {key: value for key, value in numbers.items() if "/" in key}
-        facts |= {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in scores.items()}
-        save_model(model, self.data.tokenizer, self.output / name, facts=facts, replace=True)
-        for kind, other in companions(model).items():
-            save_model(other, self.data.tokenizer, self.output / kind / name, facts=facts, replace=True)
+        by_term = {key: value for key, value in metrics.items() if "/" in key}
+        return facts | {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in by_term.items()}
 
-    def _given(self) -> set[str]:
-        """Objectives whose labels come with the rows."""
-        return set(self.held_out[0].labels) & set(self.recipe.objectives) if self.held_out else set()
-
-    def about(self, feeder: PretrainLoader) -> dict[str, Any]:
-        """Facts for the log: what a token costs, what the device could do, what guessing by frequency would lose."""
-        world, recipe = self.trainer.world, self.recipe
-        hidden, counts, tokens = self.trainer.forward_backward.corrupt(feeder(self.trainer.steps_done)[0])
-        asked = {name: float(count / tokens) for name, count in counts.items()}
-        unigram = self.data.unigram_loss() if world.is_main else None
+    def collect_facts(self) -> dict[str, Any]:
+        """See `Run`: with chance and unigram baselines, FLOPs of a token and peak FLOP/s."""
+        corrupted, counts, tokens = self.trainer.forward_backward.corrupt(self.loader(self.trainer.steps_done)[0])
+        per_token = {name: float(count / tokens) for name, count in counts.items()}
+        unigram = self.data.unigram_loss() if self.trainer.world.is_main else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
-        words = [term for objective in objectives for term in objective.perplexity_terms]
-        chances = {objective.name: objective.chance_accuracy(asked) for objective in objectives}
-        chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
+        terms = [term for objective in objectives for term in objective.perplexity_terms]
+        chances = {objective.name: objective.chance_accuracy(per_token) for objective in objectives}
+        given = set(self.held_out[0].labels) & set(self.config.objectives) if self.held_out else set()
+        chances |= {name: _majority_share([batch.labels[name] for batch in self.held_out]) for name in given}
         return {
             **self.measured,
-            **self._settle_attention(hidden),
-            "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "device": world.environment()["device"],
-            "ranks": world.size,
-            "threads": torch.get_num_threads(),
-            "padding": 1 - float(tokens) / hidden.input_ids.numel(),
-            "rows_per_epoch": feeder.packing.rows_per_epoch,
+            **self._tune_attention(corrupted),
+            **super().collect_facts(),
+            "padding": 1 - float(tokens) / corrupted.input_ids.numel(),
+            "rows_per_epoch": self.loader.packing.rows_per_epoch,
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
-            "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
-            "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
-            "peak_flops": self.peak(),
+            "unigram": dict.fromkeys(terms, unigram) if unigram is not None else {},
+            "flops_per_token": flops_per_token(self.model, length=self.config.packing.length, labels=per_token),
+            "peak_flops": self.peak_flops(),
         }
 
-    def peak(self) -> float:
-        """FLOP/s that all devices of the run could do at most, measured now."""
+    def peak_flops(self) -> float:
+        """Peak FLOP/s of all devices of the run, measured now."""
         world = self.trainer.world
-        return measure_peak_flops(world.device, self._dtype) * world.size
+        return measure_peak_flops(world.device, self.dtype) * world.size
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        """Of products that are not in eight bits."""
-        return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
-
-    def _settle_attention(self, batch: Batch) -> dict[str, Any]:
-        """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
+    def _tune_attention(self, batch: Batch) -> dict[str, Any]:
+        """Chooses the fastest attention kernel, unless the run must be deterministic."""
         shape = getattr(self.model.encoder, "attention_shape", None)
-        if shape is None or batch.input_ids.device.type != "cuda" or self.recipe.compute.deterministic:
+        if shape is None or batch.input_ids.device.type != "cuda" or self.config.compute.deterministic:
             return {}
-        times = tune_attention(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
+        times = tune_attention(batch, shape, self.dtype, clock=partial(device_seconds, device=batch.input_ids.device))
         return {"attention_seconds": times} if times else {}
 
 
-def _commonest(labels: Sequence[torch.Tensor]) -> float:
-    """The share of the commonest label: what one is right in by always saying the same; 0 where nothing is asked."""
-    together = torch.cat(list(labels))
-    counts = together[together != IGNORE_INDEX].bincount()
+def resolve_auto(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe with `auto` settings resolved, and timings for the log. A resumed run keeps its precision."""
+    recipe, measured = _resolve_precision(recipe, folder, world)
+    if recipe.compute.cuda_graphs == config.AUTO and world.device.type == "cuda":
+        graphs = recipe.compute.compile is not False and world.size == 1 and _has_short_steps(recipe, world)
+        recipe = replace(recipe, compute=replace(recipe.compute, cuda_graphs=graphs))
+    return recipe, measured
+
+
+def _has_short_steps(recipe: Recipe, world: World) -> bool:
+    with on_meta_device():
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    peak, length = measure_peak_flops(world.device, torch.bfloat16), recipe.packing.length
+    return is_short(model, tokens=recipe.rank_rows(world.size) * length, length=length, peak=peak)
+
+
+def _resolve_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
+    """On CUDA fp8 where rank 0 measures that it is faster, else bf16."""
+    recipe = with_saved_precision(recipe, folder)
+    if recipe.precision != config.AUTO or world.device.type != "cuda":
+        return recipe, {}
+    times = _time_precisions(recipe, world) if world.is_main else {}
+    faster = world.all_reduce({"fp8": world.scalar(bool(times) and autotune.fp8_is_faster(times))})
+    precision: Precision = "fp8" if faster["fp8"] > 0 else "bf16"
+    return replace(recipe, precision=precision), {"precision_seconds": times} if times else {}
+
+
+def _time_precisions(recipe: Recipe, world: World) -> autotune.Times:
+    """Seconds by precision; empty for deterministic, uncompiled and sharded runs, which always use bf16."""
+    compute = recipe.compute
+    if compute.deterministic or compute.fsdp or compute.compile is False or not supports_fp8(world.device):
+        return {}
+    with on_meta_device():
+        block = autotune.find_fp8_block(Model.build(recipe.encoder, recipe.objectives.values()))
+    if block is None:
+        return {}
+    clock = partial(device_seconds, device=world.device)
+    return autotune.time_fp8(block, recipe.rank_rows(world.size), recipe.packing.length, world.device, clock=clock)
+
+
+def _majority_share(labels: Sequence[torch.Tensor]) -> float:
+    """The accuracy of always predicting the most frequent label; 0 without labels."""
+    joined = torch.cat(list(labels))
+    counts = joined[joined != IGNORE_INDEX].bincount()
     return float(counts.max() / counts.sum()) if len(counts) else 0.0
 
 

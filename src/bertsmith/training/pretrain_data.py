@@ -1,7 +1,9 @@
-"""What a pre-training run is made of: rows, model, trainer, held-out batches, baselines. All of it by recipe."""
+"""Data of a pre-training run: shards and their tokenizer, batches, held-out batches, and the weights to start from."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 
 from bertsmith.data.collate import from_packed
-from bertsmith.data.packing.packing import Packing
+from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.companions import companions
@@ -17,13 +19,18 @@ from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
+from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
-from bertsmith.training.recipe import Recipe
 from bertsmith.training.distributed import World
+from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.recipe import Recipe
 from bertsmith.types import Batch
 
-TABLE_MULTIPLE = 64  # rows of the token table, so that matrices have sizes that GPUs like
-COUNTED, SCORED = 20_000_000, 2_000_000  # tokens that the unigram baseline looks at, of train and of held-out
+VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
+COUNTED, SCORED = 20_000_000, 2_000_000  # tokens of train and held-out that the unigram baseline reads
+MAX_WORKERS = 4
+MAX_PREFETCHED_TOKENS = 2**22  # about 40 bytes each
+CORES_PER_WORKER = 4
 
 
 @dataclass(frozen=True)
@@ -47,51 +54,99 @@ class PretrainData:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What makes these data these and no others, wherever they lie."""
+        """Of data and tokenizer, independent of where the files are."""
         return {"data": self.shards.digest, "tokenizer": self.tokenizer.fingerprint}
 
     def with_vocabulary(self, recipe: Recipe) -> Recipe:
-        """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
-        size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
-        table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
-        return replace(recipe, encoder=replace(recipe.encoder, **table))
+        """The recipe with the vocabulary size and padding token of this tokenizer."""
+        size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
+        return replace(recipe, encoder=replace(recipe.encoder, **vocabulary))
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
-        """The rows that the recipe asks for, of the training text or of the shards given."""
-        found: Packing = recipe.packing.build(
+        """The rows of the recipe's packing, of the training shards or of the shards given."""
+        packing: Packing = recipe.packing.build(
             shards or self.shards,
             frame=self.tokenizer.frame_parts,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
         )
-        return found
+        return packing
 
     def held_out(self, recipe: Recipe, world: World) -> list[Batch]:
-        """This rank's share of the first held-out rows, in batches of a micro-batch's size; none where none are."""
+        """This rank's batches of the first held-out rows; empty where there are too few documents."""
         shards = Shards.open(self.folder, "held-out")
-        if not shards.tokens or (shards.documents < 2 and "next_sentence" in recipe.objectives):
+        if not shards.tokens or shards.documents < getattr(recipe.packing, "min_documents", 1):
             return []
         packing = self.packing(recipe, shards)
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
-        share = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
-        batches = [from_packed(packing.rows(first, min(share, rows - first))) for first in range(0, rows, share)]
-        if rows < world.size:  # not enough to share: all ranks score all of them, which leaves the means as they are
+        size = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
+        batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
+        if rows < world.size:  # all ranks evaluate all rows, which leaves the means unchanged
             return batches
         return batches[world.rank :: world.size]
 
     def unigram_loss(self) -> float | None:
-        """What guessing every held-out token by its frequency alone costs, in nats; None where nothing is held out."""
+        """The held-out loss in nats of predicting every token by its frequency; None without held-out data."""
         held_out = Shards.open(self.folder, "held-out")
         if not held_out.tokens:
             return None
         size = self.tokenizer.vocab_size
-        seen = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
-        asked = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
-        return float(-(asked * np.log(seen / seen.sum())).sum() / asked.sum())
+        counts = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
+        scored = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
+        return float(-(scored * np.log(counts / counts.sum())).sum() / scored.sum())
+
+
+class PretrainLoader(Prefetcher):
+    """`loader(step)`, counted from 0: this rank's micro-batches, a function of the recipe and the step.
+
+    For a GPU they are made in worker processes where there are enough cores: a thread of this process would delay the
+    thread that launches kernels, and small models need a batch every few milliseconds.
+    """
+
+    def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
+        workers = _worker_count(world)
+        tokens = recipe.batch_size * recipe.packing.length // world.size
+        super().__init__(self._make, source=source, steps=max(1, min(1 + workers, MAX_PREFETCHED_TOKENS // tokens)))
+        self._workers = FunctionWorkers(packing.batch, workers) if workers else None
+        self.recipe, self.packing, self.world = recipe, packing, world
+        self.rows = recipe.rank_rows(world.size) * world.size
+        recipe.batch_sizes.micro_batches(0, self.rows)  # raises where they do not divide evenly
+
+    def _make(self, step: int) -> list[Batch]:
+        pin = self.world.device.type == "cuda"
+        share = {"rows": self.rows, "rank": self.world.rank, "world": self.world.size}
+        micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
+        return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
+
+    def _batch(self, micro: int, **share: int) -> PackedBatch:
+        workers = self._workers
+        if workers is not None:
+            try:
+                batch: PackedBatch = workers(micro, **share)
+                return batch
+            except WorkerDied:
+                if self._workers is not None:
+                    warnings.warn("a data worker was killed: batches are made in this process now", stacklevel=2)
+                self.close()
+        return self.packing.batch(micro, **share)
+
+    def close(self) -> None:
+        """Ends the workers; later batches are made in this process."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+
+def _worker_count(world: World) -> int:
+    if world.device.type != "cuda":
+        return 0
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # on this machine
+    return min(MAX_WORKERS, default_workers() // ranks // CORES_PER_WORKER)
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
-    """A model with new weights, or with those of the folder that the recipe starts from."""
+    """A model with new weights."""
     torch.manual_seed(recipe.seed)
     return Model.build(
         recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary_of(tokenizer), seed=recipe.seed
@@ -99,54 +154,55 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
 
 
 def check_model(recipe: Recipe) -> None:
-    """A ConfigError where encoder and objectives do not go together; no weights are made."""
+    """A ConfigError where encoder and objectives cannot be combined; allocates no weights."""
     with torch.device("meta"):
         Model.build(recipe.encoder, recipe.objectives.values())
 
 
 def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
-    """Puts the weights that a recipe starts from into its model, if it says any; what a user should hear about it."""
+    """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
     if recipe.start:
         return load_weights(model, recipe.start, tokenizer)
     if recipe.after:
-        return [f"{recipe.name} is a second stage, but begins anew: --start it from what {recipe.after} has made"]
+        return [
+            f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
+        ]
     return []
 
 
 def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
-    """Puts the weights of a model folder into a model; returns what a user should hear about it.
+    """Copies the weights of a model folder into a model; returns notes for the user.
 
-    The folder's encoder and its tokens must be the model's; heads and a pooler that it lacks stay new. A generator that
-    lies beside the folder, as a run leaves it, is taken too.
+    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. Companion
+    models beside the folder, such as a generator, are loaded too.
     """
-    other, theirs, _ = open_model(folder)
-    if theirs.vocabulary() != tokenizer.vocabulary():
+    other, other_tokenizer, _ = open_model(folder)
+    if other_tokenizer.vocabulary() != tokenizer.vocabulary():
         raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
-    mine, found = model.state_dict(), other.state_dict()
-    notes = []
-    for name, value in mine.items():
-        if name not in found:
+    weights, saved = model.state_dict(), other.state_dict()
+    for name, value in weights.items():
+        if name not in saved:
             if not name.startswith(("objectives.", f"{POOLER}.")):
-                raise ConfigError(f"{folder} has no {name}: the recipe's encoder is another one")
+                raise ConfigError(f"{folder} has no {name}: the recipe must have the same encoder")
             continue
-        source, rows = found[name], min(len(value), len(found[name])) if value.dim() else 0
+        source, rows = saved[name], min(len(value), len(saved[name])) if value.dim() else 0
         if source.shape[1:] != value.shape[1:] or (source.shape != value.shape and rows < tokenizer.vocab_size):
-            shapes = f"{list(source.shape)} there and {list(value.shape)} in the recipe"
-            raise ConfigError(f"{folder}: {name} is {shapes}: the run must go on with the same encoder")
-        value[:rows].copy_(source[:rows])  # the table may have been filled up to another size
+            shapes = f"{list(source.shape)}, but {list(value.shape)} in the recipe"
+            raise ConfigError(f"{folder}: {name} has the shape {shapes}: the encoder must be the same")
+        value[:rows].copy_(source[:rows])  # token tables may be padded to different sizes
     heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
-    new = sorted({_part(name) for name in mine.keys() - found.keys()} - heads)
-    left = sorted({_part(name) for name in found.keys() - mine.keys()} - heads)
-    notes += [f"began with the weights of {folder}"]
-    notes += [f"{name} is new: it knows nothing yet" for name in new]
-    notes += [f"{name} of {folder} is not asked for" for name in left]
-    for kind, part in companions(model).items():
+    new = sorted({_module(name) for name in weights.keys() - saved.keys()} - heads)
+    unused = sorted({_module(name) for name in saved.keys() - weights.keys()} - heads)
+    notes = [f"started from the weights of {folder}"]
+    notes += [f"{name} is new and untrained" for name in new]
+    notes += [f"{name} of {folder} is not used" for name in unused]
+    for kind, companion in companions(model).items():
         beside = Path(folder).parent / kind / Path(folder).name
-        there = beside.is_dir()
-        notes += load_weights(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
+        exists = beside.is_dir()
+        notes += load_weights(companion, beside, tokenizer) if exists else [f"the {kind} is new and untrained"]
     return notes
 
 
-def _part(name: str) -> str:
-    """The part of a model that a weight belongs to, in words."""
+def _module(name: str) -> str:
+    """The module of a weight, in words."""
     return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"

@@ -1,4 +1,4 @@
-"""A wish to stop, as a flag: SIGTERM and SIGINT set it, the trainer reads it between steps."""
+"""SIGTERM and SIGINT set a flag that the trainer reads between steps."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal:
-    """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once.
+    """`with StopSignal() as stop_signal:` the first signal requests an orderly end, a second one interrupts at once.
 
-    Not under torchrun, nor in a worker of ours: who started those hands on a signal that they may have heard already,
-    and kills them after a while.
+    Not under torchrun and not in a worker process: their parents forward a signal that may have arrived already, and
+    kill the process after a while.
     """
 
-    received: ClassVar[bool] = False  # whether a signal has come since the last of them began
+    received: ClassVar[bool] = False  # whether a signal has arrived since the last context was entered
 
     def __init__(self) -> None:
         self.requested = False
         self._before: dict[signal.Signals, Any] = {}
 
     def request(self) -> None:
-        """Asks for an end, as a signal does."""
+        """Requests an end, as a signal does."""
         self.requested = True
 
     def __enter__(self) -> Self:
         StopSignal.received = False
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
-            self._before = {number: signal.signal(number, self._heard) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class StopSignal:
             signal.signal(number, handler)
         self._before = {}
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and "TORCHELASTIC_RUN_ID" not in os.environ and multiprocessing.parent_process() is None:
             raise KeyboardInterrupt
         StopSignal.received = True

@@ -1,7 +1,6 @@
-"""Several rates and seeds of one fine-tuning: run after run or several at a time, a table of all, and the best model on
-dev kept.
+"""A sweep over learning rates and seeds of one fine-tuning: a table of all runs, and the best model on dev.
 
-What is finished is not done again, so a sweep that was stopped goes on where it was.
+Finished runs are not repeated, so a sweep that was stopped resumes.
 """
 
 from __future__ import annotations
@@ -21,53 +20,54 @@ from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_fini
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetune_config import FinetuneConfig
-from bertsmith.training.finetune import TaskData, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune_data import TaskData, build_task, prepare
+from bertsmith.training.recipe import FinetuneConfig
 
 BEST = "best"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """One run of a sweep, in a form that travels to another process."""
+    """One run of a sweep; can be pickled."""
 
-    tuning: FinetuneConfig
+    config: FinetuneConfig
     folder: Path
     device: str = "auto"
     lean: bool = False
     trackers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"learning rate {self.tuning.learning_rate:g}, seed {self.tuning.seed}"
+        return f"learning rate {self.config.learning_rate:g}, seed {self.config.seed}"
 
-    def run(self, prepared: TaskData | None = None, *, quiet: bool = True) -> None:
-        """Trains, if that is not done yet."""
-        if not is_finished(self.folder, self.tuning):
-            torch.compiler.reset()  # graphs of the model before would only be in the way
+    def run(self, data: TaskData | None = None, *, quiet: bool = True) -> None:
+        """Trains, unless it is finished."""
+        if not is_finished(self.folder, self.config):
+            torch.compiler.reset()  # graphs of the previous model are not needed any more
             how: dict[str, Any] = {"device": self.device, "trackers": self.trackers, "lean": self.lean, "quiet": quiet}
-            finetune(self.tuning, self.folder, prepared=prepared, **how)
+            finetune(self.config, self.folder, data=data, **how)
 
 
 def sweep_runs(
-    tuning: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
+    settings: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
 ) -> list[SweepRun]:
-    """Every rate with every seed."""
-    wanted = [(rate, tuning.seed + number) for rate in learning_rates for number in range(seeds)]
+    """Every learning rate with every seed."""
     return [
         SweepRun(
-            tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how
+            config=replace(settings, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how
         )
-        for rate, seed in wanted
+        for rate in learning_rates
+        for seed in range(settings.seed, settings.seed + seeds)
     ]
 
 
-def run_parallel(wanted: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
-    """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
-    return ordered_map(SweepRun.run, wanted, workers=jobs, patience=RUN_TIMEOUT)
+def run_parallel(runs: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
+    """Trains `jobs` runs at a time in silent processes; yields for each of them, in order, when it is finished."""
+    return ordered_map(SweepRun.run, runs, workers=jobs, patience=RUN_TIMEOUT)
 
 
 def sweep(
-    tuning: FinetuneConfig,
+    settings: FinetuneConfig,
     output: str | Path,
     *,
     learning_rates: Sequence[float],
@@ -78,107 +78,97 @@ def sweep(
     lean: bool = False,
     trackers: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Every rate with every seed, `jobs` of them at a time; scores by rate, and which run was kept in `best/`.
+    """Every learning rate with every seed, `jobs` at a time; scores by learning rate, and the run kept in `best/`.
 
-    `lean`: of finished runs stay the history and, of the best one so far, the model.
+    `lean`: finished runs keep their history, and the best one its model.
     """
     output = Path(output)
-    task = build_task(tuning)
-    if not (task.has_split("dev") or tuning.dev_fraction):
+    task = build_task(settings)
+    if not (task.has_split("dev") or settings.dev_fraction):
         raise ConfigError(
-            f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
-            "aside: dev_fraction=0.1"
+            f"{settings.name}: a sweep needs dev examples: pass --dev FILE, or use some of the training examples: "
+            "dev_fraction=0.1"
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
-    wanted = sweep_runs(tuning, output, learning_rates=learning_rates, seeds=seeds, **how)
-    ready: TaskData | None = None  # once for all runs, if one of them is to be trained here
-    runs: list[dict[str, Any]] = []
-    with closing(run_parallel(wanted if jobs > 1 else [], jobs=jobs)) as elsewhere:
-        for number, part in enumerate(wanted, start=1):
+    planned = sweep_runs(settings, output, learning_rates=learning_rates, seeds=seeds, **how)
+    data: TaskData | None = None  # shared by all runs that are trained in this process
+    results: list[dict[str, Any]] = []
+    with closing(run_parallel(planned if jobs > 1 else [], jobs=jobs)) as parallel:
+        for number, run in enumerate(planned, start=1):
             if jobs > 1:
-                next(elsewhere)
+                next(parallel)
             if not quiet:
                 done = ": done" if jobs > 1 else ""
-                print(f"{number} of {len(wanted)}: {part}{done}", file=sys.stderr, flush=True)
-            if not is_finished(part.folder, part.tuning):
-                ready = ready or _prepared(tuning, task)
-                part.run(ready, quiet=quiet)
-            scores = best_scores(read_run(part.folder), task.main_metric)
-            runs.append(
-                {
-                    "learning_rate": part.tuning.learning_rate,
-                    "seed": part.tuning.seed,
-                    "run": str(part.folder),
-                    "scores": scores,
-                }
-            )
+                print(f"{number} of {len(planned)}: {run}{done}", file=sys.stderr, flush=True)
+            if not is_finished(run.folder, run.config):
+                data = data or _prepare(settings, task)
+                run.run(data, quiet=quiet)
+            scores = best_scores(read_run(run.folder), task.main_metric)
+            setting = {"learning_rate": run.config.learning_rate, "seed": run.config.seed}
+            results.append({**setting, "run": str(run.folder), "scores": scores})
             if lean:
-                _shed(runs, task.main_metric)
-    return _told(tuning, task.main_metric, runs, output)
+                _remove_all_but_best(results, task.main_metric)
+    return _summary(settings, task.main_metric, results, output)
 
 
-def parse_learning_rates(words: str) -> list[float]:
-    """`2e-5,3e-5` as numbers; none of nothing."""
+def parse_learning_rates(text: str) -> list[float]:
+    """`2e-5,3e-5` as numbers; empty for an empty text."""
     try:
-        return [float(word) for word in words.split(",") if word]
+        return [float(word) for word in text.split(",") if word]
     except ValueError as error:
-        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
+        raise ConfigError(
+            f"--learning-rates {text}: expected comma-separated numbers, such as 2e-5,3e-5,5e-5"
+        ) from error
 
 
 def best_scores(run: RunHistory, main: str) -> dict[str, float]:
-    """All scores of the evaluation at which `main` was highest: those of the model in best/."""
-    place = int(run.held_out[f"score/{main}"].values.argmax())
+    """All scores of the evaluation with the highest `main`: those of the model in best/."""
+    index = int(run.held_out[f"score/{main}"].values.argmax())
     names = [name for name in run.held_out if name.startswith("score/")]
-    return {name.removeprefix("score/"): float(run.held_out[name].values[place]) for name in names}
+    return {name.removeprefix("score/"): float(run.held_out[name].values[index]) for name in names}
 
 
-def _prepared(tuning: FinetuneConfig, task: Task) -> TaskData:
-    model, tokenizer, _ = open_with_head(tuning, task)
-    return prepare(tuning, task, tokenizer, positions=model.encoder.max_positions)
+def _prepare(settings: FinetuneConfig, task: Task) -> TaskData:
+    model, tokenizer, _ = open_with_head(settings, task)
+    return prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
 
 
-def _told(tuning: FinetuneConfig, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
+def _summary(settings: FinetuneConfig, main: str, results: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
-    for rate in dict.fromkeys(run["learning_rate"] for run in runs):
-        found = over_seeds([run["scores"][main] for run in runs if run["learning_rate"] == rate])
-        rows.append({"learning_rate": rate, **asdict(found)})
-    kept = _best(runs, main)
+    for rate in dict.fromkeys(result["learning_rate"] for result in results):
+        scores = over_seeds([result["scores"][main] for result in results if result["learning_rate"] == rate])
+        rows.append({"learning_rate": rate, **asdict(scores)})
+    kept = _best(results, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)
-    return {
-        "task": tuning.name,
-        "main": main,
-        "learning_rates": rows,
-        "runs": runs,
-        "kept": kept,
-        "model": str(output / BEST),
-    }
+    found = {"task": settings.name, "main": main, "learning_rates": rows, "runs": results}
+    return {**found, "kept": kept, "model": str(output / BEST)}
 
 
-def _best(runs: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
-    """The first one of those with the highest score."""
-    return max(runs, key=lambda run: run["scores"][main])
+def _best(results: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
+    """The first of the runs with the highest score."""
+    return max(results, key=lambda result: result["scores"][main])
 
 
-def _shed(runs: Sequence[dict[str, Any]], main: str) -> None:
-    best = _best(runs, main)
-    for run in runs:
-        remove_run_files(Path(run["run"]), *([] if run is best else [BEST]))
+def _remove_all_but_best(results: Sequence[dict[str, Any]], main: str) -> None:
+    best = _best(results, main)
+    for result in results:
+        remove_run_files(Path(result["run"]), *([] if result is best else [BEST]))
 
 
 def remove_run_files(folder: Path, *models: str) -> None:
-    """Removes checkpoints, the last model and these ones of a finished run; what it learned, and how, stays to read."""
+    """Removes checkpoints, the last model and the named models of a finished run; its history stays."""
     for name in (CHECKPOINTS, LAST, *models):
         if (folder / name).exists():
             Disk().remove_folder(folder / name)
 
 
 def copy_model(source: Path, final: Path) -> None:
-    """Copies a model folder to its place, written aside first."""
-    disk, aside = Disk(), partial_path(final)
-    for old in (aside, final):
+    """Copies a model folder: first to a temporary folder, then renamed."""
+    disk, temporary = Disk(), partial_path(final)
+    for old in (temporary, final):
         if old.exists():
             disk.remove_folder(old)
-    disk.make_folder(aside)
+    disk.make_folder(temporary)
     for path in sorted(source.iterdir()):
-        disk.write_file(aside / path.name, [path.read_bytes()], atomic=False)
-    disk.commit_folder(aside, final)
+        disk.write_file(temporary / path.name, [path.read_bytes()], atomic=False)
+    disk.commit_folder(temporary, final)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Rows of sentence pairs."""
+
+    labels: ClassVar[Mapping[str, str]] = {"next_sentence": "random"}  # by objective, the meaning of label 1
+    min_documents: ClassVar[int] = 2
 
     length: int = 512  # places in a row, special tokens included
     random_next: float = 0.5  # share of pairs whose second text comes from another document
