@@ -11,7 +11,7 @@ from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig, Passes
+from bertsmith.training.passes import ComputeConfig, ForwardBackward
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -68,9 +68,13 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).train(), packed()
-    passes = Passes(model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0)
+    passes = ForwardBackward(
+        model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
+    )
     hidden, counts, _ = passes.corrupt(batch)
-    learn = partial(passes.learn, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True)
+    learn = partial(
+        passes.accumulate_gradients, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True
+    )
     learn(step=0)
     model.zero_grad()
     torch.cuda.set_sync_debug_mode("error")

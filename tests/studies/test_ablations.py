@@ -20,7 +20,7 @@ from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
 from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.sweep import numbers
+from bertsmith.training.finetuning.sweep import parse_learning_rates
 from bertsmith.training.finetuning.work import open_with_head
 
 SMALL = [f"head.{setting}" for setting in ("recurrent_width=8", "recurrent_layers=1")]
@@ -85,9 +85,9 @@ def test_one_table_and_nothing_is_done_twice(
     assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["conll/conll2003"]["score"]["runs"] == 2
     assert "base" in Path(found["page"]).read_text(encoding="utf-8")
-    kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/rate-*/best")]
+    kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
     assert len(kept) == 6  # the best run of each cell
-    assert not list((tmp_path / "s").glob("*/*/rate-*/checkpoints"))
+    assert not list((tmp_path / "s").glob("*/*/lr-*/checkpoints"))
     monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
     assert json.loads(call(*asked, "--json").stdout) == found
     shown = call(*asked, "-q").stdout
@@ -205,7 +205,7 @@ def test_words_for_tasks() -> None:
     found = trials(
         ["glue/mrpc", "glue/rte", "squad/1.1"],
         ["all", "glue=g", "glue/rte=r"],
-        ["epochs=2", "squad:rows=48", "glue/rte:epochs=10"],
+        ["epochs=2", "squad:batch_size=48", "glue/rte:epochs=10"],
     )
     assert [(one.task, str(one.data)) for one in found] == [("glue/mrpc", "g"), ("glue/rte", "r"), ("squad/1.1", "all")]
     assert [one.changes for one in found] == [
@@ -213,10 +213,10 @@ def test_words_for_tasks() -> None:
         ("epochs=2", "epochs=10"),
         ("epochs=2", "batch_size=48"),
     ]
-    assert numbers("2e-5,3e-5") == [2e-5, 3e-5]
-    assert numbers("") == []
+    assert parse_learning_rates("2e-5,3e-5") == [2e-5, 3e-5]
+    assert parse_learning_rates("") == []
     with pytest.raises(ConfigError, match="such as 2e-5"):
-        numbers("fast")
+        parse_learning_rates("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
         trials(["squad/1.1"], ["glue=g"], [])
 

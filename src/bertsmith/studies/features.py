@@ -30,9 +30,9 @@ from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, shed
+from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, remove_run_files
 from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
 
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
@@ -93,7 +93,7 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
             if not quiet and jobs == 1:
                 print(told, file=sys.stderr)
             found = study.known(one) or study.keep(one, next(elsewhere), best=best)
-            shed(study.folder(one), BEST)
+            remove_run_files(study.folder(one), BEST)
             best = max(best, found["dev"][study.task.main_metric])
             if not quiet and jobs > 1:
                 print(f"{told}: done", file=sys.stderr, flush=True)
@@ -139,7 +139,7 @@ class _Study:
     task: Task
     encoder: Encoder  # without its weights: what it says is in the features
     tokenizer: Tokenizer
-    ready: Prepared
+    ready: TaskData
     test: list[Example]  # none where nobody knows their tags
     features: Features
     device: str
@@ -240,7 +240,7 @@ def _check(tuning: FinetuneConfig, task: Task) -> None:
         raise ConfigError("a study of features is the work of one process: leave out torchrun and compute.fsdp")
 
 
-def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
+def _rows(task: Task, ready: TaskData, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
     """Every row that is learned from or scored."""
     asked = [*ready.train]
     for examples in (ready.dev, test):

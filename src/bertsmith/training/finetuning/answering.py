@@ -22,7 +22,7 @@ FEW_PLACES = 4096
 
 
 @dataclass(frozen=True)
-class Answered:
+class TaskPredictions:
     """Examples, and what a model said of them."""
 
     examples: list[Example]
@@ -32,11 +32,11 @@ class Answered:
 
 def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, half: bool = False
-) -> Answered:
+) -> TaskPredictions:
     """A prediction for each example, by a model on its own device; `half`: in bfloat16."""
     asked = task.rows(examples, tokenizer, max_length=length)
     found = answers(model, asked, task.objective, padding_id=tokenizer.padding_id, length=length, half=half)
-    return Answered(list(examples), task.decode(examples, asked, found), len(truncated_examples(asked)))
+    return TaskPredictions(list(examples), task.decode(examples, asked, found), len(truncated_examples(asked)))
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
 from bertsmith.objectives.objective import objective_class
 from bertsmith.tasks.task import Features
-from bertsmith.training.ahead import Ahead
+from bertsmith.training.ahead import Prefetcher
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -47,7 +47,7 @@ def make_batch(
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleOrder:
     """The endless order in which questions are learned from: each epoch all of them, in an order of its own."""
 
     count: int
@@ -65,7 +65,7 @@ def _shuffled(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return drawn
 
 
-class TaskFeeder(Ahead):
+class FinetuneLoader(Prefetcher):
     """`feeder(step)`, counted from 0, gives this rank's micro-batches: the same whatever was asked before."""
 
     def __init__(
@@ -86,7 +86,7 @@ class TaskFeeder(Ahead):
         super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
         self.rows, self.micro, self.world = batch_size, micro_batch_size or max(batch_size // world.size, 1), world
-        self.order, self.steps = Order(len(asked), seed), steps
+        self.order, self.steps = SampleOrder(len(asked), seed), steps
         if batch_size % (self.micro * world.size):
             raise ConfigError(
                 f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {batch_size} evenly"
