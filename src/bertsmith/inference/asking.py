@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import Backend, ModelInput
 from bertsmith.model_io.model import Model
+from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import apart
@@ -49,6 +50,12 @@ def require_head(model: Model, *names: str) -> str:
     raise BertsmithError(
         f"this model has no {' or '.join(names)} head (it has: {has}): open one that was trained for it"
     )
+
+
+def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
+    """The first head of the model for one of these pipelines; an error where it has none."""
+    name = model.head_for(*pipelines)
+    return name or require_head(model, *objectives_with(*pipelines))
 
 
 def predict_logits(asker: TextModel, asked: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_pipeline
+from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction
 from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, TextTask, encode_texts
@@ -22,7 +23,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 OVERLAP = 64  # tokens that neighbouring windows share at least
-HEADS = ("classify", "regress")
+PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
 
 Text = str | tuple[str, str]  # one text, or a pair
 
@@ -107,11 +108,15 @@ def judge(asker: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) ->
 
 def task_of(asker: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
     """The task that the model's head was made for."""
-    name = require_head(asker.model, *HEADS)
-    if name == "regress":
-        return RegressionTask("regress", files={}, read=_no_files)
+    name = require_pipeline(asker.model, *PIPELINES)
     head: Any = asker.model.objectives[name]
-    return ClassificationTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    task: ClassificationTask | RegressionTask
+    if head.pipeline == "text-regression":
+        task = RegressionTask(name, files={}, read=_no_files)
+    else:
+        task = ClassificationTask(name, files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    task.objective = name
+    return task
 
 
 def _no_files(path: Any, split: str) -> list[Example]:
@@ -137,7 +142,7 @@ def predict(asker: TextModel, given: Any, *, top_k: int) -> list[Any] | dict[str
 
 def probabilities(asker: TextModel, given: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
-    require_head(asker.model, "classify")
+    require_pipeline(asker.model, "text-classification")
     task = task_of(asker)
     assert isinstance(task, ClassificationTask)
     judged = judge(asker, as_texts(given)[0], task)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference import pipelines, reading
-from bertsmith.inference.asking import LogitsQuery, check_top_k, require_head
+from bertsmith.inference.asking import LogitsQuery, check_top_k, require_pipeline
 from bertsmith.inference.attending import Attention, AttentionQuery
 from bertsmith.inference.encoder_outputs import (
     Combine,
@@ -94,7 +94,7 @@ class Predictor:
         `targets`, whole words are scored instead, however many pieces they have. A text with one run of masks gives one
         list, a text with several a list for each, the other masks staying masked.
         """
-        require_head(self.model, "masked_lm")
+        require_pipeline(self.model, "fill-mask")
         check_top_k(top_k)
         runs = mask_runs(self.tokenizer, text)
         found: list[list[Filling]] = []
@@ -109,7 +109,9 @@ class Predictor:
     def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         """log p of every token [rows, V] at one place of each row, special tokens left out."""
         items = [ModelInput((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
-        logits = torch.from_numpy(np.stack(self.backend.run(LogitsQuery("masked_lm"), items)))
+        logits = torch.from_numpy(
+            np.stack(self.backend.run(LogitsQuery(require_pipeline(self.model, "fill-mask")), items))
+        )
         logits[:, list(self.tokenizer.special_ids)] = -torch.inf
         logits[:, self.tokenizer.vocab_size :] = -torch.inf  # rows that pad the table
         return logits.log_softmax(-1)
@@ -118,9 +120,9 @@ class Predictor:
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """How likely the second text is to follow the first: `{"is_next", "random", "cut"}`."""
-        require_head(self.model, "next_sentence")
+        head = require_pipeline(self.model, "next-sentence")
         row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.max_length)
-        (logits,) = self.backend.run(LogitsQuery("next_sentence"), [ModelInput((row,))])
+        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
         follows, random = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": follows, "random": random, "cut": any(row.truncated)}
 
@@ -150,7 +152,7 @@ class Predictor:
         `positive` (of two labels the second); long ones are read as in `predict`. Any other model is asked for vectors,
         whose cosine is the score; `cut` then marks what was longer than the model takes.
         """
-        if any(head in self.model.objectives for head in pipelines.HEADS):
+        if self.model.head_for(*pipelines.PIPELINES):
             found = pipelines.pair_scores(self, query, documents, positive=positive)
         else:
             embedded = self.embed([query, *documents], normalize=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import TaggingConfig as TaggingManner
@@ -30,10 +30,10 @@ def _read(asker: TextModel, task: Task, examples: Sequence[Example], *, length: 
 
 def entities(asker: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
     """See `Predictor.ner`."""
-    require_head(asker.model, "tag")
+    name = require_pipeline(asker.model, "token-classification")
     if unit not in UNITS:
         raise BertsmithError(f"unit {unit} is not known: {', '.join(UNITS)}")
-    head: Any = asker.model.objectives["tag"]
+    head: Any = asker.model.objectives[name]
     task = TokenClassificationTask(
         "ner", files={}, load=_no_files, config=TaggingManner(), labels=head.config.labels, unit=unit
     )
@@ -56,10 +56,10 @@ def answers(
     asker: TextModel, question: str, context: str, *, top_k: int, no_answer: float | None
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """See `Predictor.answer`."""
-    require_head(asker.model, "span")
+    name = require_pipeline(asker.model, "question-answering")
     check_top_k(top_k)
     if no_answer is None:
-        head: Any = asker.model.objectives["span"]
+        head: Any = asker.model.objectives[name]
         no_answer = head.config.no_answer  # what was best when it learned, if it learned to say nothing
     usual = QAConfig()
     length = min(usual.max_length, asker.max_length)
@@ -84,8 +84,9 @@ def _answer(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def choice(asker: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
-    require_head(asker.model, "choose")
-    task = MultipleChoiceTask("choose", files={}, read=_no_files)
+    name = require_pipeline(asker.model, "multiple-choice")
+    task = MultipleChoiceTask(name, files={}, read=_no_files)
+    task.objective = name
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])
     (prediction,), cut = _read(asker, task, [example], length=asker.max_length)
