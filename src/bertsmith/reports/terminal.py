@@ -206,7 +206,8 @@ def fillings(runs: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
 def follows(found: Mapping[str, Any]) -> None:
     console.print(
-        f"follows {found['is_next']:.2%}   random {found['random']:.2%}" + ("   (cut to fit)" if found["cut"] else "")
+        f"follows {found['is_next']:.2%}   does not follow {found['not_next']:.2%}"
+        + ("   (truncated)" if found["truncated"] else "")
     )
 
 

@@ -42,7 +42,7 @@ def answers(passage: str, found: Sequence[Mapping[str, Any]]) -> None:
             before, after = passage[max(begin - AROUND, 0) : begin], passage[end : end + AROUND]
             parts = ((_flat(before), "dim"), (f"«{_flat(passage[begin:end])}»", "bold cyan"), (_flat(after), "dim"))
             where = Text.assemble(*parts)
-        rows.add_row(f"{one['score']:7.2%}", where, "(question cut to fit)" if one.get("cut") else "")
+        rows.add_row(f"{one['score']:7.2%}", where, "(question truncated)" if one.get("truncated") else "")
     console.print(rows)
 
 
@@ -51,14 +51,14 @@ def choices(given: Sequence[str], found: Mapping[str, Any]) -> None:
     for place, (choice, share) in enumerate(zip(given, found["probabilities"], strict=True)):
         rows.add_row(f"{share:7.2%}", Text(_line(choice), "bold" if place == found["index"] else "dim"))
     console.print(rows)
-    if found.get("cut"):
+    if found.get("truncated"):
         console.print("(cut to fit)")
 
 
 def ranked(found: Sequence[Mapping[str, Any]]) -> None:
     rows = _rows()
     for one in found:
-        remark = "(cut to fit)" if one.get("cut") else _windows(one)
+        remark = "(truncated)" if one.get("truncated") else _windows(one)
         rows.add_row(f"{one['score']:8.4f}", Text(str(one["index"] + 1), "dim"), Text(_line(one["text"])), remark)
     console.print(rows)
 
@@ -79,7 +79,7 @@ def heat_map(facts: Mapping[str, Any]) -> None:
         console.print(Text.assemble(f"{place:3d} ", name, cells), no_wrap=True, crop=True)
     if shown < len(tokens):
         console.print(f"({len(tokens) - shown} more tokens: --json gives all)", style="dim")
-    if facts["cut"]:
+    if facts["truncated"]:
         console.print("(the text was cut to fit)", style="dim")
 
 
