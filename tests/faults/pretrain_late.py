@@ -82,4 +82,4 @@ def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     frame, padding = tokenizer.frame_parts, tokenizer.padding_id
     packing = recipe.packing.build(Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed)
     first = (step - 1) * recipe.batch_size
-    return digests(model.corrupt(from_packed(packing.take(first, recipe.batch_size))))
+    return digests(model.corrupt(from_packed(packing.rows(first, recipe.batch_size))))

@@ -305,7 +305,7 @@ def test_another_head_is_one_clear_line(ask: Any, message: str) -> None:
 def test_wrong_questions(know: Predictor, labelled: Predictor) -> None:
     three = Predictor(random_model(classify.Config(labels=("a", "b", "c"))), tokenizer())
     for ask, message in (
-        (lambda: labelled.predict("a", top_k=0), "at least one"),
+        (lambda: labelled.predict("a", top_k=0), "at least 1"),
         (lambda: labelled.predict([("a", "b", "c")]), "text 0 is neither"),
         (lambda: labelled.predict([3]), "text 0 is neither"),
         (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is none of the labels"),

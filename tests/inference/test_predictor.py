@@ -128,9 +128,9 @@ def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
         (lambda one: one.fill_mask("no gap here"), r"the text has no \[MASK\]"),
         (lambda one: one.fill_mask("a [MASK]", targets=["☃"]), "cannot be encoded"),
         (lambda one: one.fill_mask("a [MASK]", targets=[" "]), "has no tokens"),
-        (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least one"),
+        (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least 1"),
         (lambda one: one.encode("a", layers=[9]), "layer 9 does not exist: choose 0 .* to 3"),
-        (lambda one: one.encode("a", pooling="max"), "pooling "max" does not exist"),
+        (lambda one: one.encode("a", pooling="max"), 'pooling "max" does not exist'),
     ],
 )
 def test_wrong_questions(predictor: Predictor, call: Any, message: str) -> None:

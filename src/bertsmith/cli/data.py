@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -61,14 +62,14 @@ def tokenizer_train(
     from bertsmith.data import prepare as run
     from bertsmith.reports import terminal
 
-    chosen = config.find("bertsmith.tokenizers", kind).Config()
+    chosen = config.find_kind("bertsmith.tokenizers", kind).Config()
     changes = (["lowercase=false"] if cased else []) + (settings or [])
     learned = run.train_tokenizer(
         corpus,
         output,
         settings=config.override(chosen, changes),
         vocab_size=vocab_size,
-        reading=reading_of(layout, field, encoding, errors),
+        read_options=reading_of(layout, field, encoding, errors),
         max_words=max_words,
         workers=workers,
         limit=limit,
@@ -80,7 +81,7 @@ def tokenizer_train(
         "vocab_size": learned.vocab_size,
         "fingerprint": learned.fingerprint,
     }
-    give(facts, as_json, lambda: terminal.tokenizer_learned(learned, output))
+    give(facts, as_json, lambda: terminal.trained_tokenizer(learned, output))
 
 
 @tokenizer_app.command("show")
@@ -105,7 +106,7 @@ def tokenizer_show(
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
     encoded = [tokenizer.encode(one, specials_in_text=specials) for one in texts]
     shown = terminal.encoding_facts(tokenizer, texts, encoded)
-    give(shown, as_json, lambda: terminal.encoding_picture(tokenizer, texts, encoded, shown))
+    give(shown, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, shown))
 
 
 @tokenizer_app.command("stats")
@@ -128,12 +129,12 @@ def tokenizer_stats(
     found = run.measure_tokenizer(
         folder,
         corpus,
-        reading=reading_of(layout, field, encoding, errors),
+        read_options=reading_of(layout, field, encoding, errors),
         workers=workers,
         limit=limit,
         quiet=quiet or as_json,
     )
-    give(found, as_json, lambda: terminal.table(found))
+    give(found, as_json, lambda: terminal.facts_table(found))
 
 
 @app.command()
@@ -167,8 +168,8 @@ def prepare(
 
     reading = reading_of(layout, field, encoding, errors)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, reading=reading)
-        give(facts, as_json, lambda: terminal.table(facts, title="nothing written"))
+        facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading)
+        give(facts, as_json, lambda: terminal.facts_table(facts, title="nothing written"))
         return
     if overwrite:
         remove_shard_set(output)
@@ -176,7 +177,7 @@ def prepare(
         corpus,
         output,
         tokenizer=tokenizer,
-        reading=reading,
+        read_options=reading,
         held_out=held_out,
         unique=unique,
         workers=workers,
@@ -186,7 +187,7 @@ def prepare(
         quiet=quiet or as_json,
     )
     facts = terminal.shard_facts(index, output)
-    give(facts, as_json, lambda: terminal.table(facts))
+    give(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
@@ -203,10 +204,8 @@ def verify(
     for report in verify_shards(folder):
         reports.append(report)
         if not as_json:
-            terminal.verified(report)
+            terminal.verified_file(report)
     bad = [report.name for report in reports if not report.ok]
-    give(
-        {"folder": str(folder), "ok": not bad, "files": [terminal.report_facts(report) for report in reports]}, as_json
-    )
+    give({"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}, as_json)
     if bad:
         raise DataError(f"{len(bad)} of {len(reports)} files in {folder} are damaged: {', '.join(bad[:5])}")

@@ -13,11 +13,11 @@ from rich.rule import Rule
 
 from bertsmith import config
 from bertsmith.data import prepare
-from bertsmith.data.prose import korean_prose, python_prose
+from bertsmith.data.sample_text import korean_samples, python_documentation
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.reports import terminal, terminal_runs
+from bertsmith.reports import terminal, terminal_predictions, terminal_runs
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import read_run
 from bertsmith.system.durable import Disk
@@ -45,7 +45,7 @@ SETTINGS = (
     "save_every=500",
 )
 # no token alone knows what a sentence is after pre-training without next sentence: the mean of all is read
-TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.readout=mean")
+TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS, LEARNED, SCORED = 3, 900, 300  # runs; sentences
 SHORTEST, LONGEST = 6, 20  # words of a sentence
 GAPS = (
@@ -69,22 +69,22 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
         f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCABULARY} --set coverage=1.0",
     )
     # the little Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
-    settings = config.find("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
+    settings = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
     learned = prepare.train_tokenizer(
         [text], output / "tokenizer", settings=settings, vocab_size=VOCABULARY, quiet=quiet
     )
-    terminal.tokenizer_learned(learned, output / "tokenizer")
+    terminal.trained_tokenizer(learned, output / "tokenizer")
     for sample in SAMPLES:
-        terminal.encoding_line(learned, sample, learned.encode(sample))
-    terminal.table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
+        terminal.encoding_sample(learned, sample, learned.encode(sample))
+    terminal.facts_table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
 
     _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
     index = prepare.prepare(
         [text], output / "shards", tokenizer=output / "tokenizer", held_out=0.02, unique=True, quiet=quiet
     )
-    terminal.table(terminal.shard_facts(index, output / "shards"))
+    terminal.facts_table(terminal.shard_facts(index, output / "shards"))
     for report in verify(output / "shards"):
-        terminal.verified(report)
+        terminal.verified_file(report)
     _look_inside(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
 
     words = " ".join(SETTINGS)
@@ -122,7 +122,7 @@ def _fill(model: Path) -> None:
     predictor = Predictor.open(model, device="cpu")
     for text in GAPS:
         terminal.console.print(text, style="bold")
-        terminal.fillings([predictor.fill_mask(text, top_k=3)])
+        terminal_predictions.fillings([predictor.fill_mask(text, top_k=3)])
 
 
 def _finetune(output: Path) -> None:
@@ -198,7 +198,7 @@ def _clear(output: Path) -> None:
 def _write_text(folder: Path) -> None:
     disk = Disk()
     disk.make_folder(folder)
-    for name, documents in ((ENGLISH, python_prose()), ("korean.txt", korean_prose())):
+    for name, documents in ((ENGLISH, python_documentation()), ("korean.txt", korean_samples())):
         count, text = _joined(documents)
         disk.write_file(folder / name, [text.encode()])
         terminal.console.print(

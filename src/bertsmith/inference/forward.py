@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
 from bertsmith.tasks.task import Features
@@ -101,7 +101,7 @@ class LocalBackend:
     def _forward(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
         rows = [row for one in inputs for row in one.rows]
         indices = {query.objective: [one.indices for one in inputs]} if inputs[0].indices is not None else None
-        batch = in_one_line(rows, padding_id=self.padding_id, places=indices).to(self.device)
+        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=indices).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             return query.forward(self.model, batch, inputs)
 

@@ -16,17 +16,12 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import TextModel, check_top_k, predict_logits, require_head
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.labelled import LabelTask
-from bertsmith.tasks.measured import NumberTask
-from bertsmith.tasks.passages.answering import Answering
-from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.tagged.manner import Manner as TaggingManner
-from bertsmith.tasks.tagged.sentences import Unit
-from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.tagged.windows import windows
-from bertsmith.tasks.task import Example, Features, Prediction, Task, cut_examples
-from bertsmith.tasks.whole_texts import TextTask, encode
+from bertsmith.tasks.qa_windows import QAConfig
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
+from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
+from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
+from bertsmith.tasks.text_tasks import ClassificationTask, MultipleChoiceTask, RegressionTask, TextTask, encode_texts
+from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -64,7 +59,7 @@ def predict(model: TextModel, inputs: Any, *, top_k: int) -> list[Any] | dict[st
     found = predict_texts(model, texts, task)
     results: list[Any] = []
     for index, prediction in enumerate(found.predictions):
-        if isinstance(task, NumberTask):
+        if isinstance(task, RegressionTask):
             results.append(found.with_windows(index, {"score": prediction.value}))
             continue
         best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
@@ -77,7 +72,7 @@ def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
     require_head(model.model, "classify")
     task = _text_task(model)
-    assert isinstance(task, LabelTask)
+    assert isinstance(task, ClassificationTask)
     found = predict_texts(model, as_texts(inputs)[0], task)
     values = [list(prediction.detail["probabilities"].values()) for prediction in found.predictions]
     return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, found.windows)
@@ -86,14 +81,14 @@ def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
 def score_pairs(model: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
     """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
     task = _text_task(model, positive=positive)
-    if isinstance(task, LabelTask) and not task.positive:
+    if isinstance(task, ClassificationTask) and not task.positive:
         raise BertsmithError(
             f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
             "name the label whose probability is the score with positive=..."
         )
     found = predict_texts(model, [(query, document) for document in documents], task)
     scores = [
-        one.detail["probabilities"][task.positive] if isinstance(task, LabelTask) else one.value
+        one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
         for one in found.predictions
     ]
     return [found.with_windows(index, {"score": score}) for index, score in enumerate(scores)]
@@ -111,17 +106,17 @@ def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
 
 def predict_texts(model: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> TextPredictions:
     """A prediction for each text or pair; the logits of several windows are averaged."""
-    encoded = encode((text for one in texts for text in one), model.tokenizer)
+    encoded = encode_texts((text for one in texts for text in one), model.tokenizer)
     features = [
-        Features(rows=(row,), example=index)
+        Features(rows=(row,), example_index=index)
         for index, one in enumerate(texts)
         for row in window_rows([encoded[text] for text in one], model.tokenizer, length=model.max_length)
     ]
     logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
     for one, logits_K in zip(features, predict_logits(model, features, task.objective), strict=True):
-        logits[one.example].append(logits_K)
+        logits[one.example_index].append(logits_K)
     examples = [Example(id=str(index), texts=one) for index, one in enumerate(texts)]
-    merged = [Features(rows=(), example=index) for index in range(len(texts))]
+    merged = [Features(rows=(), example_index=index) for index in range(len(texts))]
     means = [np.stack(windows).mean(axis=0) for windows in logits]
     return TextPredictions(task.decode(examples, merged, means), tuple(map(len, logits)))
 
@@ -150,17 +145,17 @@ def _window_sizes(lengths: list[int], size: int) -> list[int]:
 
 
 def _windows(text: Encoded, *, size: int) -> list[Encoded]:
-    starts = [start for start, _, _ in windows(len(text), room=size, overlap=OVERLAP)]
+    starts = [start for start, _, _ in token_windows(len(text), room=size, overlap=OVERLAP)]
     return [Encoded(*(part[start : start + size] for part in (text.ids, text.offsets, text.words))) for start in starts]
 
 
-def _text_task(model: TextModel, *, positive: str = "") -> LabelTask | NumberTask:
+def _text_task(model: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
     """The task of the model's text-level head."""
     name = require_head(model.model, *TEXT_HEADS)
     if name == "regress":
-        return NumberTask("regress", files={}, read=_no_files)
+        return RegressionTask("regress", files={}, read=_no_files)
     head: Any = model.model.objectives[name]
-    return LabelTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    return ClassificationTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
 
 
 def _no_files(path: Any, split: str) -> list[Any]:
@@ -171,9 +166,9 @@ def _predict_examples(
     model: TextModel, task: Task, examples: Sequence[Example], *, length: int
 ) -> tuple[list[Prediction], int]:
     """A prediction for each example, and the number of truncated examples."""
-    features = task.rows(examples, model.tokenizer, length=length)
+    features = task.rows(examples, model.tokenizer, max_length=length)
     logits = predict_logits(model, features, task.objective)
-    return task.decode(examples, features, logits), len(cut_examples(features))
+    return task.decode(examples, features, logits), len(truncated_examples(features))
 
 
 def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
@@ -182,7 +177,9 @@ def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict
     if unit not in UNITS:
         raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
     head: Any = model.model.objectives["tag"]
-    task = Tagging("ner", files={}, load=_no_files, manner=TaggingManner(), labels=head.config.labels, unit=unit)
+    task = TokenClassificationTask(
+        "ner", files={}, load=_no_files, config=TaggingConfig(), labels=head.config.labels, unit=unit
+    )
     examples = [Example(id=str(index), texts=(text,)) for index, text in enumerate(texts)]
     predictions, _ = _predict_examples(model, task, examples, length=model.max_length)
     return [[_entity(entity) for entity in prediction.detail["entities"]] for prediction in predictions]
@@ -207,15 +204,15 @@ def answer(
     if no_answer is None:
         head: Any = model.model.objectives["span"]
         no_answer = head.config.no_answer  # the best threshold on the dev set, if trained with unanswerable questions
-    defaults = Manner()
-    length = min(defaults.length, model.max_length)
-    settings = Manner(
-        length=length,
+    defaults = QAConfig()
+    length = min(defaults.max_length, model.max_length)
+    settings = QAConfig(
+        max_length=length,
         stride=min(defaults.stride, max(length // 3, 1)),  # windows of short rows overlap too
         n_best=max(defaults.n_best, top_k),
         no_answer=0.0 if no_answer is None else no_answer,
     )
-    task = Answering(name="answer", manner=settings, rules="1.1" if no_answer is None else "2.0", files={})
+    task = QuestionAnsweringTask(name="answer", config=settings, rules="1.1" if no_answer is None else "2.0", files={})
     (prediction,), truncated = _predict_examples(
         model, task, [Example(id="0", texts=(question, context))], length=length
     )
@@ -232,7 +229,7 @@ def _answer(span: Mapping[str, Any]) -> dict[str, Any]:
 def choose(model: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
     require_head(model.model, "choose")
-    task = ChoiceTask("choose", files={}, read=_no_files)
+    task = MultipleChoiceTask("choose", files={}, read=_no_files)
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])
     (prediction,), truncated = _predict_examples(model, task, [example], length=model.max_length)

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from bertsmith.data.document import Corpus, Reading, no_documents
+from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
@@ -27,12 +27,12 @@ CHUNK = 256  # texts embedded at a time
 FORMATS = (".npy", ".jsonl", ".parquet")
 
 
-def read_texts(path: str, reading: Reading, *, limit: int | None = None) -> list[str]:
+def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> list[str]:
     """The texts of a file, at most `limit`; an error if there are none."""
     corpus = Corpus([path], reading)
     texts = [document.text for document in islice(corpus, limit)]
     if not texts:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     return texts
 
 
@@ -72,7 +72,7 @@ def embed_source(
     output: Path | None,
     *,
     options: EmbeddingOptions,
-    reading: Reading,
+    reading: ReadOptions,
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
@@ -118,7 +118,7 @@ class _EmbeddingChunks:
                 )
                 self.truncated += [start + index for index in embeddings.truncated]
                 characters += sum(map(len, texts))
-                progress.at(characters, texts=start + len(texts))
+                progress.update(characters, texts=start + len(texts))
                 yield embeddings.vectors
 
 

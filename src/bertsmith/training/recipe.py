@@ -93,7 +93,7 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """A recipe from a JSON or TOML file."""
-    return config.read(Recipe, path)
+    return config.read_file(Recipe, path)
 
 
 def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:

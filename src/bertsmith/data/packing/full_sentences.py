@@ -6,13 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.data.packing.cutting import cut_evenly, links, walk
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
-from bertsmith.data.packing.outline import Outline, start_type
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, check_length, check_split, room_for
-from bertsmith.data.packing.seating import Seating
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.bin_packing import Seating
+from bertsmith.data.packing.document_stream import Outline, Tape, Windows, cut_evenly, links, start_type, walk
+from bertsmith.data.packing.packing import (
+    Forms,
+    Numbers,
+    PackedBatch,
+    Packing,
+    Sheet,
+    Texts,
+    check_length,
+    check_split,
+    closing_id,
+    lay_out,
+    room_for,
+)
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -80,21 +88,21 @@ class FullSentences(Packing):
         seed: int,
         apart: bool,
     ) -> None:
-        self.length = length
+        self.max_length = length
         self._tape, self._forms = tape, forms
         self._starts, self._lengths = starts.astype(start_type(tape.length)), (ends - starts).astype(np.uint16)
         self._seating = Seating(ends - starts + forms.specials[0], length=length, seed=seed)
         self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
-        self.padding = self._seating.padding
+        self.padding_fraction = self._seating.padding
         documents = 0
         if apart:
             first, last = (np.searchsorted(tape.closings, place) for place in (starts, ends))
             documents = min(length, self.texts_per_row * (1 + int((last - first).max())))
         self._sheet = Sheet(length, padding_id, self.texts_per_row, documents_per_row=documents)
 
-    def take(self, first: int, rows: int) -> PackedBatch:
+    def rows(self, first: int, rows: int) -> PackedBatch:
         """See `Packing.take`."""
-        row, epoch, sample = self._seating.seats(*self.turns(first, rows))
+        row, epoch, sample = self._seating.seats(*self.epochs_and_rows(first, rows))
         starts, lengths = self._starts[sample].astype(np.int64), self._lengths[sample].astype(np.int64)
         stretch = self._tape.read(starts, lengths)
         single = np.zeros_like(row)

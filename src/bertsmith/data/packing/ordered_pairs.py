@@ -13,11 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from bertsmith.data.packing import keyed
-from bertsmith.data.packing.cutting import links, walk
-from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
-from bertsmith.data.packing.outline import Outline, Starts
+from bertsmith.data.packing import counter_random
+from bertsmith.data.packing.document_stream import Outline, Starts, links, walk
 from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
+from bertsmith.data.packing.sentence_pairs import HalvedTexts, Halves, Split
 from bertsmith.data.shards import Shards
 from bertsmith.types import IGNORE_INDEX, Frame
 
@@ -69,7 +68,7 @@ class OrderedPairs(HalvedTexts):
         sentences, bounds = self._outline.sentences, self._outline.document_tokens
         short, sizes = self._smaller(room, shorter)
         targets = np.where(short, sizes, room)
-        back = keyed.happens(self._draw("back", np.arange(len(targets))), 0.5)
+        back = counter_random.happens(self._draw("back", np.arange(len(targets))), 0.5)
         starts, _ = _whole_sentences(sentences, bounds[:-1][~back], bounds[1:][~back], targets[~back], room=room)
         total = self._shards.tokens
         mirrored = (total - sentences[::-1].astype(np.int64)).astype(sentences.dtype)
@@ -79,7 +78,7 @@ class OrderedPairs(HalvedTexts):
 
     def _halves(self, split: Split, number: Numbers) -> Halves:
         """Both halves, as they are or the second one first."""
-        swapped = split.pair & keyed.happens(self._draw("order", number), self._swapped)
+        swapped = split.pair & counter_random.happens(self._draw("order", number), self._swapped)
         starts = np.stack([split.start, split.middle], axis=1)
         lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
         starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.data.packing.layout import NO_FRAME, closing_id
-from bertsmith.data.packing.outline import Outline
-from bertsmith.data.packing.packing import check_length, check_split
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.document_stream import Outline, Tape, Windows
+from bertsmith.data.packing.packing import NO_FRAME, check_length, check_split, closing_id
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
