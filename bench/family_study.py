@@ -134,12 +134,12 @@ def pretrain_members(options: argparse.Namespace) -> None:
     import torch
 
     from bertsmith.training.pretraining import pretrain
-    from bertsmith.training.pretraining.parts import Data
+    from bertsmith.training.pretraining.parts import PretrainData
 
-    data = Data.open(options.data)
+    data = PretrainData.open(options.data)
     for name in options.names:
         recipe = recipe_of(name, minutes=options.minutes, seed=options.seed, changes=options.set)
-        if is_finished(options.output / name, data.complete(recipe)):
+        if is_finished(options.output / name, data.with_vocabulary(recipe)):
             print(f"{name} is finished", flush=True)
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
@@ -163,8 +163,8 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
         class Patient(Trainer):
             def _warm_up(self) -> None:
-                if self.passes.compiles and not self._warm:
-                    turn.take(lambda: self.stopper.asked)
+                if self.forward_backward.compiles and not self._warm:
+                    turn.take(lambda: self.stop_signal.requested)
                 super()._warm_up()
 
         yield Patient
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.training.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import parse_learning_rates
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):
@@ -188,7 +188,7 @@ def tune_members(options: argparse.Namespace) -> None:
         candidates(list(words)),
         trials(options.task, options.data, options.set),
         options.output / SCORES,
-        rates=numbers(options.rates),
+        rates=parse_learning_rates(options.rates),
         seeds=options.seeds,
         jobs=options.jobs,
         device=options.device,

@@ -20,7 +20,7 @@ from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, read_checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.sweep import Part
+from bertsmith.training.finetuning.sweep import SweepRun
 from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
 from bertsmith.training.finetuning.work import build_task, prepare
 
@@ -109,7 +109,7 @@ class Work:
         return Cell.planned(self.one, self.trial, self.output / TUNED)
 
     @property
-    def parts(self) -> Sequence[Work | Part]:
+    def parts(self) -> Sequence[Work | SweepRun]:
         """What can be done at the same time."""
         if self.manner.own_code:
             return [replace(self, only=run) for run in _runs(self)]
@@ -123,8 +123,8 @@ def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
         pass
 
 
-def _worked(part: Work | Part) -> None:
-    if isinstance(part, Part):
+def _worked(part: Work | SweepRun) -> None:
+    if isinstance(part, SweepRun):
         part.run()
     else:
         _own(part)

@@ -18,7 +18,7 @@ from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import FRESH
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
 CONTEST_PROGRAM = "bench.ten_minutes"
@@ -81,14 +81,14 @@ def repeated(option: str, values: Iterable[str]) -> Words:
 
 def in_a_process(words: Sequence[str], program: str = CONTEST_PROGRAM) -> int:
     """The exit status of one part, which is told to stop when this process is."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         process = subprocess.Popen([sys.executable, "-m", program, *words])
         try:
-            while process.poll() is None and not stopper.asked:
+            while process.poll() is None and not stopper.requested:
                 time.sleep(PATIENCE)
         except KeyboardInterrupt:  # the same wish once more
-            stopper.ask()
-    if stopper.asked:
+            stopper.request()
+    if stopper.requested:
         process.terminate()
         process.wait()
         return StoppedError.exit_code

@@ -32,9 +32,9 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.work import build_task, prepare
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -239,7 +239,7 @@ def test_everybody_is_judged_alike(contest: Path) -> None:
     """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
     from bench.ten_minutes.judging import Judge
 
-    judge = Judge.of(Data.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
+    judge = Judge.of(PretrainData.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
     for name in ("quick", "baseline"):
         found = result_of(contest, name)
         assert found["judge"]["fingerprint"] == judge.fingerprint
@@ -253,7 +253,7 @@ def test_everybody_is_judged_alike(contest: Path) -> None:
 def test_what_the_judge_counts(base: Path) -> None:
     from bench.ten_minutes.judging import Judge, piece_bytes
 
-    data = Data.open(base / "t" / "shards")
+    data = PretrainData.open(base / "t" / "shards")
     judge = Judge.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
     assert sizes[tokenizer.id("the")] == 3
@@ -285,7 +285,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
 
     few = ["text", base / "text.txt", "-o", base / "few", "--vocabulary-size", 50, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
-    data = Data.open(base / "few" / "shards")
+    data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
     continues, text = data.tokenizer.continues(), []
     assert continues is not None
@@ -309,7 +309,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     told = capsys.readouterr().out
     *_, quick, other, last = told.splitlines()
     assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
-    shards = Data.open(base / "t" / "shards")
+    shards = PretrainData.open(base / "t" / "shards")
     pieces, whole = (Judge.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True))
     assert last == (
         f"word pieces that are asked for: {pieces.pieces} ({pieces.fingerprint}) and {whole.pieces} "
@@ -344,10 +344,10 @@ def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Pat
     (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
     words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
     assert call(*words, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
-    part, all_of_it = Data.open(base / "part" / "shards"), base / "t" / "shards"
-    assert part.shards.tokens < Data.open(all_of_it).shards.tokens / 2
+    part, all_of_it = PretrainData.open(base / "part" / "shards"), base / "t" / "shards"
+    assert part.shards.tokens < PretrainData.open(all_of_it).shards.tokens / 2
     own, judge = Judging(rows=24).judge(part), Judging(rows=24, data=str(all_of_it)).judge(part)
-    assert judge.fingerprint == Judging(rows=24).judge(Data.open(all_of_it)).fingerprint != own.fingerprint
+    assert judge.fingerprint == Judging(rows=24).judge(PretrainData.open(all_of_it)).fingerprint != own.fingerprint
     with pytest.raises(ConfigError, match="by different tokenizers"):
         Judging(data=str(base / "other" / "shards")).judge(part)
 
@@ -408,12 +408,12 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
             time.sleep(0.01)
             return seconds
 
-    data = Data.open(base / "t" / "shards")
-    recipe = data.complete(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
+    data = PretrainData.open(base / "t" / "shards")
+    recipe = data.with_vocabulary(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
     world = World()
-    feeder = Feeder(recipe, data.packing(recipe), world)
-    trainer = _trainer(recipe, data, feeder, world, Stopper(), Busy(world.device))
-    trainer.passes.compiles = True
+    feeder = PretrainLoader(recipe, data.packing(recipe), world)
+    trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
+    trainer.forward_backward.compiles = True
     trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
     steps = [next(trainer) for _ in range(4)]

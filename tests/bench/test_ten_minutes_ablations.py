@@ -112,7 +112,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
     words += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
     words += [
         "--tune",
-        "head.between_width=8",
+        "head.recurrent_width=8",
         *(word for one in (*tiny, "eval_rows=8") for word in ("--set", one)),
     ]
     assert command_line.main([str(word) for word in words]) == 0

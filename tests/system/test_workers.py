@@ -18,7 +18,7 @@ import pytest
 
 from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.system.workers import AHEAD, GRACE, FunctionWorkers, WorkerDied, ordered_map
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 
 def slow_first(unit: int) -> int:
@@ -52,9 +52,9 @@ def tidy_up_at_the_end(unit: Path) -> int:
 
 def until_told(unit: Path) -> None:
     """As a training run does: it stops when a signal comes, and saves; a second signal does not keep it from that."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         unit.with_suffix(".begun").write_text(str(os.getpid()))
-        while not stopper.asked:
+        while not stopper.requested:
             time.sleep(0.01)
         time.sleep(0.5)
         unit.with_suffix(".saved").touch()

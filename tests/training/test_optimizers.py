@@ -16,7 +16,7 @@ from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
-from bertsmith.training.optimizers.optimizer import HeldRate, Optimizer, Weight
+from bertsmith.training.optimizers.optimizer import DeviceLearningRate, Optimizer, Weight
 
 KINDS = config.kinds(optimizer.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
@@ -326,7 +326,7 @@ class TestEveryOptimizer:
             made, tensor = build(kind, weights), torch.zeros(())
             for step, rate in enumerate((0.5, 0.25, 0.125)):
                 gradients(weights, seed=step)
-                rates = [HeldRate(9.0, tensor)] * 3 if held else [rate] * 3
+                rates = [DeviceLearningRate(9.0, tensor)] * 3 if held else [rate] * 3
                 tensor.fill_(rate)
                 made.step(rates, divisor=ONE, skip=ZERO)
             found.append(snapshot({weight.name: weight.tensor for weight in weights}))

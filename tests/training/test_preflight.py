@@ -19,12 +19,12 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.passes import Passes
+from bertsmith.training.passes import ForwardBackward
 from bertsmith.training.preflight import run_folder, trial
 from bertsmith.training.preflight.case import Finding
 from bertsmith.training.preflight.checklist import check, summary
 from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import Data, build_model
+from bertsmith.training.pretraining.parts import PretrainData, build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
@@ -104,8 +104,8 @@ def test_a_good_run_is_found_good_and_nothing_is_written(shards: Path, tmp_path:
 
 def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     found = {name: one.facts for name, one in looked(recipe(), shards).items()}
-    data = Data.open(shards)
-    whole = data.complete(recipe())
+    data = PretrainData.open(shards)
+    whole = data.with_vocabulary(recipe())
     packing, model = data.packing(whole), build_model(whole, data.tokenizer)
     weights = sum(weight.numel() for weight in model.parameters())
     assert found["shards"]["tokens"] == data.shards.tokens
@@ -131,8 +131,8 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
         for width in (32, 64)
     }
     assert 1.3 < by_width[64] / by_width[32] < 2.1
-    data = Data.open(shards)
-    model = build_model(data.complete(recipe()), data.tokenizer).train()
+    data = PretrainData.open(shards)
+    model = build_model(data.with_vocabulary(recipe()), data.tokenizer).train()
     batch = model.corrupt(from_packed(data.packing(recipe()).rows(0, 8)))
     known = {id(weight) for weight in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -325,7 +325,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Passes, "learn", exhausted)
+    monkeypatch.setattr(ForwardBackward, "learn", exhausted)
     found = looked(recipe(), shards, until="step")["step"]
     assert found.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
     assert found.error is not None

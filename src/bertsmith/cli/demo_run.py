@@ -45,7 +45,7 @@ SETTINGS = (
     "save_every=500",
 )
 # no token alone knows what a sentence is after pre-training without next sentence: the mean of all is read
-TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.readout=mean")
+TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS, LEARNED, SCORED = 3, 900, 300  # runs; sentences
 SHORTEST, LONGEST = 6, 20  # words of a sentence
 GAPS = (

@@ -14,7 +14,7 @@ from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_000  # a run takes that of its own tokenizer
 LENGTH = 512
-WORDS = masked_lm.Config(units="ngrams", longest_ngram=3)
+WORDS = masked_lm.Config(units="ngrams", max_ngram=3)
 
 
 def tiny() -> Recipe:

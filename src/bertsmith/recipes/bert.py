@@ -56,7 +56,7 @@ def quick() -> Recipe:
         name="bert/quick",
         # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
         encoder=replace(encoder, dropout=0.0, attention_dropout=0.0),
-        objectives={"masked_lm": masked_lm.Config(rate=0.3)},
+        objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
         packing=full_sentences.Config(),
         optimizer=adamw.Config(weight_decay=0.1),
         steps=36_000,
@@ -161,7 +161,7 @@ def _shaped(name: str, *, layers: int, width: int, heads: int) -> Recipe:
 
 def _masked(name: str, *, masked: float, kept: float) -> Recipe:
     recipe = base()
-    objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(masked=masked, kept=kept)}
+    objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(mask_token_share=masked, keep_share=kept)}
     return replace(recipe, name=f"bert/{name}", objectives=objectives)
 
 

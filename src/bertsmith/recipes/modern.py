@@ -32,7 +32,7 @@ def _sized(size: str) -> Recipe:
     return Recipe(
         name=f"modern/{size}",
         encoder=replace(encoder, max_positions=LENGTH, depth_scaled=True),
-        objectives={"masked_lm": masked_lm.Config(rate=0.3)},
+        objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
         packing=full_sentences.Config(),
         max_length=LENGTH,
         # differs from the paper: gradients are cut, not updates as by StableAdamW; rows do not grow; the rate falls at

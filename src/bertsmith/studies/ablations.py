@@ -22,7 +22,7 @@ from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.splits import dev_examples
-from bertsmith.training.finetuning.sweep import Part, parts, run_beside, sweep
+from bertsmith.training.finetuning.sweep import SweepRun, run_parallel, sweep, sweep_runs
 from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
 from bertsmith.training.finetuning.work import OBJECTIVES, build_task
 
@@ -137,7 +137,7 @@ def ablate(
     how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
     work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
     rows: dict[str, dict[str, Any]] = {}
-    with closing(run_beside([part for runs in work for part in runs], jobs=jobs)) as done:
+    with closing(run_parallel([part for runs in work for part in runs], jobs=jobs)) as done:
         for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
             name = cell.task.name
             if jobs == 1:
@@ -192,22 +192,22 @@ class Cell:
         known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
         head = dict(tuning.head)
         # differs from the paper: it does not say what its left-to-right model reads
-        if one.causal and "readout" in known:
-            head.setdefault("readout", "last")
+        if one.causal and "pooling" in known:
+            head.setdefault("pooling", "last")
         if one.bilstm:
-            head["between"] = "bilstm"
-            if "readout" in known:  # the pooler knows nothing of a BiLSTM
-                head.setdefault("readout", "raw_first")
+            head["recurrent"] = "bilstm"
+            if "pooling" in known:  # the pooler knows nothing of a BiLSTM
+                head.setdefault("pooling", "cls")
         folder = output / one.name / trial.task.replace("/", "-")
         tuning = replace(tuning, head=head, random_init=tuning.random_init or one.fresh)
         return cls(trial.task, task, tuning, folder)
 
-    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[Part]:
+    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[SweepRun]:
         """The runs that `run` would have to train, for those who do them at the same time."""
         if _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
             return []
         how: dict[str, Any] = {"learning_rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
-        return parts(self.tuning, self.folder, **how)
+        return sweep_runs(self.tuning, self.folder, **how)
 
     def _rates(self, rates: Sequence[float]) -> list[float]:
         return list(rates) or [self.tuning.learning_rate]

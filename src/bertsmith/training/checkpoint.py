@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.errors import DataError, StorageError
 from bertsmith.system.durable import Disk, WrittenFile, checksummed_json, partial_path, read_checksummed_json
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 
 MANIFEST, PROGRESS = "manifest.json", "progress.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
@@ -26,7 +26,7 @@ MOST_MANIFEST_BYTES = 1 << 24
 
 
 def write_checkpoint(
-    final: Path, state: State, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
+    final: Path, state: TrainingState, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
 ) -> None:
     """Writes a state under a name that must be free; returns once it is there for good.
 
@@ -39,14 +39,14 @@ def write_checkpoint(
     manifest = {
         "format": FORMAT,
         "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in written.items()},
-        "made_with": state.made_with,
+        "made_with": state.environment,
         "facts": dict(facts),
     }
     disk.write_file(aside / MANIFEST, [checksummed_json(manifest)], atomic=False)
     disk.commit_folder(aside, final)
 
 
-def _contents(state: State, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
+def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
     """The files of a checkpoint, one after the other, so that only one is in memory twice."""
     yield PROGRESS, [json.dumps(state.progress, indent=1, allow_nan=False).encode()]
     for name, data in files.items():
@@ -97,14 +97,14 @@ class Checkpoint:
             raise DataError(f"{path} is damaged: its sha256 is not that of what was written")
         return data
 
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         """What was saved, with every file checked."""
         extra = self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}
         for name in sorted(extra):
             self.read(name)
-        return State(
+        return TrainingState(
             weights=safetensors.load(self.read(WEIGHTS)),
             optimizer=safetensors.load(self.read(OPTIMIZER)),
             progress=json.loads(self.read(PROGRESS)),
-            made_with=self.made_with,
+            environment=self.made_with,
         )

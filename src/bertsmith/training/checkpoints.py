@@ -17,7 +17,7 @@ from typing import Any, Self
 from bertsmith.errors import ConfigError, DataError, StorageError
 from bertsmith.system.durable import PARTIAL, Disk, partial_path
 from bertsmith.training.checkpoint import Checkpoint, write_checkpoint
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 
 FOLDER = "checkpoints"
 LEAST = 2  # verified checkpoints that are never given up
@@ -27,7 +27,7 @@ LEAST = 2  # verified checkpoints that are never given up
 class Resumed:
     """Where a run can go on: nowhere yet (`state` is None), or at the newest checkpoint that verifies."""
 
-    state: State | None = None
+    state: TrainingState | None = None
     checkpoint: Checkpoint | None = None
     skipped: tuple[str, ...] = ()  # one line for each newer one: which, and why
 
@@ -72,7 +72,7 @@ class Checkpoints:
     ) -> None:
         self._open.close()
 
-    def save(self, state: State) -> Path:
+    def save(self, state: TrainingState) -> Path:
         """Writes a state and gives up what need not be kept; once this returns, the state is not lost any more.
 
         A step that this process has already saved or gone on from is not written again.
@@ -83,7 +83,7 @@ class Checkpoints:
         self._retire(final)
         return final
 
-    def _write(self, final: Path, state: State) -> None:
+    def _write(self, final: Path, state: TrainingState) -> None:
         try:
             for old in (
                 partial_path(final),

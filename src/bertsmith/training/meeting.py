@@ -17,7 +17,7 @@ from bertsmith.errors import PeerLostError
 LOOK_EVERY = 0.01  # seconds
 
 
-def meet(store: Store, *, rank: int, size: int, patience: timedelta) -> Store:
+def private_store(store: Store, *, rank: int, size: int, patience: timedelta) -> Store:
     """The part of a store that these ranks alone know of. Every rank must come.
 
     Each rank but the first says a new word. The first answers every word that it finds, an old one in vain, with the

@@ -12,7 +12,7 @@ import warnings
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
-from bertsmith.training.ahead import Ahead
+from bertsmith.training.ahead import Prefetcher
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 from bertsmith.types import Batch
@@ -22,7 +22,7 @@ PLACES = 2**22  # that may be ready for later steps, some 40 bytes each
 CORES = 4  # of this machine and this rank, for each process that makes batches
 
 
-class Feeder(Ahead):
+class PretrainLoader(Prefetcher):
     """`feeder(step)`, counted from 0."""
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:

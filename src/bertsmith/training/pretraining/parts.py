@@ -27,7 +27,7 @@ COUNTED, SCORED = 20_000_000, 2_000_000  # tokens that the unigram baseline look
 
 
 @dataclass(frozen=True)
-class Data:
+class PretrainData:
     """A shard set and the tokenizer that wrote it."""
 
     folder: Path
@@ -35,7 +35,7 @@ class Data:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, folder: str | Path) -> Data:
+    def open(cls, folder: str | Path) -> PretrainData:
         folder = Path(folder)
         shards = Shards.open(folder)
         tokenizer = load(folder / "tokenizer")
@@ -50,7 +50,7 @@ class Data:
         """What makes these data these and no others, wherever they lie."""
         return {"data": self.shards.digest, "tokenizer": self.tokenizer.fingerprint}
 
-    def complete(self, recipe: Recipe) -> Recipe:
+    def with_vocabulary(self, recipe: Recipe) -> Recipe:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
         size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
         table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
@@ -105,16 +105,16 @@ def check_model(recipe: Recipe) -> None:
         Model.build(recipe.encoder, recipe.objectives.values())
 
 
-def beginning(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
+def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights that a recipe starts from into its model, if it says any; what a user should hear about it."""
     if recipe.start:
-        return begin_with(model, recipe.start, tokenizer)
+        return load_weights(model, recipe.start, tokenizer)
     if recipe.after:
         return [f"{recipe.name} is a second stage, but begins anew: --start it from what {recipe.after} has made"]
     return []
 
 
-def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
+def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights of a model folder into a model; returns what a user should hear about it.
 
     The folder's encoder and its tokens must be the model's; heads and a pooler that it lacks stay new. A generator that
@@ -144,7 +144,7 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
     for kind, part in companions(model).items():
         beside = Path(folder).parent / kind / Path(folder).name
         there = beside.is_dir()
-        notes += begin_with(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
+        notes += load_weights(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
     return notes
 
 
