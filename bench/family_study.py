@@ -46,7 +46,7 @@ MEMBERS = {
     "electra": ("electra/mini", ("encoder.width=512", "encoder.heads=8")),
 }
 SHARED = (
-    "packing.length=128",
+    "max_length=128",
     "batch_size=512",
     "micro_batch_size=0",
     "optimizer.kind=adamw",

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contesta
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
 SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
-SMALL += ["packing.length=32", "eval_rows=16", "learning_rate=1e-3"]
+SMALL += ["max_length=32", "eval_rows=16", "learning_rate=1e-3"]
 JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 
 
@@ -200,7 +200,7 @@ def test_books_become_documents(tmp_path: Path) -> None:
 
 
 def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
-    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "packing.length=64")
+    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "max_length=64")
     assert call(*words) == 0
     first, found = result_of(base, "quick"), result_of(base, "longer")
     for key in ("minutes", "seconds", "steps", "tokens"):

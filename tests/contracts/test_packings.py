@@ -76,9 +76,9 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return make_shards(tmp_path_factory.mktemp("prose") / "set", documents)
 
 
-def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1) -> Packing:
-    settings = config.find_kind(FOLDER, kind).Config(**{"length": LENGTH, **change})
-    return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed)
+def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1, max_length: int = LENGTH) -> Packing:
+    settings = config.find_kind(FOLDER, kind).Config(**change)
+    return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 def straight(kind: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [128, 512])
 @pytest.mark.parametrize("kind", KINDS)
 def test_little_padding(kind: str, length: int, prose: Shards) -> None:
-    packing = build(kind, {"length": length}, prose)
+    packing = build(kind, {}, prose, max_length=length)
     batch = packing.rows(0, packing.rows_per_epoch)
     most = (
         0.1 if (kind, length) == ("ordered_pairs", 128) else 0.02
@@ -243,7 +243,7 @@ def test_little_padding(kind: str, length: int, prose: Shards) -> None:
 
 
 def test_moving_whole_sentences_would_cost_more_padding(prose: Shards) -> None:
-    packing = build("full_sentences", {"length": 128, "whole_sentences": True}, prose)
+    packing = build("full_sentences", {"whole_sentences": True}, prose, max_length=128)
     batch = packing.rows(0, packing.rows_per_epoch)
     assert 1 - batch.tokens / batch.input_ids.size > 0.05
 
@@ -254,19 +254,19 @@ class TestRefused:
         with pytest.raises(DataError, match=r"^the held-out split of .*set is empty: prepare it with more text$"):
             build(kind, {}, Shards.open(shards.folder, "held-out"))
 
-    def test_a_length_that_no_row_can_have(self, kind: str) -> None:
+    def test_a_length_that_no_row_can_have(self, kind: str, shards: Shards) -> None:
         for length in (-1, 0, 1, 65_536):
-            with pytest.raises(ConfigError, match=rf"^length={length} must be from 2 to 65,535$"):
-                config.find_kind(FOLDER, kind).Config(length=length)
+            with pytest.raises(ConfigError, match=rf"^max_length={length} must be from 2 to 65,535$"):
+                build(kind, {}, shards, max_length=length)
 
     def test_a_length_without_room_for_text(self, kind: str, shards: Shards) -> None:
         if kind == "stream":
-            assert build(kind, {"length": 2}, shards).rows_per_epoch > 1
+            assert build(kind, {}, shards, max_length=2).rows_per_epoch > 1
             return
         with pytest.raises(
-            ConfigError, match=r"^length=2 has no room for . special tokens and . of text: make it at least"
+            ConfigError, match=r"^max_length=2 has no room for . special tokens and . of text: make it at least"
         ):
-            build(kind, {"length": 2}, shards)
+            build(kind, {}, shards, max_length=2)
 
     @pytest.mark.parametrize(
         ("how", "message"),
@@ -287,10 +287,9 @@ def test_these_are_among_them() -> None:
 
 
 def test_settings_go_through_the_registry(shards: Shards) -> None:
-    settings = config.find_kind(FOLDER, "pairs").Config(length=64, shorter=0.2)
+    settings = config.find_kind(FOLDER, "pairs").Config(shorter=0.2)
     assert config.to_dict(settings) == {
         "kind": "pairs",
-        "length": 64,
         "random_next": 0.5,
         "shorter": 0.2,
         "single_sentences": False,
@@ -300,6 +299,6 @@ def test_settings_go_through_the_registry(shards: Shards) -> None:
 
 def test_a_tiny_corpus_is_packed_too(tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "set", [[3], [2, 2], [1]])
-    packing = build("pairs", {"length": 512, "shorter": 0.0}, shards)
+    packing = build("pairs", {"shorter": 0.0}, shards, max_length=512)
     assert packing.rows_per_epoch == 1
     assert packing.padding_fraction == 1 - (5 + 7 + 3) / 512

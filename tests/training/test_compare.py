@@ -15,7 +15,7 @@ from bertsmith import recipes
 from bertsmith.errors import ConfigError
 from bertsmith.training.compare import PAGE, chosen_recipes, compare, folder_name
 
-SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "batch_size=8", "steps=6"]
+SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "max_length=32", "batch_size=8", "steps=6"]
 SMALL += [
     "warmup=0.34",
     "learning_rate=3e-3",

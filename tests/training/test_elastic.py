@@ -26,7 +26,7 @@ from bertsmith.training.log import last_of_each_step, read_events
 pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
 
 TESTS = Path(__file__).resolve().parent
-SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "batch_size=16"]
+SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "max_length=32", "batch_size=16"]
 SMALL += ["micro_batch_size=8", "eval_every=0", "eval_rows=16", "learning_rate=3e-3", "warmup=0.17"]
 SHORT = ["steps=12", "save_every=4"]
 LONG = ["steps=400", "save_every=20"]

@@ -40,7 +40,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "packing.length=32",
+    "max_length=32",
     "steps=16",
     "warmup=0.25",
     "learning_rate=3e-3",
@@ -174,7 +174,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         "did you mean encoder.layers?",
     ),
     "length over positions": (
-        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "packing.length=600"],
+        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "max_length=600"],
         78,
         "encoder.max_positions",
     ),
@@ -288,7 +288,7 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
 
 
 def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
-    longer = recipe("packing.length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
+    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved

@@ -86,9 +86,11 @@ ANY = {
 }
 
 
-def build(config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: Any) -> Any:
+def build(
+    config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, max_length: int = 64, **changes: Any
+) -> Any:
     """A packing with these settings, in rows of 64 tokens where they do not say."""
-    return config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+    return config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 class Places(NamedTuple):

@@ -30,7 +30,7 @@ from bertsmith.types import Frame
 
 
 def build(shards: Shards, *, length: int, frame: Frame = FRAME, **changes: bool) -> Packing:
-    return Config(length=length, **changes).build(shards, frame=frame, padding_id=PADDING, seed=3)
+    return Config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=3, max_length=length)
 
 
 def bodies(packing: Packing) -> list[list[int]]:

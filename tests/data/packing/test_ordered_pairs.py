@@ -118,7 +118,7 @@ def test_every_token_is_in_one_sample_an_epoch_and_no_pair_has_a_cut_sentence(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        texts = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        texts = epoch_texts(build(shards, max_length=length, shorter=shorter), epoch)
     assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
     places = Places.of(documents)
     for text in texts:
@@ -167,7 +167,7 @@ def test_some_documents_are_cut_into_smaller_samples(shards: Shards) -> None:
 def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_stream, "LINK", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), length=40)
+    packing = build(make_shards(tmp_path / "set", documents), max_length=40)
     begins = Places.of(documents).sentence_begins
     spans = sorted((min(text.tokens), max(text.tokens) + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]

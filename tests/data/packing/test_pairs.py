@@ -118,14 +118,14 @@ def test_every_token_is_in_one_sample_an_epoch(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        straight = build(shards, length=length, shorter=shorter, random_next=0)
+        straight = build(shards, max_length=length, shorter=shorter, random_next=0)
         texts = epoch_texts(straight, epoch)
         assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
         owner = Places.of(documents).documents
         assert all(len(set(owner[text.tokens].tolist())) == 1 for text in texts)
         if len(documents) < 2:
             return
-        mixed = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        mixed = epoch_texts(build(shards, max_length=length, shorter=shorter), epoch)
     span = {text.sample: text.tokens for text in texts}
     assert sorted(text.sample for text in mixed) == sorted(span), "the cut does not depend on what follows"
     for text in mixed:
@@ -154,7 +154,7 @@ def collected(lengths: list[int], begin: int, *, target: int, room: int) -> list
 def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
     documents: Documents = some_documents(5, documents=1500, sentences=25, tokens=9)
     shards = make_shards(tmp_path / "set", documents)
-    packing = build(shards, random_next=0, length=40)
+    packing = build(shards, random_next=0, max_length=40)
     owner, room = Places.of(documents).documents, 37
     spans: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
@@ -178,7 +178,7 @@ def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
 def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_stream, "LINK", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), random_next=0, shorter=1, length=40)
+    packing = build(make_shards(tmp_path / "set", documents), random_next=0, shorter=1, max_length=40)
     spans = sorted((text.tokens[0], text.tokens[-1] + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == sum(map(sum, documents))
@@ -224,7 +224,7 @@ def test_long_text_fills_its_rows(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", documents), shorter=0)
     assert packing.padding_fraction < 0.01
     batch = packing.rows(0, packing.rows_per_epoch)
-    assert batch.tokens / batch.ids.size > 0.98
+    assert batch.tokens / batch.input_ids.size > 0.98
 
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
@@ -246,8 +246,8 @@ def test_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Config(**changes)
-    with pytest.raises(BertsmithError, match=r"length=4 has no room for 3 special tokens and 2 of text: .* 5"):
-        build(single, length=4, random_next=0)
+    with pytest.raises(BertsmithError, match=r"max_length=4 has no room for 3 special tokens and 2 of text: .* 5"):
+        build(single, max_length=4, random_next=0)
 
 
 def test_single_sentences(shards: Shards) -> None:

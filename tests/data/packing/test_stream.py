@@ -19,7 +19,7 @@ from bertsmith.types import Frame
 
 
 def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> Windows:
-    return Config(length=length).build(shards, frame=frame, padding_id=PADDING, seed=5)
+    return Config().build(shards, frame=frame, padding_id=PADDING, seed=5, max_length=length)
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,5 +73,5 @@ def test_rows_are_shuffled(tmp_path: Path) -> None:
 
 
 def test_too_little_text(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"13 tokens do not fill one row of length=14: make it shorter"):
+    with pytest.raises(DataError, match=r"13 tokens do not fill one row of max_length=14: make it shorter"):
         build(make_shards(tmp_path / "set", [[5, 5], [1]]), length=14)

@@ -182,7 +182,7 @@ class Windows(Packing):
         self._key = counter_random.stream(seed, "packing/windows")
         self.rows_per_epoch = tape.length // self._room
         if not self.rows_per_epoch:
-            raise DataError(f"{tape.length:,} tokens do not fill one row of length={length}: make it shorter")
+            raise DataError(f"{tape.length:,} tokens do not fill one row of max_length={length}: make it shorter")
 
     def rows(self, first: int, rows: int) -> PackedBatch:
         """See `Packing.take`."""

@@ -29,7 +29,6 @@ from bertsmith.types import Frame
 class Config:
     """FULL-SENTENCES, or DOC-SENTENCES where rows do not reach over documents."""
 
-    length: int = 512  # places in a row, special tokens included
     across_documents: bool = True  # a text goes on with the next document behind a separator
     # differs from the paper: documents of one text do not see each other; true lets them (with across_documents)
     see_across: bool = False
@@ -37,23 +36,21 @@ class Config:
     # moving it there as a whole leaves much padding (a tenth of all places at 128); true moves it
     whole_sentences: bool = False
 
-    def __post_init__(self) -> None:
-        check_length(self.length)
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Packing:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
         """See `packing.Settings`."""
+        check_length(max_length)
         check_split(shards)
         outline = Outline(shards)
         tape = Tape(shards, outline, closing_id(frame) if self.across_documents else None)
         if self.across_documents and not self.whole_sentences:
             apart = not self.see_across and len(tape.closings) > 0
-            return Windows(tape, frame, length=self.length, padding_id=padding_id, seed=seed, apart=apart)
+            return Windows(tape, frame, length=max_length, padding_id=padding_id, seed=seed, apart=apart)
         forms = Forms(frame)
-        room = room_for(self.length, specials=int(forms.specials[0]), least=1)
+        room = room_for(max_length, specials=int(forms.specials[0]), least=1)
         spans = self._cut(tape, outline, room)
         apart = self.across_documents and not self.see_across
         return FullSentences(
-            tape, *spans, forms=forms, length=self.length, padding_id=padding_id, seed=seed, apart=apart
+            tape, *spans, forms=forms, length=max_length, padding_id=padding_id, seed=seed, apart=apart
         )
 
     def _cut(self, tape: Tape, outline: Outline, room: int) -> tuple[Numbers, Numbers]:

@@ -27,19 +27,18 @@ IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
 class Config:
     """Rows of two texts of one document."""
 
-    length: int = 512  # places in a row, special tokens included
     swapped: float = 0.5  # share of pairs whose second text stands first
     shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
 
     def __post_init__(self) -> None:
-        check_length(self.length)
         check_share("swapped", self.swapped)
         check_share("shorter", self.shorter)
 
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> OrderedPairs:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> OrderedPairs:
         """See `packing.Settings`."""
+        check_length(max_length)
         check_split(shards)
-        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed)
+        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
 
 
 class OrderedPairs(HalvedTexts):
@@ -47,13 +46,15 @@ class OrderedPairs(HalvedTexts):
 
     question, kind = "sentence_order", "ordered_pairs"
 
-    def __init__(self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> None:
+    def __init__(
+        self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int
+    ) -> None:
         self._swapped = config.swapped
         super().__init__(
             shards,
             Outline(shards),
             frame=frame,
-            length=config.length,
+            length=max_length,
             shorter=config.shorter,
             padding_id=padding_id,
             seed=seed,

@@ -91,18 +91,14 @@ class Packing:
 class PackingConfig(Protocol):
     """A packing's `Config`."""
 
-    @property
-    def length(self) -> int:
-        """Places in a row."""
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Packing:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
         """The packing of these shards; frame and padding are the tokenizer's, `seed` decides everything else."""
 
 
-def check_length(length: int) -> None:
-    """For `Config`: what no packing can do."""
-    if not 2 <= length <= LONGEST:
-        raise ConfigError(f"length={length} must be from 2 to {LONGEST:,}")
+def check_length(max_length: int) -> None:
+    """Raises for a length that no packing supports."""
+    if not 2 <= max_length <= LONGEST:
+        raise ConfigError(f"max_length={max_length} must be from 2 to {LONGEST:,}")
 
 
 def check_share(name: str, share: float) -> None:
@@ -116,7 +112,7 @@ def room_for(length: int, *, specials: int, least: int) -> int:
     room = length - specials
     if room < least:
         raise ConfigError(
-            f"length={length} has no room for {specials} special tokens and {least} of text: "
+            f"max_length={length} has no room for {specials} special tokens and {least} of text: "
             f"make it at least {specials + least}"
         )
     return room

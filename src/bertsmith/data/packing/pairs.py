@@ -29,18 +29,17 @@ FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
 class Config:
     """Rows of sentence pairs."""
 
-    length: int = 512  # places in a row, special tokens included
     random_next: float = 0.5  # share of pairs whose second text comes from another document
     shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
     single_sentences: bool = False  # each text is one sentence, not as many as there is room for (P-RoBERTa §4.2)
 
     def __post_init__(self) -> None:
-        check_length(self.length)
         check_share("random_next", self.random_next)
         check_share("shorter", self.shorter)
 
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Pairs:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Pairs:
         """See `packing.Settings`."""
+        check_length(max_length)
         check_split(shards)
         outline = Outline(shards)
         if self.random_next and len(outline.documents) < 3:
@@ -48,7 +47,7 @@ class Config:
                 f"the {shards.split} split of {shards.folder} has only one document, so no second text can come from "
                 "another: prepare more text (is there a blank line between documents?), or set random_next=0"
             )
-        return Pairs(self, shards, outline, frame=frame, padding_id=padding_id, seed=seed)
+        return Pairs(self, shards, outline, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
 
 
 class Pairs(HalvedTexts):
@@ -57,14 +56,22 @@ class Pairs(HalvedTexts):
     question, kind = "next_sentence", "pairs"
 
     def __init__(
-        self, config: Config, shards: Shards, outline: Outline, *, frame: Frame, padding_id: int, seed: int
+        self,
+        config: Config,
+        shards: Shards,
+        outline: Outline,
+        *,
+        frame: Frame,
+        padding_id: int,
+        seed: int,
+        max_length: int,
     ) -> None:
         self._random_next, self._single = config.random_next, config.single_sentences
         super().__init__(
             shards,
             outline,
             frame=frame,
-            length=config.length,
+            length=max_length,
             shorter=config.shorter,
             padding_id=padding_id,
             seed=seed,

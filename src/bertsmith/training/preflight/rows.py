@@ -25,7 +25,7 @@ def recipe(case: PreflightContext) -> Finding:
     asked = " + ".join(settings["objectives"])
     minutes, steps = case.recipe.minutes, case.recipe.steps
     length = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-    rows = f"{settings['packing']['kind']} in rows of {case.recipe.packing.length}"
+    rows = f"{settings['packing']['kind']} in rows of {case.recipe.max_length}"
     fits = f"of at most {case.recipe.encoder.max_positions} positions"
     text = f"{case.recipe.name}: {settings['encoder']['kind']}, {asked}; {rows} {fits}; {length}"
     return Finding(text, {"settings": settings})

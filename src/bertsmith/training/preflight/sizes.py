@@ -28,7 +28,7 @@ def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The figures by which recipes are told apart."""
     return {
         "parameters": parameters(recipe),
-        "max_length": recipe.packing.length,
+        "max_length": recipe.max_length,
         "batch_size": recipe.batch_size,
         "steps": recipe.steps,
     }

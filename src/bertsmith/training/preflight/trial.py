@@ -48,7 +48,7 @@ def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:
     micro = recipe.rank_rows(1)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * count))
-        micro = min(micro, max(1, int(tokens / recipe.packing.length)))
+        micro = min(micro, max(1, int(tokens / recipe.max_length)))
         return replace(recipe, batch_size=micro, batch_size_warmup=None, micro_batch_size=micro)
     forwards = min(MOST_FORWARDS, recipe.batch_size // micro)
     return replace(recipe, batch_size=micro * forwards, batch_size_warmup=None, micro_batch_size=micro)
@@ -81,7 +81,7 @@ def advise(case: PreflightContext) -> str:
     if fitting:
         return f"set micro_batch_size={fitting[-1]}"
     recompute = "" if case.recipe.compute.activation_checkpointing else "set compute.activation_checkpointing=true, or "
-    return f"{recompute}take a smaller encoder or packing.length"
+    return f"{recompute}take a smaller encoder or max_length"
 
 
 def out_of_memory(case: PreflightContext) -> BertsmithError:

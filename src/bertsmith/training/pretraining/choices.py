@@ -35,7 +35,7 @@ def _is_short(recipe: Recipe, world: World) -> bool:
     with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
     peak = measure_peak_flops(world.device, torch.bfloat16)
-    return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
+    return is_short(model, places=_places(recipe, world), length=recipe.max_length, peak=peak)
 
 
 def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
@@ -64,11 +64,11 @@ def _measured(recipe: Recipe, world: World) -> autotune.Times:
     if block is None:
         return {}
     clock = partial(device_seconds, device=world.device)
-    return autotune.time_fp8(block, _rows(recipe, world), recipe.packing.length, world.device, clock=clock)
+    return autotune.time_fp8(block, _rows(recipe, world), recipe.max_length, world.device, clock=clock)
 
 
 def _places(recipe: Recipe, world: World) -> int:
-    return _rows(recipe, world) * int(recipe.packing.length)
+    return _rows(recipe, world) * int(recipe.max_length)
 
 
 def _rows(recipe: Recipe, world: World) -> int:

@@ -27,7 +27,7 @@ class PretrainLoader(Prefetcher):
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
         makers = _makers(world)
-        places = recipe.batch_size * recipe.packing.length // world.size
+        places = recipe.batch_size * recipe.max_length // world.size
         super().__init__(self._make, source=source, steps=max(1, min(1 + makers, PLACES // places)))
         self._callers = FunctionWorkers(packing.batch, makers) if makers else None
         self.recipe, self.packing, self.world = recipe, packing, world

@@ -63,6 +63,7 @@ class PretrainData:
             frame=self.tokenizer.frame_parts,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
+            max_length=recipe.max_length,
         )
         return found
 

@@ -171,7 +171,7 @@ class Work:
             "rows_per_epoch": feeder.packing.rows_per_epoch,
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
-            "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
+            "flops_per_token": flops_per_token(self.model, length=recipe.max_length, asked=asked),
             "peak_flops": self.peak(),
         }
 
