@@ -25,7 +25,7 @@ from bertsmith.objectives import span
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.batches import TaskFeeder
+from bertsmith.training.finetuning.batches import FinetuneLoader
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = load(options.vocabulary)
     task = squad.Config().build(files={"train": options.file})
-    asked = task.rows(task.examples("train"), tokenizer, length=options.length, training=True)
+    asked = task.rows(task.examples("train"), tokenizer, max_length=options.length, training=True)
     mean = np.mean([len(one.rows[0]) for one in asked])
     print(f"{len(asked):,} windows, {mean:.0f} tokens on average, {torch.cuda.get_device_name()}", flush=True)
     runs: dict[str, Callable[[], float]] = {
@@ -71,7 +71,7 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     world = World(device=torch.device("cuda"))
     config = bert.Config.size(options.size, vocab_size=tokenizer.vocab_size)
     total = WARM + STEPS * options.rounds
-    feeder = TaskFeeder(
+    feeder = FinetuneLoader(
         asked,
         "span",
         length=options.length,

@@ -15,7 +15,7 @@ import typer
 from bertsmith import __version__
 from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
 from bertsmith.cli.options import Quiet
-from bertsmith.errors import BertsmithError, Lost, Stopped
+from bertsmith.errors import BertsmithError, PeerLostError, StoppedError
 
 app = typer.Typer(
     name="bertsmith",
@@ -72,11 +72,11 @@ def main() -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(status)
     except BertsmithError as error:
-        if isinstance(error, Lost) and error.told:  # torchrun has reported it already
+        if isinstance(error, PeerLostError) and error.stop_requested:  # torchrun has reported it already
             sys.exit(error.exit_code)
         _exit(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _exit("stopped; finished work is kept: run the same command again to resume", Stopped.exit_code)
+        _exit("stopped; finished work is kept: run the same command again to resume", StoppedError.exit_code)
     except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -115,9 +115,9 @@ def _should_report(status: int) -> bool:
     When one rank exits, torchrun terminates the others. So rank 0 prints at once. Other ranks wait: if they are
     terminated meanwhile, rank 0 has failed too. A rank that only lost its peers waits longer than the failed rank.
     """
-    if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
+    if status == StoppedError.exit_code or (_first_rank() and status != PeerLostError.exit_code):
         return _first_rank()
-    limit = time.monotonic() + (LOST_SECONDS if status == Lost.exit_code else TERMINATION_SECONDS)
+    limit = time.monotonic() + (LOST_SECONDS if status == PeerLostError.exit_code else TERMINATION_SECONDS)
     try:
         while not _received and time.monotonic() < limit:
             time.sleep(0.05)

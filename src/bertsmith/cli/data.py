@@ -14,14 +14,14 @@ from bertsmith.cli.options import (
     DecodingErrors,
     Encoding,
     Field,
+    FileFormat,
     Json,
-    Layout,
     Limit,
     Output,
     Quiet,
     Workers,
     print_result,
-    reading_options,
+    read_options,
 )
 
 app = typer.Typer()
@@ -46,7 +46,7 @@ def tokenizer_train(
     max_words: Annotated[
         int, typer.Option(min=1000, help="Maximum number of distinct words kept in memory while counting.")
     ] = 1_000_000,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
     errors: DecodingErrors = "strict",
@@ -60,14 +60,14 @@ def tokenizer_train(
     from bertsmith.data import prepare as run
     from bertsmith.reports import terminal
 
-    defaults = config.find("bertsmith.tokenizers", kind).Config()
+    defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
     overrides = (["lowercase=false"] if cased else []) + (settings or [])
     tokenizer = run.train_tokenizer(
         corpus,
         output,
         settings=config.override(defaults, overrides),
         vocab_size=vocab_size,
-        reading=reading_options(layout, field, encoding, errors),
+        read_options=read_options(file_format, field, encoding, errors),
         max_words=max_words,
         workers=workers,
         limit=limit,
@@ -111,7 +111,7 @@ def tokenizer_show(
 def tokenizer_stats(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")],
     corpus: Corpora,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
     errors: DecodingErrors = "strict",
@@ -127,7 +127,7 @@ def tokenizer_stats(
     facts = run.measure_tokenizer(
         folder,
         corpus,
-        reading=reading_options(layout, field, encoding, errors),
+        read_options=read_options(file_format, field, encoding, errors),
         workers=workers,
         limit=limit,
         quiet=quiet or as_json,
@@ -148,7 +148,7 @@ def prepare(
     shard_tokens: Annotated[int, typer.Option(min=1024, help="Tokens per shard file.")] = 2**24,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing shard set.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the corpus and write nothing.")] = False,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
     errors: DecodingErrors = "strict",
@@ -162,9 +162,9 @@ def prepare(
     from bertsmith.data.shards import remove_shard_set
     from bertsmith.reports import terminal
 
-    reading = reading_options(layout, field, encoding, errors)
+    options = read_options(file_format, field, encoding, errors)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, reading=reading)
+        facts = run.preview(corpus, tokenizer=tokenizer, read_options=options)
         print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
@@ -173,7 +173,7 @@ def prepare(
         corpus,
         output,
         tokenizer=tokenizer,
-        reading=reading,
+        read_options=options,
         held_out=held_out,
         unique=unique,
         workers=workers,

@@ -12,13 +12,13 @@ from bertsmith.cli.options import (
     Device,
     Encoding,
     Field,
+    FileFormat,
     Json,
-    Layout,
     Limit,
     ModelFolder,
     Quiet,
     print_result,
-    reading_options,
+    read_options,
 )
 
 app = typer.Typer()
@@ -87,7 +87,7 @@ def embed(
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale the vectors to length 1.")
     ] = None,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
     errors: DecodingErrors = "strict",
@@ -97,13 +97,13 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Compute text embeddings."""
-    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, layer_numbers
+    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
-    options = EmbeddingOptions(pooling, layer_numbers(layers), combine, normalize)
-    reading = reading_options(_line_layout(layout, source), field, encoding, errors)
+    options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
+    reading = read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
-        model, source, output, wish=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
     )
     print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
@@ -140,7 +140,7 @@ def ner(
 ) -> None:
     """Find the named entities of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     entities = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def ask(
 ) -> None:
     """Answer a question with a span of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
@@ -202,7 +202,7 @@ def rank(
         str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
     top_k: TopK = 10,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
     errors: DecodingErrors = "strict",
@@ -212,10 +212,10 @@ def rank(
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_texts
+    from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
-    reading = reading_options(_line_layout(layout, file), field, encoding, errors)
+    reading = read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
     ranked = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
     print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
@@ -232,13 +232,12 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
-    from bertsmith.inference.attending import attention_facts
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    facts = attention_facts(Predictor.open(model, device=device).attention(text, second), layer, head)
+    facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
     print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 
-def _line_layout(layout: str, path: str) -> str:
-    return "line" if layout == "auto" and path.endswith(".txt") else layout
+def _one_text_per_line(file_format: str, path: str) -> str:
+    return "line" if file_format == "auto" and path.endswith(".txt") else file_format

@@ -18,8 +18,11 @@ Corpora = Annotated[
     ),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")]
-Layout = Annotated[
-    str, typer.Option(help="auto, blank (blank lines between documents), line, file, wiki, jsonl, csv, tsv or parquet.")
+FileFormat = Annotated[
+    str,
+    typer.Option(
+        "--format", help="auto, blank (lines between documents), line, file, wiki, jsonl, csv, tsv or parquet."
+    ),
 ]
 Field = Annotated[str, typer.Option(help="Column or key of the text in jsonl, csv, tsv and parquet.")]
 Encoding = Annotated[str, typer.Option(help="Character encoding of text files, e.g. utf-8 or cp949.")]
@@ -57,11 +60,13 @@ def print_result(facts: dict[str, Any], as_json: bool, show: Callable[[], None] 
         show()
 
 
-def reading_options(layout: str, field: str, encoding: str, errors: str) -> Any:
+def read_options(file_format: str, field: str, encoding: str, errors: str) -> Any:
     from bertsmith import config
-    from bertsmith.data.document import Reading
+    from bertsmith.data.corpus import ReadOptions
 
-    return config.from_dict(Reading, {"layout": layout, "field": field, "encoding": encoding, "errors": errors})
+    return config.from_dict(
+        ReadOptions, {"format": file_format, "field": field, "encoding": encoding, "errors": errors}
+    )
 
 
 def given_files(**paths: Path | None) -> dict[str, Path]:

@@ -71,7 +71,7 @@ def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, 
     for finding in checklist.check(recipe, data, output=output, device=device):
         findings.append(finding)
         if not as_json:
-            terminal.preflight_check(finding.plain())
+            terminal.preflight_check(finding.to_dict())
     print_result(checklist.summary(findings), as_json)
     for finding in findings:
         if finding.error is not None:

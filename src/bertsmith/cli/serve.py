@@ -62,7 +62,7 @@ def serve(
     if missing := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
         raise BertsmithError(f"serving needs {', '.join(missing)}: pip install 'bertsmith[serve]'")
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
-    from bertsmith.evaluation.asking import model_in
+    from bertsmith.evaluation.evaluator import find_model_folder
     from bertsmith.inference.predictor import Predictor
     from bertsmith.server.keys import read_api_key
     from bertsmith.server.models import name_models
@@ -73,7 +73,7 @@ def serve(
     api_key = None if api_key_file is None else read_api_key(api_key_file)
     if runs is not None and not runs.is_dir():
         raise DataError(f"--runs {runs} is not a folder")
-    named = [(name, model_in(folder)) for name, folder in name_models(models)]
+    named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         chosen: Any = precision  # the predictor checks it

@@ -149,7 +149,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import numbers, sweep
+    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
     from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune as run_finetuning
     from bertsmith.training.trackers import check_trackers
@@ -163,6 +163,6 @@ def finetune(
         return
     if resume != "auto":
         raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")
-    rates = numbers(learning_rates) or [settings.learning_rate]
+    rates = parse_learning_rates(learning_rates) or [settings.learning_rate]
     result = sweep(settings, output, learning_rates=rates, seeds=seeds, jobs=jobs, **options)
     print_result(result, as_json, lambda: terminal_runs.sweep(result))
