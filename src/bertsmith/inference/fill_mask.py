@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_head
+from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -32,7 +32,7 @@ class MaskRun:
 
 def fill_mask(model: TextModel, text: str, *, top_k: int, targets: Sequence[str] | None) -> list[Any]:
     """See `Predictor.fill_mask`."""
-    require_head(model.model, "masked_lm")
+    require_pipeline(model.model, "fill-mask")
     check_top_k(top_k)
     results = [
         _score_targets(model, text, run, targets)[:top_k] if targets else _beam_search(model, text, run, top_k=top_k)
@@ -107,7 +107,9 @@ def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -
 def mask_log_probs(model: TextModel, rows: Sequence[Row], positions: Sequence[int]) -> Tensor:
     """Log probabilities of all tokens [rows, V] at one position of each row; special tokens are excluded."""
     inputs = [ModelInput((row,), np.array([position])) for row, position in zip(rows, positions, strict=True)]
-    logits = torch.from_numpy(np.stack(model.backend.run(LogitsQuery("masked_lm"), inputs)))
+    logits = torch.from_numpy(
+        np.stack(model.backend.run(LogitsQuery(require_pipeline(model.model, "fill-mask")), inputs))
+    )
     logits[:, list(model.tokenizer.special_ids)] = -torch.inf
     logits[:, model.tokenizer.vocab_size :] = -torch.inf  # padding of the vocabulary
     return logits.log_softmax(-1)

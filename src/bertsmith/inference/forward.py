@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import collate_unpadded
 from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
+from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import apart
@@ -135,6 +136,11 @@ def require_head(model: Model, *names: str) -> str:
             return name
     heads = ", ".join(model.objectives) or "none"
     raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): load a model trained for it")
+
+
+def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
+    """The model's first head for one of these pipelines; an error if it has none."""
+    return model.head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
 
 
 def predict_logits(model: TextModel, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.forward import TextModel, check_top_k, predict_logits, require_head
+from bertsmith.inference.forward import TextModel, check_top_k, predict_logits, require_pipeline
+from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
@@ -26,7 +27,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
 OVERLAP = 64  # minimum number of tokens that neighbouring windows share
-TEXT_HEADS = ("classify", "regress")
+TEXT_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
 UNITS = ("word", "part", "character")
 
 
@@ -70,7 +71,7 @@ def predict(model: TextModel, inputs: Any, *, top_k: int) -> list[Any] | dict[st
 
 def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
-    require_head(model.model, "classify")
+    require_pipeline(model.model, "text-classification")
     task = _text_task(model)
     assert isinstance(task, ClassificationTask)
     found = predict_texts(model, as_texts(inputs)[0], task)
@@ -151,11 +152,15 @@ def _windows(text: Encoded, *, size: int) -> list[Encoded]:
 
 def _text_task(model: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
     """The task of the model's text-level head."""
-    name = require_head(model.model, *TEXT_HEADS)
-    if name == "regress":
-        return RegressionTask("regress", files={}, read=_no_files)
+    name = require_pipeline(model.model, *TEXT_PIPELINES)
     head: Any = model.model.objectives[name]
-    return ClassificationTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    task: ClassificationTask | RegressionTask
+    if head.pipeline == "text-regression":
+        task = RegressionTask(name, files={}, read=_no_files)
+    else:
+        task = ClassificationTask(name, files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    task.objective = name
+    return task
 
 
 def _no_files(path: Any, split: str) -> list[Any]:
@@ -173,13 +178,14 @@ def _predict_examples(
 
 def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
     """See `Predictor.ner`."""
-    require_head(model.model, "tag")
+    name = require_pipeline(model.model, "token-classification")
     if unit not in UNITS:
         raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
-    head: Any = model.model.objectives["tag"]
+    head: Any = model.model.objectives[name]
     task = TokenClassificationTask(
         "ner", files={}, load=_no_files, config=TaggingConfig(), labels=head.config.labels, unit=unit
     )
+    task.objective = name
     examples = [Example(id=str(index), texts=(text,)) for index, text in enumerate(texts)]
     predictions, _ = _predict_examples(model, task, examples, length=model.max_length)
     return [[_entity(entity) for entity in prediction.detail["entities"]] for prediction in predictions]
@@ -199,10 +205,10 @@ def answer(
     model: TextModel, question: str, context: str, *, top_k: int, no_answer: float | None
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """See `Predictor.answer`."""
-    require_head(model.model, "span")
+    name = require_pipeline(model.model, "question-answering")
     check_top_k(top_k)
     if no_answer is None:
-        head: Any = model.model.objectives["span"]
+        head: Any = model.model.objectives[name]
         no_answer = head.config.no_answer  # the best threshold on the dev set, if trained with unanswerable questions
     defaults = QAConfig()
     length = min(defaults.max_length, model.max_length)
@@ -213,6 +219,7 @@ def answer(
         no_answer=0.0 if no_answer is None else no_answer,
     )
     task = QuestionAnsweringTask(name="answer", config=settings, rules="1.1" if no_answer is None else "2.0", files={})
+    task.objective = name
     (prediction,), truncated = _predict_examples(
         model, task, [Example(id="0", texts=(question, context))], length=length
     )
@@ -228,8 +235,9 @@ def _answer(span: Mapping[str, Any]) -> dict[str, Any]:
 
 def choose(model: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
-    require_head(model.model, "choose")
-    task = MultipleChoiceTask("choose", files={}, read=_no_files)
+    name = require_pipeline(model.model, "multiple-choice")
+    task = MultipleChoiceTask(name, files={}, read=_no_files)
+    task.objective = name
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])
     (prediction,), truncated = _predict_examples(model, task, [example], length=model.max_length)

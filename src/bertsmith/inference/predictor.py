@@ -26,7 +26,7 @@ from bertsmith.inference.encoder_outputs import (
     check_embedding_options,
     normalized,
 )
-from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, ModelInput, require_head
+from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, ModelInput, require_pipeline
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
@@ -101,9 +101,9 @@ class Predictor:
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
-        require_head(self.model, "next_sentence")
+        head = require_pipeline(self.model, "next-sentence")
         row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.max_length)
-        (logits,) = self.backend.run(LogitsQuery("next_sentence"), [ModelInput((row,))])
+        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
         is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
 
@@ -134,7 +134,7 @@ class Predictor:
         the label `positive` (default: the second of two labels), in windows as in `predict`. Other models score by the
         cosine similarity of embeddings; `truncated` then marks texts over the maximum length.
         """
-        if any(head in self.model.objectives for head in pipelines.TEXT_HEADS):
+        if self.model.head_for(*pipelines.TEXT_PIPELINES):
             scored = pipelines.score_pairs(self, query, documents, positive=positive)
         else:
             embeddings = self.embed([query, *documents], normalize=True)

@@ -61,7 +61,7 @@ def _methods(route: Any) -> dict[str, str]:
 
 
 class Rejections:
-    """Delays 429 responses: a client that is rejected at once retries at once. The number of delayed ones is bounded."""
+    """Delays a bounded number of 429 responses: a client that is rejected at once retries at once."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics

@@ -1,7 +1,7 @@
 """The web page: its panels and assets, and the runs and evaluations that two of the panels show.
 
-Panels and assets contain no data of a model, run or user, and need no API key. Pages load nothing from other hosts, which
-a content security policy enforces. Runs and evaluations are found by name, never by a path of the request.
+Panels and assets contain no data of a model, run or user, and need no API key. Pages load nothing from other hosts: a
+content security policy enforces it. Runs and evaluations are found by name, never by a path of the request.
 """
 
 from __future__ import annotations

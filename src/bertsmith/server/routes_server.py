@@ -1,4 +1,4 @@
-"""Routes about the server: /health, /info, /metrics, /v1/models, and the API documentation as /docs and /openapi.json."""
+"""Routes about the server: /health, /info, /metrics, /v1/models, and the API documentation: /docs, /openapi.json."""
 
 from __future__ import annotations
 

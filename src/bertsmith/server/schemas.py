@@ -39,9 +39,7 @@ class EmbedRequest(BaseModel):
     truncate: Truncate = False
     pooling: Annotated[
         Literal["mean", "first", "pooled"] | None,
-        Field(
-            description="Mean of all tokens, first token, or pooler output; default: the setting of the model folder, or mean."
-        ),
+        Field(description="Mean of all tokens, first token, or pooler output; default: as the model folder sets it."),
     ] = None
     layers: Annotated[
         list[int], Field(min_length=1, max_length=64, description="0 is the embedding layer, -1 the last layer.")
@@ -92,9 +90,7 @@ class RerankRequest(BaseModel):
     query: str
     texts: list[str]
     return_text: bool = False
-    positive: Annotated[
-        str, Field(description="The label whose probability is the score; default: the second of two labels.")
-    ] = ""
+    positive: Annotated[str, Field(description="The label whose probability is the score.")] = ""
     truncate: Truncate = False
     model: ModelName = None
 
@@ -140,9 +136,7 @@ class NERRequest(BaseModel):
 
     model_config = strict(inputs="Ada Lovelace lived in London.")
     inputs: Inputs
-    unit: Annotated[
-        Literal["word", "part", "character"], Field(description="Unit of the labels in the training data.")
-    ] = "word"
+    unit: Annotated[Literal["word", "part", "character"], Field(description="Unit of the training labels.")] = "word"
     model: ModelName = None
 
 
@@ -164,7 +158,7 @@ class QARequest(BaseModel):
     top_k: TopK = 1
     no_answer: Annotated[
         float | None,
-        Field(description="Answer nothing if the no-answer score exceeds the best span's by this threshold."),
+        Field(description="Threshold: answer nothing if that scores this much more than the best span."),
     ] = None
     model: ModelName = None
 
