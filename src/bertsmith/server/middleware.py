@@ -123,8 +123,8 @@ class Gateway:
         except asyncio.CancelledError:  # the server stops, and the drain time is over
             self.aborted += 1
             if not context.status:
-                error = RequestError(503, "unhealthy", "the server has stopped", close=True)
-                await self._reject(error, scope, body, sender)
+                stopped = RequestError(503, "unhealthy", "the server has stopped", close=True)
+                await self._reject(stopped, scope, body, sender)
         except Exception as error:
             self.log.internal_error(context, error)
             if not context.status:

@@ -28,7 +28,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
 from bertsmith.server.errors import RequestError
@@ -271,7 +271,7 @@ def serve(
     api_key: str | None = None,
     runs: Path | None = None,
 ) -> None:
-    """Serves until a signal; raises `Stopped` if accepted requests could not be finished."""
+    """Serves until a signal; raises `StoppedError` if accepted requests could not be finished."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     server = _server(models, limits=limits, log=log, api_key=api_key, runs=runs)
     names = ", ".join(name for name, _ in models)
@@ -281,10 +281,10 @@ def serve(
     server.run([listener])
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
-        os._exit(Stopped.exit_code)  # worker threads may still run
+        os._exit(StoppedError.exit_code)  # worker threads may still run
     finished = server.gateway.service.close(drain=True, seconds=limits.drain_seconds)
     if server.lost or not finished:
-        raise Stopped(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
+        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
 
 
 @contextlib.contextmanager
