@@ -21,7 +21,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a model is: shape, parameters by room, size, memory for a batch."""
-    from bertsmith.model_io.facts import model_facts
+    from bertsmith.model_io.summary import model_facts
     from bertsmith.reports import terminal
 
     facts = model_facts(model, batch=batch, length=length)
@@ -128,8 +128,8 @@ def import_model(
     as_json: Json = False,
 ) -> None:
     """Write a model of another make as a model folder; pickles are read by a process that can do nothing else."""
-    from bertsmith.model_io.facts import folder_facts
-    from bertsmith.model_io.importing import import_folder
+    from bertsmith.model_io.importers import import_folder
+    from bertsmith.model_io.summary import folder_facts
     from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased

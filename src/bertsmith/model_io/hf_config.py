@@ -9,9 +9,8 @@ from typing import Any
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io import huggingface
-from bertsmith.model_io.foreign_files import shown
 from bertsmith.model_io.huggingface.family import Family
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
 
 CONFIG = "config.json"
 OWN, OWN_ARCHITECTURE = "bertsmith", "Bertsmith"  # of folders whose models transformers has not
@@ -20,7 +19,7 @@ USUAL = "bert"  # of configs that do not say it: those of 2018 and 2019
 
 def check_family(config: Mapping[str, Any], path: Path) -> tuple[Family, tuple[str, ...]]:
     """The family of a config.json and the architectures that it names; a DataError where the family is none of ours."""
-    said, named = Said(config, path), config.get("architectures") or []
+    said, named = ConfigReader(config, path), config.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
     kind = _kind(config, named)

@@ -19,14 +19,13 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
-from bertsmith.model_io.foreign_files import memory_size, shown
-from bertsmith.model_io.head_settings import heads_of, read_head
 from bertsmith.model_io.hf_config import OWN, check_family
 from bertsmith.model_io.huggingface.family import OURS, OWN_PREFIX, POOLER, Family, Shapes
+from bertsmith.model_io.huggingface.heads import heads_of, read_head
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.order import in_halves
-from bertsmith.model_io.safetensors_file import Entry
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.safetensors_files import Entry
+from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -110,8 +109,8 @@ class Loading:
         return model.to(dtype).eval()
 
     @property
-    def said(self) -> Said:
-        return Said(self.settings, self.path)
+    def said(self) -> ConfigReader:
+        return ConfigReader(self.settings, self.path)
 
     def _their_names(self, ours: str, heads: Collection[str]) -> tuple[str, ...]:
         return self.family.their_names(ours, heads=heads, own=self.settings.get("model_type") == OWN)

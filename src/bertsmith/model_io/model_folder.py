@@ -12,19 +12,18 @@ import torch
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.model_io.checksums import SEAL, check_seal, seal
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
-from bertsmith.model_io.foreign_files import exists, read_json
-from bertsmith.model_io.head_settings import config_of, head_contents, is_own
 from bertsmith.model_io.hf_config import CONFIG, OWN_ARCHITECTURE, config_contents
 from bertsmith.model_io.huggingface import family_of
 from bertsmith.model_io.huggingface.family import Family
+from bertsmith.model_io.huggingface.heads import config_of, head_contents, is_own
 from bertsmith.model_io.loading import Loading, parameters
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.order import in_turn
-from bertsmith.model_io.safetensors_file import file_chunks
-from bertsmith.model_io.seal import SEAL, check_seal, seal
-from bertsmith.model_io.weight_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
+from bertsmith.model_io.untrusted_files import exists, read_json
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.folder import json_bytes

@@ -20,7 +20,7 @@ from bertsmith.model_io.huggingface.family import (
     task_modules,
     transformer_modules,
 )
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "albert."
 BLOCK, THEIRS = "encoder.blocks.{}.{}", f"{PREFIX}encoder.albert_layer_groups.{{}}.albert_layers.{{}}"
@@ -42,7 +42,7 @@ class Albert(Family):
         assert isinstance(config, albert.Config)
         return config.sharing in ("all", "none") and not config.causal and not {"next_sentence", "causal_lm"} & {*heads}
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, said: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; groups and inner layers are as many as the weights have."""
         layers, groups = said.count("num_hidden_layers"), said.count("num_hidden_groups", 1)
         inner, sharing = said.count("inner_group_num", 1), said.text("sharing", "all")
@@ -55,7 +55,7 @@ class Albert(Family):
             raise ConfigError(f"{said.path}: {claimed}, but the weights have {there} blocks instead of {wanted}")
         return super().read_encoder(said, shapes)
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """What a config says, as settings of ours; what only our own folders say too."""
         own, activation = said.get("model_type") != self.name, said.text("hidden_act", "gelu_new")
         return super().settings(said, sizes) | {

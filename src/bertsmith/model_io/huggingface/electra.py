@@ -16,7 +16,7 @@ from bertsmith.model_io.huggingface.family import (
     word_modules,
 )
 from bertsmith.model_io.huggingface.two_matrices import Summed
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "electra."
 OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
@@ -29,11 +29,11 @@ class Electra(Summed):
         """A head that was trained on guesses instead of masks is one for words like any other."""
         return super().architecture_of(["masked_lm" if name == "replaced_lm" else name for name in objectives])
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, with the width of the tables."""
         return super().settings(said, sizes) | {"embedding_width": sizes["embedding_size"]}
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, said: ConfigReader) -> dict[str, Any]:
         """A folder has the discriminator alone, which judges."""
         return super().read_head(name, said) | ({"generator_width": 0.0} if name == "replaced_token" else {})
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.layer_config import LayerConfig
 
 OURS, OWN_PREFIX = "objectives.", "bertsmith."  # before the weights of heads that transformers has not
@@ -142,7 +142,7 @@ class Family:
 
     # --- config.json in --------------------------------------------------------------------------------------------
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, said: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """The settings of the encoder, each size equal to what the weights have."""
         keys = (*self.witnesses, "num_hidden_layers", "num_attention_heads")
         sizes = {key: said.count(key, self.defaults.get(key)) for key in keys}
@@ -152,7 +152,7 @@ class Family:
         except ConfigError as error:
             raise error if str(error).startswith(str(said.path)) else ConfigError(f"{said.path}: {error}") from error
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """What a config says, as settings of ours."""
         said.usual("position_embedding_type", "absolute")
         padding, activation = said.get("pad_token_id"), said.text("hidden_act", "gelu")
@@ -202,7 +202,7 @@ class Family:
         """The settings with the pooler that these objectives read; `there`: the weights have one that may stay."""
         return replace(config, pooler=bool(readers) or there)
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, said: ConfigReader) -> dict[str, Any]:
         """Settings of a head that only this family's configs say."""
         return {}
 

@@ -14,9 +14,8 @@ from typing import Any
 from bertsmith.encoders import modern
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.foreign_files import shown
 from bertsmith.model_io.huggingface.family import ACTIVATIONS, OWN_PREFIX, Family, Shapes
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
 
 PREFIX = "model."
 BLOCK, LAYER = "encoder.blocks.{}", f"{PREFIX}layers.{{}}"
@@ -46,7 +45,7 @@ class Modern(Family):
         words = {"masked_lm"} if "decoder.bias" not in found else set()
         return super().heads_there(found, causal=causal) - words
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, said: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; tables that ModernBERT has not are as long as they are said to be."""
         for key, table in (("max_position_embeddings", POSITIONS), ("type_vocab_size", SEGMENTS)):
             rows = (shapes.get(f"{table}.weight") or (None,))[0]
@@ -54,7 +53,7 @@ class Modern(Family):
                 raise ConfigError(f"{said.path}: {key}={said.count(key)}, but the weights have {rows} ({table}.weight)")
         return super().read_encoder(said, shapes)
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """What a config says, as settings of ours; what only our own folders say too."""
         own, positions = said.get("model_type") != self.model_type, said.count("max_position_embeddings", 8192)
         activation, padding = said.text("hidden_activation", "gelu"), said.get("pad_token_id", PADDING)
@@ -89,7 +88,7 @@ class Modern(Family):
         pattern = re.compile(rf"{re.escape(PREFIX)}layers\.(\d+)\.")
         return len({found[1] for name in names if (found := pattern.match(name))})
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, said: ConfigReader) -> dict[str, Any]:
         """Nothing: the head for words is read one way only."""
         if name == "masked_lm":
             said.usual("classifier_activation", "gelu")
@@ -135,7 +134,7 @@ class Modern(Family):
         return found | {key: value for key, value in ours.items() if value != usual.get(key, False)}
 
 
-def read_base(said: Said, *, layers: int, positions: int) -> float:
+def read_base(said: ConfigReader, *, layers: int, positions: int) -> float:
     """The base of the turns, which is one for all layers here: local ones are read where nobody could tell them."""
     said.usual("rope_scaling", None)
     base, kinds = _base(said, FULL, "global_rope_theta", GLOBAL_BASE), said.get("layer_types")
@@ -153,7 +152,7 @@ def read_base(said: Said, *, layers: int, positions: int) -> float:
     return base
 
 
-def _base(said: Said, kind: str, key: str, usual: float) -> float:
+def _base(said: ConfigReader, kind: str, key: str, usual: float) -> float:
     """The base for one kind of layers: of the table of transformers 5, or by the name that it had before."""
     table = said.get("rope_parameters") or {}
     turns = (table.get(kind) or {}) if isinstance(table, dict) else None
@@ -165,7 +164,7 @@ def _base(said: Said, kind: str, key: str, usual: float) -> float:
     return float(value)
 
 
-def _same(said: Said, keys: tuple[str, ...]) -> bool:
+def _same(said: ConfigReader, keys: tuple[str, ...]) -> bool:
     """What all of these flags say."""
     found = {key: said.flag(key) for key in keys}
     if len({*found.values()}) > 1:

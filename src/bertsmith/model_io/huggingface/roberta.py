@@ -18,7 +18,7 @@ from bertsmith.model_io.huggingface.family import (
     word_modules,
 )
 from bertsmith.model_io.huggingface.two_matrices import TwoMatrices
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "roberta."
 
@@ -30,7 +30,7 @@ class Roberta(TwoMatrices):
         """None has RoBERTa's ablations with next-sentence prediction."""
         return "next_sentence" not in heads
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, but for the positions: the table has rows for the padding and for what comes before it."""
         padding = said.count("pad_token_id", 1, least=0)
         rows = sizes["max_position_embeddings"]

@@ -19,7 +19,7 @@ from bertsmith.model_io.huggingface.family import (
     word_modules,
 )
 from bertsmith.model_io.huggingface.two_matrices import Summed
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.rotary import rotary_embedding
 
 PREFIX = "roformer."
@@ -34,18 +34,18 @@ class RoFormer(Summed):
         """None has next-sentence prediction."""
         return "next_sentence" not in heads
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, said: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's; tables are as wide as the blocks, and values are not turned."""
         said.usual("rotary_value", False)
         if said.get("embedding_size") is not None:
             said.usual("embedding_size", sizes["hidden_size"])
         return super().settings(said, {**sizes, POSITIONS: said.count(POSITIONS, 1536)})
 
-    def summary_activation(self, said: Said) -> str:
+    def summary_activation(self, said: ConfigReader) -> str:
         """That of the blocks."""
         return said.text("hidden_act", "gelu")
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, said: ConfigReader) -> dict[str, Any]:
         """transformers reads choices by their last token where nothing is said."""
         if name == "choose" and said.get("summary_use_proj") and said.get("summary_type") is None:
             raise ConfigError(f"{said.path} does not say summary_type; bertsmith reads choices by their first token")

@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.encoders import electra, roberta, roformer
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import Family
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 OF_TEXTS = ("classify", "regress")
 SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # how choices are read
@@ -36,11 +36,11 @@ class Summed(TwoMatrices):
         """The first matrix of the head that reads one vector for each text."""
         return super().pooler(heads) if any(head in OF_TEXTS for head in heads) else "sequence_summary.summary"
 
-    def summary_activation(self, said: Said) -> str:
+    def summary_activation(self, said: ConfigReader) -> str:
         """What stands behind that matrix where choices are read."""
         return "gelu"
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, said: ConfigReader) -> dict[str, Any]:
         """Nothing: choices are read one way only."""
         if name == "choose":
             for key, usual in (*SUMMARY.items(), ("summary_activation", self.summary_activation(said))):

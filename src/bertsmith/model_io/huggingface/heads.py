@@ -14,11 +14,10 @@ from typing import Any, cast
 from bertsmith import config as registry
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.foreign_files import shown
 from bertsmith.model_io.hf_config import OWN
 from bertsmith.model_io.huggingface.family import Family, Shapes
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
 from bertsmith.objectives.heads import default_names
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
 
@@ -65,7 +64,7 @@ def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def heads_of(family: Family, said: Said, *, architectures: Iterable[str]) -> set[str]:
+def heads_of(family: Family, said: ConfigReader, *, architectures: Iterable[str]) -> set[str]:
     """The objectives whose heads a config.json promises."""
     if said.get("model_type") == OWN:
         return set(_own_objectives(said))
@@ -73,7 +72,7 @@ def heads_of(family: Family, said: Said, *, architectures: Iterable[str]) -> set
     return {_by_problem_type(head, said) for head in promised}
 
 
-def _by_problem_type(head: str, said: Said) -> str:
+def _by_problem_type(head: str, said: ConfigReader) -> str:
     """The objective that a head of transformers' was trained for: one head serves classification and regression."""
     if not objective_class(head).problem_type:
         return head
@@ -95,7 +94,7 @@ def _by_problem_type(head: str, said: Said) -> str:
     return known[problem]
 
 
-def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
+def read_head(family: Family, name: str, said: ConfigReader, *, shapes: Shapes) -> ObjectiveConfig:
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
     if said.get("model_type") == OWN:
         return _read_own(name, said, shapes=shapes)
@@ -112,7 +111,7 @@ def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> Objec
     return _built(module.Config, known, said.path)
 
 
-def _labels(said: Said, *, count: int) -> tuple[str, ...]:
+def _labels(said: ConfigReader, *, count: int) -> tuple[str, ...]:
     """The names of as many classes as the weights have."""
     table, path = said.get("id2label"), said.path
     if table is None:
@@ -130,7 +129,7 @@ def _labels(said: Said, *, count: int) -> tuple[str, ...]:
     return tuple(table[str(number)] for number in range(count))
 
 
-def _own_objectives(said: Said) -> dict[str, Any]:
+def _own_objectives(said: ConfigReader) -> dict[str, Any]:
     ours, path = said.get(OWN), said.path
     found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
     if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
@@ -141,7 +140,7 @@ def _own_objectives(said: Said) -> dict[str, Any]:
     return found
 
 
-def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
+def _read_own(name: str, said: ConfigReader, *, shapes: Shapes) -> ObjectiveConfig:
     found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
