@@ -143,7 +143,7 @@ def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
 
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(cli, "command", lambda: fail)
-    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(cli, "_received", [])
     monkeypatch.setattr(time, "sleep", wait)
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -163,8 +163,8 @@ def test_a_rank_that_is_not_ended_says_why_it_fails(
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(cli, "command", lambda: fail)
-    monkeypatch.setattr(cli, "_heard", [])
-    monkeypatch.setattr(cli, "LOST_WITHIN", 0.1)
+    monkeypatch.setattr(cli, "_received", [])
+    monkeypatch.setattr(cli, "LOST_SECONDS", 0.1)
     with pytest.raises(SystemExit):
         cli.main()
     assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"
