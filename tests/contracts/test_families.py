@@ -17,6 +17,7 @@ from bertsmith.model_io import huggingface
 from bertsmith.model_io.huggingface.family import Family
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.objectives import objective as objectives
 
 NAMES = huggingface.names()

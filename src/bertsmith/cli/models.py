@@ -41,8 +41,8 @@ def import_model(
     as_json: Json = False,
 ) -> None:
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
+    from bertsmith.model_io.importers import import_folder
     from bertsmith.model_io.summary import folder_facts
-    from bertsmith.model_io.importing import import_folder
     from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased

@@ -18,9 +18,8 @@ from typing import IO
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
-from bertsmith.model_io.hf_config import CONFIG
-from bertsmith.model_io.loading import Loading, Weights
-from bertsmith.model_io.model_folder import FolderFacts, check_target, open_model, save_model
+from bertsmith.model_io.loading import Loader, Weights
+from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, open_model, save_model
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
@@ -81,8 +80,8 @@ def _save(
     disk: Disk,
 ) -> list[str]:
     """Writes the model; `tokenizer` makes the tokenizer for a table of so many rows."""
-    loading = Loading(weights, read_json(source, settings), source / settings)
-    words = tokenizer(loading.rows())
+    loading = Loader(weights, read_json(source, settings), source / settings)
+    words = tokenizer(loading.vocab_size())
     model, facts = loading.build(words), {"imported from": source.resolve().name}
     save_model(model, words, output, facts=facts, replace=replace, disk=disk)
     return loading.notes

@@ -29,9 +29,13 @@ UNKNOWN_ROWS = 1 << 31  # of a token table that the encoder does not have
 class NativeFormat:
     """Reads and writes native folders; see `loading.FolderFormat`."""
 
-    native = True
-    prefix, heads_prefix = "encoder.", "objectives."
-    pooler_prefix = "encoder.pooler."
+    prefix, pooler_prefix = "encoder.", "encoder.pooler."
+    copies: tuple[tuple[str, str], ...] = ()
+    architectures: Collection[str] = (ARCHITECTURE,)
+
+    def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The prefixes of the weights of these objectives, or of all."""
+        return ("objectives.",) if heads is None else tuple(f"objectives.{head}." for head in heads)
 
     def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
         """Weight names are the model's own."""
@@ -54,9 +58,7 @@ class NativeFormat:
         """The objectives of config.json."""
         return list(_table(reader, OBJECTIVES))
 
-    def read_head(
-        self, name: str, reader: ConfigReader, shapes: Mapping[str, tuple[int, ...]]
-    ) -> ObjectiveConfig:
+    def read_head(self, name: str, reader: ConfigReader, shapes: Mapping[str, tuple[int, ...]]) -> ObjectiveConfig:
         """The settings of an objective."""
         objectives = _table(reader, OBJECTIVES)
         if name not in objectives:
@@ -81,11 +83,12 @@ class NativeFormat:
         """The weight as it is."""
         return value
 
-    def config_values(self, model: Model) -> dict[str, Any]:
+    def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
         """The settings of encoder and objectives for config.json."""
         return {
             "architectures": [ARCHITECTURE],
             "model_type": MODEL_TYPE,
+            "dtype": dtype,
             ENCODER: registry.to_dict(encoder_config(model)),
             OBJECTIVES: {name: _settings(head) for name, head in model.objectives.items()},
         }

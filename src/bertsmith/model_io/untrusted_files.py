@@ -209,7 +209,7 @@ class ConfigReader:
             raise ConfigError(f"{self.path}: {key}={shown(value)} must be true or false")
         return value
 
-    def usual(self, key: str, usual: Any) -> None:
-        """Raises where a setting is there and is not the only one that is read here."""
-        if self.get(key, usual) not in (usual, None):
-            raise ConfigError(f"{self.path}: {key}={shown(self.get(key))}; bertsmith reads {shown(usual)} only")
+    def require(self, key: str, value: Any) -> None:
+        """Raises where a setting is present with another value."""
+        if self.get(key, value) not in (value, None):
+            raise ConfigError(f"{self.path}: {key}={shown(self.get(key))}; bertsmith reads {shown(value)} only")
