@@ -37,8 +37,8 @@ def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the
         raise typer.Exit
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")] = Path("demo-out"),
     quiet: Quiet = False,
 ) -> None:
