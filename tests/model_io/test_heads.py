@@ -22,7 +22,7 @@ from model_io.folder_world import (
 )
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model_io.importing import import_folder
+from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
