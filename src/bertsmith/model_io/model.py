@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.nn import float8, float8_block
+from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
@@ -124,7 +124,7 @@ class Model(nn.Module):
         `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
         """
         for part in self.layer_groups()[1:-1]:
-            (float8_block if whole else float8).convert(part)
+            enable_fp8(part, blocks=whole)
 
     def with_encoder(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, over another encoder of the same width and layers."""

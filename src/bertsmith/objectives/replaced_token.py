@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.activations import activation
+from bertsmith.nn.activations import get_activation
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect, put
 from bertsmith.objectives.objective import BuildContext, Embed, Objective
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
@@ -50,7 +50,7 @@ class ReplacedToken(Objective):
         super().__init__(weight=config.weight * config.judging_weight)
         self.config = config
         self.transform = nn.Linear(context.width, context.width)
-        self.activation = activation(context.layer_config.activation)
+        self.activation = get_activation(context.layer_config.activation)
         self.judge = nn.Linear(context.width, 1)
         context.layer_config.init_weights(self)
         self.generator = generator

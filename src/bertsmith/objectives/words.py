@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import activation
-from bertsmith.nn.transformer import learns_in_half
+from bertsmith.nn.activations import get_activation
+from bertsmith.nn.transformer import trains_in_half_precision
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding, Loss
 
@@ -24,18 +24,20 @@ class Words(Objective):
         super().__init__(weight=weight)
         layer_config, output_width = context.layer_config, context.embedding_width or context.width
         self.transform = nn.Linear(context.width, output_width, bias=layer_config.biases)
-        self.activation = activation(layer_config.lm_head_activation or layer_config.activation)
+        self.activation = get_activation(layer_config.lm_head_activation or layer_config.activation)
         self.norm = layer_config.layer_norm(output_width)
         self.bias = nn.Parameter(torch.zeros(context.vocab_size))
         layer_config.init_weights(self)
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""
-        if self.mixes or not (learns_in_half(encoding.last_hidden) and torch.compiler.is_compiling()):
+        if self.mixes or not (trains_in_half_precision(encoding.last_hidden) and torch.compiler.is_compiling()):
             return super().loss(encoding, batch, table)
-        from bertsmith.nn.fused_words import guessed  # which needs triton
+        from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
-        return self.make_loss(batch, *guessed(self._vectors(encoding), table, self.bias, self.labels(batch)))
+        return self.make_loss(
+            batch, *linear_cross_entropy(self._vectors(encoding), table, self.bias, self.labels(batch))
+        )
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of every token at each place that is read [R, V]."""

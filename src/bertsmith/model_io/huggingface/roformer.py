@@ -20,7 +20,7 @@ from bertsmith.model_io.huggingface.family import (
 )
 from bertsmith.model_io.huggingface.two_matrices import Summed
 from bertsmith.model_io.said import Said
-from bertsmith.nn.rotary import rotary_embedding
+from bertsmith.nn.attention import rotary_embedding
 
 PREFIX = "roformer."
 ANGLES = f"{PREFIX}encoder.embed_positions.weight"

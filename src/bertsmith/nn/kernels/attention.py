@@ -404,7 +404,7 @@ attention_forward.register_autograd(_backward, setup_context=_save_for_backward)
 
 
 def draw_dropout(tokens: int, device: torch.device, dropout: float) -> Tensor:
-    """Random numbers of queries and keys [2, T] from torch's generator, which decide on dropout; [1] without dropout."""
+    """Random numbers of queries and keys [2, T] for dropout, from torch's generator; without dropout a dummy [1]."""
     if dropout > 0:
         return torch.stack(draw((tokens, tokens), device))
     return torch.zeros(1, dtype=torch.int32, device=device)

@@ -1,4 +1,4 @@
-"""MLM logits, cross-entropy and its gradient: a Triton kernel that reads each row of logits twice, as a torch operation.
+"""MLM logits, cross-entropy and its gradient, by a Triton kernel that reads each row of logits twice.
 
 R rows, E width of the token embeddings, V tokens, BLOCK_N of them at a time.
 """

@@ -330,7 +330,7 @@ rotate_qk.register_autograd(_rotate_back, setup_context=_save_angles)
 
 @triton_op("bertsmith::rotary_backward_fp8", mutates_args=())
 def rotary_backward_fp8(dqkv: Tensor, cos: Tensor, sin: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of `rotate_qk` times the scale in e5m2 [T, 3HK], transposed [3HK, W], and its sums over parts of T."""
+    """The gradient of `rotate_qk` times the scale in e5m2 [T, 3HK], transposed [3HK, W]; its sums over parts of T."""
     tokens, _, heads, width = dqkv.shape
     quantized = dqkv.new_empty(tokens, 3 * heads * width, dtype=torch.float8_e5m2)
     transposed, parts = empty_transposed(quantized), triton.cdiv(tokens, ROTARY_BACKWARD_TILES["BLOCK_M"])

@@ -1,14 +1,14 @@
 """Residual addition, dropout and LayerNorm with FP8 outputs: Triton kernels and the torch operations that call them.
 
-total = x + dropout(y), where x is the residual stream and y the output of a sub-layer; then LayerNorm(total) in FP8, as
-it is and transposed, for the next matrix products. LayerNorm(total) itself is not written: the next kernel recomputes it
-from the total, its mean and its reciprocal standard deviation (NORMED). Backward sums up the gradients of weight, bias
-and y in the same pass.
+total = x + dropout(y), where x is the residual stream and y the output of a sub-layer; then LayerNorm(total) in FP8,
+as it is and transposed, for the next matrix products. LayerNorm(total) itself is not written: the next kernel
+recomputes it from the total, its mean and its reciprocal standard deviation (NORMED). Backward sums up the gradients of
+weight, bias and y in the same pass.
 
 Instructions are the limit, not memory: a row is processed as two blocks of A and B columns, powers of two, so that
-widths such as 768 leave no lanes idle. B may be 0; then A may exceed the width. T tokens, W the next multiple of 16 (see
-`elementwise`), D width; tiles of BLOCK_M tokens, ROWS at a time, transposed BLOCK_N columns at a time. EVEN: no tile is
-partial. UNMASKED: in addition no block exceeds the width.
+widths such as 768 leave no lanes idle. B may be 0; then A may exceed the width. T tokens, W the next multiple of 16
+(see `elementwise`), D width; tiles of BLOCK_M tokens, ROWS at a time, transposed BLOCK_N columns at a time. EVEN: no
+tile is partial. UNMASKED: in addition no block exceeds the width.
 """
 
 import torch
