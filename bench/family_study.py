@@ -31,11 +31,11 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, History, is_finished, read_run
-from bertsmith.reports.terminal_studies import spread
+from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
+from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES
-from bertsmith.system.durable import read_sealed
+from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 
 # The recipe that each begins with, and what makes it as large as the others.
@@ -46,18 +46,18 @@ MEMBERS = {
     "electra": ("electra/mini", ("encoder.width=512", "encoder.heads=8")),
 }
 SHARED = (
-    "packing.length=128",
-    "rows.full=512",
-    "micro_rows=0",
+    "max_length=128",
+    "batch_size=512",
+    "micro_batch_size=0",
     "optimizer.kind=adamw",
-    "plan.rate=1e-3",
-    "plan.schedule.kind=linear",
-    "plan.warmup=0.05",
+    "learning_rate=1e-3",
+    "schedule.kind=linear",
+    "warmup=0.05",
     "encoder.dropout=0",
     "encoder.attention_dropout=0",
-    "passes.clip=1.0",
-    "evaluate_every=0",
-    "evaluate_rows=2048",
+    "compute.max_grad_norm=1.0",
+    "eval_every=0",
+    "eval_rows=2048",
     "save_every=2000",
 )
 SCORES = "tasks"  # folder of the fine-tunings
@@ -125,7 +125,7 @@ def recipe_of(name: str, *, minutes: float, seed: int, changes: Sequence[str]) -
         if named and member not in MEMBERS:
             raise ConfigError(f"--set {change}: {member} is no member: {', '.join(MEMBERS)}")
         chosen += [rest] if named and member == name else [] if named else [change]
-    clock = [f"plan.minutes={minutes}", f"seed={seed}"]
+    clock = [f"minutes={minutes}", f"seed={seed}"]
     return with_overrides(recipes.find(known), [*SHARED, *own, *clock, *chosen])
 
 
@@ -134,12 +134,12 @@ def pretrain_members(options: argparse.Namespace) -> None:
     import torch
 
     from bertsmith.training.pretraining import pretrain
-    from bertsmith.training.pretraining.parts import Data
+    from bertsmith.training.pretraining.parts import PretrainData
 
-    data = Data.open(options.data)
+    data = PretrainData.open(options.data)
     for name in options.names:
         recipe = recipe_of(name, minutes=options.minutes, seed=options.seed, changes=options.set)
-        if is_finished(options.output / name, data.complete(recipe)):
+        if is_finished(options.output / name, data.with_vocabulary(recipe)):
             print(f"{name} is finished", flush=True)
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
@@ -163,8 +163,8 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
         class Patient(Trainer):
             def _warm_up(self) -> None:
-                if self.passes.compiles and not self._warm:
-                    turn.take(lambda: self.stopper.asked)
+                if self.forward_backward.compiles and not self._warm:
+                    turn.take(lambda: self.stop_signal.requested)
                 super()._warm_up()
 
         yield Patient
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.training.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import parse_learning_rates
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):
@@ -188,7 +188,7 @@ def tune_members(options: argparse.Namespace) -> None:
         candidates(list(words)),
         trials(options.task, options.data, options.set),
         options.output / SCORES,
-        rates=numbers(options.rates),
+        rates=parse_learning_rates(options.rates),
         seeds=options.seeds,
         jobs=options.jobs,
         device=options.device,
@@ -200,7 +200,9 @@ def tune_members(options: argparse.Namespace) -> None:
 def table(output: Path) -> str:
     """Cost and scores of every member, finished or not."""
     runs = {name: read_run(output / name) for name in MEMBERS if (output / name / RECIPE).exists()}
-    cells = {(path.parts[-3], path.parts[-2]): read_sealed(path) for path in (output / SCORES).glob(f"*/*/{CELL}")}
+    cells = {
+        (path.parts[-3], path.parts[-2]): read_checksummed_json(path) for path in (output / SCORES).glob(f"*/*/{CELL}")
+    }
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
     tasks = {folder: cell["found"] for (_, folder), cell in sorted(cells.items())}
     # what `ablate` tells of a task
@@ -220,7 +222,7 @@ def table(output: Path) -> str:
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *footing])
 
 
-def _facts(run: History) -> list[str]:
+def _facts(run: RunHistory) -> list[str]:
     """Weights that were trained and those of the encoder, in millions; what was read, how fast, and what came of it."""
     seconds, facts = float(run.finish.get("seconds", run.seconds)), run.facts
     return [
@@ -233,7 +235,7 @@ def _facts(run: History) -> list[str]:
     ]
 
 
-def _encoder_weights(run: History) -> int:
+def _encoder_weights(run: RunHistory) -> int:
     """Of the part that is fine-tuned: without heads and without a generator."""
     import torch
 
@@ -242,7 +244,7 @@ def _encoder_weights(run: History) -> int:
     return sum(weight.numel() for weight in encoder.parameters())
 
 
-def _losses(run: History) -> list[str]:
+def _losses(run: RunHistory) -> list[str]:
     """The last of each part, and the share that was right where something can be."""
     found = []
     for key, curve in run.held_out.items():
@@ -257,22 +259,22 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
     """Over the seeds, of the rate that is best on dev; nothing where the seeds are not through."""
     if cell is None:
         return ABSENT
-    best = max(cell["found"]["rates"], key=lambda row: row["mean"])["rate"]
-    found = [run["scores"][measure] for run in cell["found"]["runs"] if run["rate"] == best]
-    return spread(asdict(over_seeds(found)))
+    best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
+    found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
+    return mean_and_deviation(asdict(over_seeds(found)))
 
 
 def _without_text(path: Path) -> dict[str, str]:
     """By folder of a task, the score of the best answer that looks at no text; of the last call's tasks."""
     if not path.exists():
         return {}
-    nothing = next(row for row in read_sealed(path)["rows"] if row["name"] == NOTHING)
-    return {task.replace("/", "-"): spread(cell["score"]) for task, cell in nothing["cells"].items()}
+    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NOTHING)
+    return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
 
 
-def _footing(run: History) -> str:
+def _footing(run: RunHistory) -> str:
     """How far it is, and on what it stood."""
-    minutes, seconds = run.recipe["plan"]["minutes"], float(run.finish.get("seconds", run.seconds))
+    minutes, seconds = run.recipe["minutes"], float(run.finish.get("seconds", run.seconds))
     device, padding = run.facts.get("device", "?"), run.facts.get("padding")
     spaces = f", {padding:.1%} padding" if padding is not None else ""
     spent = f"{seconds / 60:.2f} of {minutes:g} minutes, {run.steps:,} steps"

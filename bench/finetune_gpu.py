@@ -25,10 +25,10 @@ from bertsmith.objectives import span
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.batches import TaskFeeder
+from bertsmith.training.finetuning.batches import FinetuneLoader
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
 
@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = load(options.vocabulary)
     task = squad.Config().build(files={"train": options.file})
-    asked = task.rows(task.examples("train"), tokenizer, length=options.length, training=True)
+    asked = task.rows(task.examples("train"), tokenizer, max_length=options.length, training=True)
     mean = np.mean([len(one.rows[0]) for one in asked])
     print(f"{len(asked):,} windows, {mean:.0f} tokens on average, {torch.cuda.get_device_name()}", flush=True)
     runs: dict[str, Callable[[], float]] = {
@@ -71,13 +71,13 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     world = World(device=torch.device("cuda"))
     config = bert.Config.size(options.size, vocab_size=tokenizer.vocab_size)
     total = WARM + STEPS * options.rounds
-    feeder = TaskFeeder(
+    feeder = FinetuneLoader(
         asked,
         "span",
         length=options.length,
         padding_id=tokenizer.padding_id,
-        rows=options.rows,
-        micro_rows=0,
+        batch_size=options.rows,
+        micro_batch_size=0,
         steps=total,
         seed=0,
         world=world,
@@ -85,9 +85,9 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     trainer = Trainer(
         Model.build(config, [span.Config()]),
         feeder,
-        plan=Plan(steps=total, rate=3e-5),
+        plan=TrainingPlan(steps=total, learning_rate=3e-5),
         optimizer=adamw.Config(),
-        settings=Settings(graphs=graphs),
+        compute=ComputeConfig(cuda_graphs=graphs),
         world=world,
     )
     for _ in range(WARM):

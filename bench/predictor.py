@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertModel, BertTokenizerFast
 
-from bertsmith.data.collate import collate, in_one_line
+from bertsmith.data.collate import collate, collate_unpadded
 from bertsmith.encoders import bert
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
@@ -141,7 +141,9 @@ def forms(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
             forward(lines(some, pack=True)) for some in groups(n, padded=False)
         ]  # type: ignore[misc]
     for tokens in (512, 1024, 2048, 4096, 8192, 16_384):
-        ways[f"one line, {tokens}"] = lambda n=tokens: [forward(in_one_line(some)) for some in groups(n, padded=False)]  # type: ignore[misc]
+        ways[f"one line, {tokens}"] = lambda n=tokens: [
+            forward(collate_unpadded(some)) for some in groups(n, padded=False)
+        ]  # type: ignore[misc]
     print(f"forms: {sum(map(len, rows))} tokens, {len({len(row) for row in rows})} lengths")
     tell(medians(ways, rounds), len(texts), against="padded, 4096")
 
@@ -188,14 +190,14 @@ def main() -> None:
 
 
 def compare(predictor: Predictor, rival: Rival, texts: Sequence[str], rounds: int) -> None:
-    lengths = [min(count, 512) for count in predictor.tokens_in(texts)]
+    lengths = [min(count, 512) for count in predictor.count_tokens(texts)]
     padded = sum(max(part) * len(part) for part in (lengths[at : at + AT_ONCE] for at in range(0, len(texts), AT_ONCE)))
     print(f"{sum(lengths)} tokens; {padded / sum(lengths):.2f} places for each in padded batches of {AT_ONCE}")
     for pooling in ("mean", "first"):
         ours, theirs = predictor.encode(texts[:64], pooling=pooling), rival.encode(texts[:64], pooling)
         print(f"furthest apart, {pooling}: {np.abs(ours - theirs).max():.1e}")
-    with Engine(predictor.computing) as engine, ThreadPoolExecutor(THREADS) as pool:
-        through = predictor.through(engine)
+    with Engine(predictor.backend) as engine, ThreadPoolExecutor(THREADS) as pool:
+        through = predictor.with_backend(engine)
         ways: dict[str, Callable[[], Any]] = {
             "theirs, 32 at a time": lambda: rival.encode(texts),
             "ours, 32 at a time": lambda: by_32(predictor, texts),

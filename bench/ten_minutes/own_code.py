@@ -22,8 +22,8 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.tuning import Tuning
-from bertsmith.training.finetuning.work import Prepared
+from bertsmith.training.finetuning.tuning import FinetuneConfig
+from bertsmith.training.finetuning.work import TaskData
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",
@@ -44,8 +44,8 @@ class Tuner:
     """One task with one model folder."""
 
     folder: Path
-    tuning: Tuning
-    ready: Prepared
+    tuning: FinetuneConfig
+    ready: TaskData
     tokenizer: Tokenizer
     device: torch.device
     fresh: bool = False
@@ -57,12 +57,12 @@ class Tuner:
         fused = self.device.type == "cuda"
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=fused)  # as its scripts
         train, tuning = self.ready.train, self.tuning
-        steps, each = tuning.steps(len(train)), tuning.evaluate_every(len(train))
+        steps, each = tuning.steps(len(train)), tuning.eval_every(len(train))
         plan = tuning.plan(len(train))
         found: list[dict[str, float]] = []
         for step in range(steps):
             model.train()
-            loss = self._loss(model, [train[number] for number in _chosen(len(train), step, tuning.rows, seed)])
+            loss = self._loss(model, [train[number] for number in _chosen(len(train), step, tuning.batch_size, seed)])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:
@@ -71,7 +71,7 @@ class Tuner:
             optimizer.zero_grad()
             if (each and (step + 1) % each == 0) or step + 1 == steps:
                 found.append(self.score(model))
-        return max(found, key=lambda scores: scores[self.ready.task.main])
+        return max(found, key=lambda scores: scores[self.ready.task.main_metric])
 
     def model(self) -> Any:
         """The class for the task, over the folder's weights or new ones."""
@@ -80,7 +80,7 @@ class Tuner:
         transformers.logging.disable_progress_bar()
         transformers.logging.set_verbosity_error()  # it tells at length that heads are new
         task = self.ready.task
-        kind, labels = getattr(transformers, CLASSES[task.objective]), task.head().get("labels")
+        kind, labels = getattr(transformers, CLASSES[task.objective]), task.head_config().get("labels")
         shape = transformers.AutoConfig.from_pretrained(self.folder)
         if task.objective in ("classify", "tag"):
             shape.num_labels = len(labels)
@@ -105,7 +105,7 @@ class Tuner:
 
     @cached_property
     def _dev(self) -> list[Features]:
-        return self.ready.task.rows(self.ready.dev, self.tokenizer, length=self.ready.length)
+        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.length)
 
     def _loss(self, model: Any, asked: Sequence[Features]) -> Tensor:
         inputs = self._inputs(asked)

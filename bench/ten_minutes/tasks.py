@@ -14,14 +14,14 @@ import torch
 from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
-from bertsmith.model_io.foreign_files import read_json
+from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk, read_sealed
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, read_checksummed_json
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.sweep import Part
-from bertsmith.training.finetuning.tuning import Tuning, find_task, make_tuning
+from bertsmith.training.finetuning.sweep import SweepRun
+from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
 from bertsmith.training.finetuning.work import build_task, prepare
 
 GROUPS = {
@@ -109,7 +109,7 @@ class Work:
         return Cell.planned(self.one, self.trial, self.output / TUNED)
 
     @property
-    def parts(self) -> Sequence[Work | Part]:
+    def parts(self) -> Sequence[Work | SweepRun]:
         """What can be done at the same time."""
         if self.manner.own_code:
             return [replace(self, only=run) for run in _runs(self)]
@@ -119,12 +119,12 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    for _ in ordered_map(_worked, parts, workers=jobs, patience=WHOLE_RUN):
+    for _ in ordered_map(_worked, parts, workers=jobs, patience=RUN_TIMEOUT):
         pass
 
 
-def _worked(part: Work | Part) -> None:
-    if isinstance(part, Part):
+def _worked(part: Work | SweepRun) -> None:
+    if isinstance(part, SweepRun):
         part.run()
     else:
         _own(part)
@@ -172,8 +172,9 @@ def _ours(work: Work) -> dict[str, Any]:
     """As `bertsmith ablate` does."""
     manner, cell = work.manner, work.cell
     cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
-    found = read_sealed(cell.folder / CELL)["found"]
-    return _told(work.one.name, work.task, "bertsmith", found["main"], found["runs"])
+    found = read_checksummed_json(cell.folder / CELL)["found"]
+    runs = [{"rate": run["learning_rate"], "seed": run["seed"], "scores": run["scores"]} for run in found["runs"]]
+    return _told(work.one.name, work.task, "bertsmith", found["main"], runs)
 
 
 def _own(work: Work) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def _own(work: Work) -> dict[str, Any]:
     tuning, tuner, runs = _tuning(work), None, []
     for rate, seed in [work.only] if work.only else _runs(work):
         place = folder / f"rate-{rate:g}-seed-{seed}.json"
-        wanted = json.loads(replace(tuning, rate=rate, seed=seed).to_json())
+        wanted = json.loads(replace(tuning, learning_rate=rate, seed=seed).to_json())
         known = results.read(place)
         if known is not None and known["settings"] != wanted:
             raise ConfigError(f"{place} was found with other settings: choose another -o, or remove it")
@@ -191,21 +192,21 @@ def _own(work: Work) -> dict[str, Any]:
             known = {"rate": rate, "seed": seed, "scores": tuner.run(rate, seed), "settings": wanted}
             results.write(place, known)
         runs.append({key: known[key] for key in ("rate", "seed", "scores")})
-    return _told(work.one.name, work.task, "transformers", build_task(tuning).main, runs)
+    return _told(work.one.name, work.task, "transformers", build_task(tuning).main_metric, runs)
 
 
-def _tuning(work: Work) -> Tuning:
-    return make_tuning(work.trial.task, work.one.folder, {"data": work.trial.data}, work.trial.changes)
+def _tuning(work: Work) -> FinetuneConfig:
+    return make_finetune_config(work.trial.task, work.one.folder, {"data": work.trial.data}, work.trial.changes)
 
 
 def _runs(work: Work) -> list[tuple[float, int]]:
     """Rates with seeds."""
     tuning = _tuning(work)
     seeds = range(tuning.seed, tuning.seed + work.manner.seeds)
-    return list(product(work.manner.rates or (tuning.rate,), seeds))
+    return list(product(work.manner.rates or (tuning.learning_rate,), seeds))
 
 
-def _tuner(work: Work, tuning: Tuning) -> Any:
+def _tuner(work: Work, tuning: FinetuneConfig) -> Any:
     from bench.ten_minutes.own_code import Tuner
 
     folder, tokenizer = work.one.folder, load(work.one.folder)

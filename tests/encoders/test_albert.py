@@ -16,8 +16,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import Passes, Settings
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.passes import ComputeConfig, ForwardBackward
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -204,7 +204,9 @@ def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
     assert attention.feed_forward is None
     assert made.layer_groups()[1] is attention
     parts = made.layer_groups()
-    rates = Plan(steps=10, rate=1.0, thaw=(Thaw(after=0, parts=4),)).rates(0.5, parts=len(parts))
+    rates = TrainingPlan(steps=10, learning_rate=1.0, unfreeze=(Unfreeze(after=0, groups=4),)).learning_rates(
+        0.5, groups=len(parts)
+    )
     asleep = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
     assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
 
@@ -213,9 +215,11 @@ def test_activations_computed_again_give_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
         made = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
-        passes = Passes(made, settings=Settings(recompute=recompute), world=World(), seed=0)
+        passes = ForwardBackward(
+            made, precision="auto", compute=ComputeConfig(activation_checkpointing=recompute), world=World(), seed=0
+        )
         hidden, counts, _ = passes.corrupt(batch())
-        passes.learn(hidden, counts, step=0, micro=0, last=True)
+        passes.accumulate_gradients(hidden, counts, step=0, micro=0, last=True)
         gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])
     assert len(gradients[0]) == len(gradients[1]) > 10
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))

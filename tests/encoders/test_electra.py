@@ -11,7 +11,7 @@ from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 
 SMALL = {"layers": 3, "width": 32, "heads": 4, "vocab_size": 97, "max_positions": 40}
 
@@ -66,8 +66,8 @@ def test_rates_by_depth_are_those_of_its_code() -> None:
     """decay^(L + 2 - depth): embeddings 0, layer i at i + 1, the head at L + 2 (electra: model/optimization.py)."""
     model = Model.build(electra.Config(**SMALL, pooler=True), [classify.Config()])
     parts = model.layer_groups()
-    plan = Plan(steps=10, rate=1e-4, depth_decay=0.8)
-    rates = dict(zip(map(id, parts), plan.rates(0.0, parts=len(parts)), strict=True))
+    plan = TrainingPlan(steps=10, learning_rate=1e-4, layer_decay=0.8)
+    rates = dict(zip(map(id, parts), plan.learning_rates(0.0, groups=len(parts)), strict=True))
     layers = SMALL["layers"]
     expected = {id(model.encoder.embeddings): 0.8 ** (layers + 2), id(model.objectives): 1.0}
     expected |= {id(block): 0.8 ** (layers + 2 - (i + 1)) for i, block in enumerate(model.encoder.blocks)}

@@ -9,9 +9,8 @@ import pytest
 from evaluation.evaluating_world import made_evaluation, mixed
 
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.evaluation.output_files import NUMBERS, PAGE, read_cases, read_numbers, write_evaluation
 from bertsmith.evaluation.page import page, page_data, page_main
-from bertsmith.evaluation.reading import read_cases, read_numbers
-from bertsmith.evaluation.writing import NUMBERS, PAGE, write_evaluation
 from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 
@@ -37,7 +36,7 @@ def test_numbers_come_back(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     write_evaluation(mixed(tmp_path), tmp_path)
-    for text, words in (("{", "is no evaluation"), ("[]", "no values by name"), ('{"model": 1}', "must be text")):
+    for text, words in (("{", "is no evaluation"), ("[]", "no values by name"), ('{"model": 1}', "must be a string")):
         (tmp_path / NUMBERS).write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):
             read_numbers(tmp_path)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export.export_world import KINDS, difference, model, rows
+from export.export_fixtures import KINDS, difference, model, rows
 
 from bertsmith.errors import BertsmithError
-from bertsmith.export.graph import Graph, with_lstm_nodes
-from bertsmith.export.parity import Measured, NotEqual, check
+from bertsmith.export.graph import OnnxModule, with_lstm_nodes
+from bertsmith.export.parity import ParityCheck, ParityError, check_parity
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,
@@ -36,12 +36,12 @@ HEADS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     "tag": ([tag.Config(labels=CLASSES)], ("logits",)),
     "span": ([span.Config()], ("start_logits", "end_logits")),
     "choose": ([choose.Config()], ("logits",)),
-    "first as it is": ([classify.Config(readout="raw_first")], ("logits",)),
-    "mean of all layers": ([classify.Config(readout="concat_pool", layers="mix")], ("logits",)),
-    "last": ([regress.Config(readout="last", layers="second_to_last")], ("logits",)),
-    "tag by BiLSTM": ([tag.Config(labels=CLASSES, layers="mix", between="bilstm", between_width=6)], ("logits",)),
-    "class by BiLSTM": ([classify.Config(readout="last", between="bilstm", between_width=6)], ("logits",)),
-    "span by BiLSTM": ([span.Config(between="bilstm", between_width=6)], ("start_logits", "end_logits")),
+    "first as it is": ([classify.Config(pooling="cls")], ("logits",)),
+    "mean of all layers": ([classify.Config(pooling="concat", layers="mix")], ("logits",)),
+    "last": ([regress.Config(pooling="last", layers="second_to_last")], ("logits",)),
+    "tag by BiLSTM": ([tag.Config(labels=CLASSES, layers="mix", recurrent="bilstm", recurrent_width=6)], ("logits",)),
+    "class by BiLSTM": ([classify.Config(pooling="last", recurrent="bilstm", recurrent_width=6)], ("logits",)),
+    "span by BiLSTM": ([span.Config(recurrent="bilstm", recurrent_width=6)], ("start_logits", "end_logits")),
 }
 
 
@@ -52,40 +52,40 @@ CASES = [(kind, name) for kind in KINDS for name in HEADS if kind == "bert" or n
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
     heads, outputs = HEADS[name]
-    graph = Graph(model(kind, *heads, pooler=True)).eval()
-    assert graph.outputs == outputs
+    graph = OnnxModule(model(kind, *heads, pooler=True)).eval()
+    assert graph.output_names == outputs
     assert difference(graph, rows(graph)) < 2e-5
 
 
 @pytest.mark.parametrize(
     ("kind", "heads", "outputs"),
     [
-        ("electra", [replaced_token.Config(generator=0)], ("logits",)),
+        ("electra", [replaced_token.Config(generator_width=0)], ("logits",)),
         ("albert", [masked_lm.Config(), sentence_order.Config()], ("prediction_logits", "sop_logits")),
     ],
 )
 def test_heads_of_the_family(kind: str, heads: list[Any], outputs: tuple[str, ...]) -> None:
-    graph = Graph(model(kind, *heads)).eval()
-    assert graph.outputs == outputs
+    graph = OnnxModule(model(kind, *heads)).eval()
+    assert graph.output_names == outputs
     assert difference(graph, rows(graph)) < 2e-5
 
 
 def test_left_to_right() -> None:
-    graph = Graph(model("bert", causal_lm.Config(), causal=True)).eval()
+    graph = OnnxModule(model("bert", causal_lm.Config(), causal=True)).eval()
     assert difference(graph, rows(graph)) < 2e-5
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "pooled"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_of_texts(pooling: str, normalize: bool) -> None:
-    graph = Graph(model("bert"), pooling=pooling, normalize=normalize).eval()
-    assert graph.outputs == ("last_hidden_state", "sentence_embedding")
+    graph = OnnxModule(model("bert"), pooling=pooling, normalize=normalize).eval()
+    assert graph.output_names == ("last_hidden_state", "sentence_embedding")
     assert difference(graph, rows(graph)) < 2e-5
 
 
 def test_what_is_wrong_is_measured() -> None:
     """A graph that sees its padding, or takes the segments for others, is far from the model."""
-    graph = Graph(model("bert", classify.Config())).eval()
+    graph = OnnxModule(model("bert", classify.Config())).eval()
     texts = rows(graph)
     size = (len(texts), max(map(len, texts)))
     assert difference(graph, texts, attention_mask=np.ones(size, np.int64)) > 1e-2
@@ -93,13 +93,13 @@ def test_what_is_wrong_is_measured() -> None:
 
 
 def test_an_encoder_without_segments_has_two_inputs() -> None:
-    graph = Graph(model("bert", segments=1)).eval()
-    assert graph.inputs == ("input_ids", "attention_mask")
+    graph = OnnxModule(model("bert", segments=1)).eval()
+    assert graph.input_names == ("input_ids", "attention_mask")
     assert difference(graph, rows(graph)) < 2e-5
 
 
 def test_recurrent_layers_are_put_back() -> None:
-    made = model("bert", tag.Config(between="bilstm", between_width=6))
+    made = model("bert", tag.Config(recurrent="bilstm", recurrent_width=6))
     (network,) = [module for module in made.modules() if isinstance(module, BiLSTM)]
     before = list(network.forward_lstms)
     with with_lstm_nodes(made):
@@ -117,13 +117,13 @@ def test_recurrent_layers_are_put_back() -> None:
 )
 def test_vectors_that_are_not_there(heads: list[Any], changes: Any, how: Any, words: str) -> None:
     with pytest.raises(BertsmithError, match=words):
-        Graph(model("bert", *heads, **changes), **how)
+        OnnxModule(model("bert", *heads, **changes), **how)
 
 
 def test_the_worst_batch_decides() -> None:
-    found = [Measured((3,), 1e-6), Measured((4, 2), 1e-3)]
-    assert check(found, 1e-2, "it") == 1e-3
-    with pytest.raises(NotEqual, match=r"it is up to 0.001 away from the model \(2 texts of up to 4 tokens\)"):
-        check(found, 1e-4, "it")
-    with pytest.raises(NotEqual, match="nan"):
-        check([*found, Measured((5,), float("nan"))], 1e9, "it")
+    found = [ParityCheck((3,), 1e-6), ParityCheck((4, 2), 1e-3)]
+    assert check_parity(found, 1e-2, "it") == 1e-3
+    with pytest.raises(ParityError, match=r"it is up to 0.001 away from the model \(2 texts of up to 4 tokens\)"):
+        check_parity(found, 1e-4, "it")
+    with pytest.raises(ParityError, match="nan"):
+        check_parity([*found, ParityCheck((5,), float("nan"))], 1e9, "it")

@@ -28,7 +28,7 @@ from bertsmith.training.log import read_events
 from bertsmith.training.recipe import read_recipe
 
 FAR = 1_000_000
-LONG = (f"plan.steps={FAR + 100}",)
+LONG = (f"steps={FAR + 100}",)
 
 
 def far_gone(scene: Scene, run: Path) -> None:
@@ -80,6 +80,8 @@ def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
     frame, padding = tokenizer.frame_parts, tokenizer.padding_id
-    packing = recipe.packing.build(Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed)
-    first = (step - 1) * recipe.rows.full
-    return digests(model.corrupt(from_packed(packing.take(first, recipe.rows.full))))
+    packing = recipe.packing.build(
+        Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed, max_length=recipe.max_length
+    )
+    first = (step - 1) * recipe.batch_size
+    return digests(model.corrupt(from_packed(packing.rows(first, recipe.batch_size))))

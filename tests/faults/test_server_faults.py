@@ -25,10 +25,10 @@ from faults.server_campaigns import (
 )
 from faults.server_load import once_each, request
 from faults.server_world import Process, served
-from server.http_world import connected, post
+from server.http_fixtures import connected, post
 
-from bertsmith.errors import Stopped
-from bertsmith.server.logs import Log
+from bertsmith.errors import StoppedError
+from bertsmith.server.monitoring import Log
 
 SEED = 20
 
@@ -108,7 +108,7 @@ def test_callers_that_wait_to_be_refused_are_bounded() -> None:
 
 
 def test_a_server_that_is_busy_is_well_and_one_that_hangs_is_not() -> None:
-    brief = mock.patch("bertsmith.server.service.HEALTH_SECONDS", 2.0)
+    brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 2.0)
     with brief, served(cost=6.0, max_requests=1) as address, connected(address) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.2)
@@ -127,7 +127,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         time.sleep(0.5)
         assert process.process.poll() is None
         process.stop()
-        assert process.wait(4) == Stopped.exit_code
+        assert process.wait(4) == StoppedError.exit_code
 
 
 def test_malformed_bytes() -> None:

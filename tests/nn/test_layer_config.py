@@ -52,7 +52,9 @@ def test_the_two_gelus_are_two() -> None:
 
 
 def test_an_unknown_activation_is_one_clear_line() -> None:
-    with pytest.raises(ConfigError, match=r"activation=gelu_nwe is unknown: expected one of gelu, .*; did you mean gelu_new"):
+    with pytest.raises(
+        ConfigError, match=r"activation=gelu_nwe is unknown: expected one of gelu, .*; did you mean gelu_new"
+    ):
         LayerConfig(activation="gelu_nwe")
     with pytest.raises(ConfigError, match="layer_norm_eps=0"):
         LayerConfig(layer_norm_eps=0)

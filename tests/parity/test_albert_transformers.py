@@ -16,7 +16,7 @@ from parity.test_heads_transformers import unpadded
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import albert
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import (
@@ -84,7 +84,7 @@ def asked() -> Batch:
         "regress": torch.tensor([0.5, -2.0, 3.0]),
         "tag": torch.tensor([1, 0, 2, 0, 2, 1]),
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
-        "choose": torch.tensor(choose.labels_of(1, 3)),
+        "choose": torch.tensor(choose.choice_labels(1, 3)),
         "masked_lm": torch.tensor([5, 7, 9, 6, 11, 8]),
     }
     places = torch.stack((found.cls_positions + 1, found.cls_positions + 2), 1).flatten()
@@ -252,7 +252,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
         ((), {"sharing": "attention", "groups": 2}),
         ((masked_lm.Config(), next_sentence.Config()), {}),
         ((causal_lm.Config(),), {"causal": True, "sharing": "none", "pooler": False}),
-        ((classify.Config(labels=NAMES, readout="mean"),), {"groups": 2}),
+        ((classify.Config(labels=NAMES, pooling="mean"),), {"groups": 2}),
     ],
     ids=str,
 )
@@ -302,5 +302,5 @@ def test_parameter_counts(size: str, heads: int, layers: int, width: int, count:
         pretraining = Model.build(ours, HEADS["AlbertForPreTraining"])
         theirs, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
     assert ours.heads == heads
-    assert parameters(pretraining.encoder) == parameters(theirs) == count
-    assert parameters(pretraining) == parameters(with_heads)
+    assert parameter_count(pretraining.encoder) == parameter_count(theirs) == count
+    assert parameter_count(pretraining) == parameter_count(with_heads)

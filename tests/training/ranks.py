@@ -19,23 +19,27 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.plan import Plan, Thaw
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.plan import TrainingPlan, Unfreeze
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 
-THAW = Plan(steps=6, rate=0.05, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=2), Thaw(after=4, parts=3)))
+UNFREEZE = TrainingPlan(
+    steps=6,
+    learning_rate=0.05,
+    unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=2 / 6, groups=2), Unfreeze(after=4 / 6, groups=3)),
+)
 
 
 def told(made: Trainer) -> dict[str, Any]:
     """The rest of a run: losses and norms, then all weights as numbers."""
     steps = [(step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in made]
     weights = {name: value.flatten().tolist() for name, value in made.module.state_dict().items()}
-    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.done}
+    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.steps_done}
 
 
 def shared_feed(world: World) -> Any:
-    return feed(micro_rows=2, rank=world.rank, ranks=world.size)
+    return feed(micro_batch_size=2, rank=world.rank, ranks=world.size)
 
 
 def straight(world: World, **how: Any) -> dict[str, Any]:
@@ -52,37 +56,39 @@ def real_model(world: World) -> dict[str, Any]:
     def share(step: int) -> Any:
         return whole(step) if world.size == 1 else [whole(step)[world.rank]]
 
-    plan = Plan(steps=3, rate=1e-3, warmup=1)
+    plan = TrainingPlan(steps=3, learning_rate=1e-3, warmup=1 / 3)
     return told(Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world))
 
 
 def one_rank_is_told_to_stop(world: World, run: Path) -> dict[str, Any]:
     """SIGTERM to rank 1 alone; rank 0 saves where both have stopped."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         made = trainer(feed=shared_feed(world), world=world, stopper=stopper, dropout=0.3)
         for step in made:
             if step.number == 4 and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
-        if world.leads:
+        if world.is_main:
             with Checkpoints(run) as checkpoints:
                 checkpoints.save(made.state())
-        return {"done": made.done, "stopped": made.stopped, "asked": stopper.asked}
+        return {"done": made.steps_done, "stopped": made.stopped, "asked": stopper.requested}
 
 
 def goes_on(world: World, run: Path) -> dict[str, Any]:
     """Only rank 0 reads the checkpoint."""
     made = trainer(feed=shared_feed(world), world=world, dropout=0.3)
     state = None
-    if world.leads:
+    if world.is_main:
         with Checkpoints(run) as checkpoints:
             state = checkpoints.resume().state
     notes = made.load(state)
-    return {"begun": made.done, "notes": notes, **told(made)}
+    return {"begun": made.steps_done, "notes": notes, **told(made)}
 
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
     model = Poisoned(where="loss", value=math.nan, passes=[2] if world.rank == 1 else [])
-    return told(trainer(feed=shared_feed(world), world=world, model=model, plan=Plan(steps=4, rate=0.05)))
+    return told(
+        trainer(feed=shared_feed(world), world=world, model=model, plan=TrainingPlan(steps=4, learning_rate=0.05))
+    )
 
 
 def clocks_differ(world: World) -> dict[str, Any]:
@@ -92,24 +98,26 @@ def clocks_differ(world: World) -> dict[str, Any]:
         now[0] += 1.0 + 5 * world.rank
         return now[0]
 
-    made = trainer(feed=shared_feed(world), world=world, clock=clock, plan=Plan(steps=99, rate=1.0, minutes=0.3))
-    return {"rates": [step.rate for step in made]}
+    made = trainer(
+        feed=shared_feed(world), world=world, clock=clock, plan=TrainingPlan(steps=99, learning_rate=1.0, minutes=0.3)
+    )
+    return {"rates": [step.learning_rate for step in made]}
 
 
 def scored(world: World) -> dict[str, Any]:
     made = trainer(feed=shared_feed(world), world=world)
     half = slice(0, 3) if world.rank == 0 else slice(3, None)
-    scores = made.score([toy_batch(7, half)])
+    scores = made.evaluate([toy_batch(7, half)])
     return {"loss": scores.loss, "counts": scores.counts}
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    with join("cpu") as world:
+    with join_process_group("cpu") as world:
         answers = {
             "straight": straight(world),
             "dropout": straight(world, dropout=0.3),
-            "thaw": straight(world, plan=THAW),
+            "thaw": straight(world, plan=UNFREEZE),
             "real": real_model(world),
             "stop": one_rank_is_told_to_stop(world, folder / "run"),
             "goes_on": goes_on(world, folder / "run"),

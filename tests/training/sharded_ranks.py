@@ -15,7 +15,7 @@ from encoders.test_albert import config as albert_config
 from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from torch import nn
 from torch.distributed.tensor import DTensor
-from training.ranks import THAW, shared_feed
+from training.ranks import UNFREEZE, shared_feed
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import WIDTH, Toy, toy_batch, trainer
 
@@ -24,10 +24,10 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw, lamb, muon, reference
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 
 CLIP = 0.3  # well below the norms of the toy's gradients
 
@@ -47,21 +47,24 @@ def told(made: Trainer, steps: int = 99) -> dict[str, Any]:
     reports = [
         (step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in islice(made, steps)
     ]
-    weights = {name: value.flatten().tolist() for name, value in made.whole().items()}
-    split = [name for name, weight in made.holding.parameters.items() if isinstance(weight, DTensor)]
-    return {"steps": reports, "weights": weights, "done": made.done, "split": split}
+    weights = {name: value.flatten().tolist() for name, value in made.full_weights().items()}
+    split = [name for name, weight in made.parallel.parameters.items() if isinstance(weight, DTensor)]
+    return {"steps": reports, "weights": weights, "done": made.steps_done, "split": split}
 
 
-def settings(shard: bool, **how: Any) -> Settings:
-    return Settings(shard=shard, clip=CLIP, **how)
+def compute(shard: bool, **how: Any) -> ComputeConfig:
+    return ComputeConfig(fsdp=shard, max_grad_norm=CLIP, **how)
 
 
 def toy(world: World, shard: bool, *, seed: int = 0, **how: Any) -> Trainer:
     """Two micro-batches on each of two ranks, four on one."""
-    passes = how.pop("settings", None) or settings(shard)
-    model, plan = Narrow(dropout=how.pop("dropout", 0.0), seed=seed), Plan(steps=12, rate=0.01, warmup=3)
+    chosen = how.pop("compute", None) or compute(shard)
+    model, plan = (
+        Narrow(dropout=how.pop("dropout", 0.0), seed=seed),
+        TrainingPlan(steps=12, learning_rate=0.01, warmup=0.25),
+    )
     given = {"model": model, "plan": plan, "optimiser": reference.Config(), **how}
-    return trainer(feed=shared_feed(world), world=world, settings=passes, **given)
+    return trainer(feed=shared_feed(world), world=world, compute=chosen, **given)
 
 
 def real(world: World, shard: bool, *, encoder: Any = None, **how: Any) -> Trainer:
@@ -73,8 +76,11 @@ def real(world: World, shard: bool, *, encoder: Any = None, **how: Any) -> Train
     def share(step: int) -> Any:
         return whole(step)[world.rank :: world.size]
 
-    plan, optimizer = Plan(steps=4, rate=1e-3, warmup=1), adamw.Config(epsilon=how.pop("epsilon", 1e-8))
-    return Trainer(model, share, plan=plan, optimizer=optimizer, world=world, settings=settings(shard, **how))
+    plan, optimizer = (
+        TrainingPlan(steps=4, learning_rate=1e-3, warmup=0.25),
+        adamw.Config(epsilon=how.pop("epsilon", 1e-8)),
+    )
+    return Trainer(model, share, plan=plan, optimizer=optimizer, world=world, compute=compute(shard, **how))
 
 
 def shared(world: World, shard: bool) -> Trainer:
@@ -84,18 +90,18 @@ def shared(world: World, shard: bool) -> Trainer:
 
 def save(made: Trainer, run: Path) -> None:
     state = made.state()
-    if made.world.leads:
+    if made.world.is_main:
         with Checkpoints(run) as checkpoints:
             checkpoints.save(state)
 
 
 def goes_on(world: World, shard: bool, run: Path, **how: Any) -> dict[str, Any]:
     made, state = toy(world, shard, dropout=0.3, **how), None
-    if world.leads:
+    if world.is_main:
         with Checkpoints(run) as checkpoints:
             state = checkpoints.resume().state
     notes = made.load(state)
-    return {"begun": made.done, "notes": notes, **told(made)}
+    return {"begun": made.steps_done, "notes": notes, **told(made)}
 
 
 def interrupted(world: World, folder: Path) -> dict[str, Any]:
@@ -115,8 +121,8 @@ def held(world: World, shard: bool) -> int:
     """Bytes of weights, gradients and moments that this rank holds after a step."""
     made = real(world, shard)
     next(made)
-    gradients = [parameter.grad for parameter in made.holding.parameters.values() if parameter.grad is not None]
-    tensors = [*made.holding.parameters.values(), *gradients, *made.optimizer.state().values()]
+    gradients = [parameter.grad for parameter in made.parallel.parameters.values() if parameter.grad is not None]
+    tensors = [*made.parallel.parameters.values(), *gradients, *made.optimizer.state().values()]
     mine = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in mine)
 
@@ -133,7 +139,7 @@ def refused(world: World) -> list[str]:
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
     model = Poisoned(where="gradient", value=math.nan, passes=[2] if world.rank == 1 else [])
-    return told(toy(world, True, model=model, plan=Plan(steps=4, rate=0.05)))
+    return told(toy(world, True, model=model, plan=TrainingPlan(steps=4, learning_rate=0.05)))
 
 
 def scored(world: World, shard: bool) -> dict[str, Any]:
@@ -141,7 +147,7 @@ def scored(world: World, shard: bool) -> dict[str, Any]:
     made = toy(world, shard)
     before = told(made, 3)
     half = slice(0, 3) if world.rank == 0 else slice(3, None)
-    scores = made.score([toy_batch(7, half)])
+    scores = made.evaluate([toy_batch(7, half)])
     return {"loss": scores.loss, "counts": scores.counts, "steps": [*before["steps"], *told(made)["steps"]]}
 
 
@@ -158,10 +164,10 @@ def another_model(world: World, run: Path) -> str:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    with join("cpu") as world:
+    with join_process_group("cpu") as world:
         answers: dict[str, Any] = {
             "toy": [told(toy(world, shard)) for shard in (False, True)],
-            "thaw": [told(toy(world, shard, plan=THAW)) for shard in (False, True)],
+            "thaw": [told(toy(world, shard, plan=UNFREEZE)) for shard in (False, True)],
             "real": [told(real(world, shard)) for shard in (False, True)],
             "shared": [told(shared(world, shard)) for shard in (False, True)],
             "recompute": told(real(world, True, recompute=True)),

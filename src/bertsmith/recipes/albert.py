@@ -9,13 +9,12 @@ from bertsmith.data.packing import full_sentences, ordered_pairs, pairs
 from bertsmith.encoders import albert
 from bertsmith.objectives import masked_lm, next_sentence, sentence_order
 from bertsmith.training.optimizers import lamb
-from bertsmith.training.plan import Plan, Rows
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_000  # a run takes that of its own tokenizer
 LENGTH = 512
-WORDS = masked_lm.Config(units="ngrams", longest_ngram=3)
+WORDS = masked_lm.Config(units="ngrams", max_ngram=3)
 
 
 def tiny() -> Recipe:
@@ -90,14 +89,14 @@ def share_none() -> Recipe:
 
 def no_order() -> Recipe:
     """Nothing is asked about pairs (P-ALBERT Table 5)."""
-    packing = full_sentences.Config(length=LENGTH)
+    packing = full_sentences.Config()
     return replace(base(), name="albert/no_order", objectives={"masked_lm": WORDS}, packing=packing)
 
 
 def nsp() -> Recipe:
     """BERT's next-sentence prediction instead of sentence order (P-ALBERT Table 5)."""
     objectives = {"masked_lm": WORDS, "next_sentence": next_sentence.Config()}
-    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config(length=LENGTH))
+    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config())
 
 
 def _changed(name: str, **changes: Any) -> Recipe:
@@ -110,9 +109,13 @@ def _sized(size: str) -> Recipe:
         name=f"albert/{size}",
         encoder=albert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": WORDS, "sentence_order": sentence_order.Config()},
-        packing=ordered_pairs.Config(length=LENGTH),
+        packing=ordered_pairs.Config(),
+        max_length=LENGTH,
         optimizer=lamb.Config(),
-        plan=Plan(steps=125_000, rate=1.76e-3, warmup=3125, schedule=reference_schedule.Config()),
-        rows=Rows(full=4096),
-        micro_rows=64,
+        steps=125_000,
+        learning_rate=1.76e-3,
+        warmup=3125 / 125_000,
+        schedule=reference_schedule.Config(),
+        batch_size=4096,
+        micro_batch_size=64,
     )

@@ -19,37 +19,38 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.intervals import over_seeds
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.objectives.readout import SLICES, LayerMix, Layers
+from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.studies.replay import Replay, digest_of, speaking
 from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk, read_sealed, sealed
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, shed
-from bertsmith.training.finetuning.tuning import Tuning, make_tuning
-from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, remove_run_files
+from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
+from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
 
-ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
+ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
-SETTINGS = ("rate=1e-3", "epochs=10", "head.between=bilstm", "passes.compile=false")
+SETTINGS = ("learning_rate=1e-3", "epochs=10", "head.recurrent=bilstm", "compute.compile=false")
 KEPT, SCORES, TABLE = "features", "scores.json", "features.json"
 
 
-def feature_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Sequence[str]) -> Tuning:
+def feature_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Sequence[str]) -> FinetuneConfig:
     """The settings that all taggers share; the layers that they read are the study's to choose."""
     if any(change.startswith("head.layers=") for change in changes):
         raise ConfigError("head.layers is what a study of features varies: name the layers with --layers")
-    return make_tuning(task, model, files, [*SETTINGS, *changes])
+    return make_finetune_config(task, model, files, [*SETTINGS, *changes])
 
 
 def features(
-    tuning: Tuning,
+    tuning: FinetuneConfig,
     output: str | Path,
     *,
     layers: Sequence[str] = (),
@@ -73,41 +74,41 @@ def features(
     rows = [study.told(name, [found for _, found in some]) for name, some in by_layers]
     found = {
         "task": study.task.name,
-        "main": study.task.main,
+        "main": study.task.main_metric,
         "model": str(output / BEST),
         "source": FEATURES.source if study.task.name == CONLL else None,
         "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
         "rows": rows,
     }
-    Disk().write_file(output / TABLE, [sealed(found)])
+    Disk().write_file(output / TABLE, [checksummed_json(found)])
     return found
 
 
 def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool) -> Iterator[dict[str, Any]]:
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
-    best = _best_before(study.output, study.task.main)
+    best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
-    with closing(ordered_map(study.train, missing, workers=jobs, patience=WHOLE_RUN)) as elsewhere:
+    with closing(ordered_map(study.train, missing, workers=jobs, patience=RUN_TIMEOUT)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
             told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
             if not quiet and jobs == 1:
                 print(told, file=sys.stderr)
             found = study.known(one) or study.keep(one, next(elsewhere), best=best)
-            shed(study.folder(one), BEST)
-            best = max(best, found["dev"][study.task.main])
+            remove_run_files(study.folder(one), BEST)
+            best = max(best, found["dev"][study.task.main_metric])
             if not quiet and jobs > 1:
                 print(f"{told}: done", file=sys.stderr, flush=True)
             yield found
 
 
-def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
+def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[LayerChoice, ...]:
     """The layers asked for, checked; all rows of the paper's table that the encoder has where none are."""
-    found: list[Layers] = []
+    found: list[LayerChoice] = []
     for name in dict.fromkeys(asked or ROWS):
         if name not in SLICES:
-            raise ConfigError(f"--layers {name}: it must be among {', '.join(get_args(Layers))}")
+            raise ConfigError(f"--layers {name}: it must be among {', '.join(get_args(LayerChoice))}")
         try:
-            LayerMix(name, width=1, count=encoder.layers)
+            LayerMix(name, width=1, layer_count=encoder.layers)
         except ConfigError:
             if asked:
                 raise
@@ -116,7 +117,7 @@ def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
     return tuple(found)
 
 
-def layer_numbers(name: Layers, encoder: Encoder) -> range:
+def layer_numbers(name: LayerChoice, encoder: Encoder) -> range:
     """Which of an encoding's layers are read."""
     return range(encoder.layers + 1)[SLICES[name]]
 
@@ -125,7 +126,7 @@ def layer_numbers(name: Layers, encoder: Encoder) -> range:
 class Tagger:
     """What one reads, and its seed."""
 
-    layers: Layers
+    layers: LayerChoice
     seed: int
 
 
@@ -133,13 +134,13 @@ class Tagger:
 class _Study:
     """What all runs share, in a form that travels to other processes."""
 
-    tuning: Tuning
+    tuning: FinetuneConfig
     output: Path
-    layers: tuple[Layers, ...]
+    layers: tuple[LayerChoice, ...]
     task: Task
     encoder: Encoder  # without its weights: what it says is in the features
     tokenizer: Tokenizer
-    ready: Prepared
+    ready: TaskData
     test: list[Example]  # none where nobody knows their tags
     features: Features
     device: str
@@ -148,7 +149,7 @@ class _Study:
     @classmethod
     def prepare(
         cls,
-        tuning: Tuning,
+        tuning: FinetuneConfig,
         output: Path,
         layers: Sequence[str],
         *,
@@ -162,7 +163,7 @@ class _Study:
         encoder = model.encoder
         chosen = chosen_layers(encoder, layers)
         ready = prepare(tuning, task, tokenizer, positions=encoder.max_positions)
-        test = task.examples("test") if task.has("test") else []
+        test = task.examples("test") if task.has_split("test") else []
         test = test if all(example.gold is not None for example in test) else []
         numbers = sorted({number for name in chosen for number in layer_numbers(name, encoder)})
         kind = Kind(digest_of(encoder), tuple(numbers), encoder.width, precision)
@@ -192,18 +193,18 @@ class _Study:
         folder, replay = self.folder(one), Replay(self.features, self.encoder, layer_numbers(one.layers, self.encoder))
         how: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "prepared": self.ready}
         finetune(self._tuning(one), folder, stand_in=replay, **how)
-        dev = best_scores(read_run(folder), self.task.main)
+        dev = best_scores(read_run(folder), self.task.main_metric)
         return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, replay) if self.test else {}}
 
     def keep(self, one: Tagger, found: dict[str, Any], *, best: float) -> dict[str, Any]:
         """Writes its scores down, and its model where none before was better."""
         folder = self.folder(one)
-        if found["dev"][self.task.main] > best:
+        if found["dev"][self.task.main_metric] > best:
             copy_model(folder / BEST, self.output / BEST)
-        Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
+        Disk().write_file(folder / SCORES, [checksummed_json(self._wanted(one) | {"found": found})])
         return found
 
-    def _tuning(self, one: Tagger) -> Tuning:
+    def _tuning(self, one: Tagger) -> FinetuneConfig:
         return replace(self.tuning, seed=one.seed, head={**self.tuning.head, "layers": one.layers})
 
     def _wanted(self, one: Tagger) -> dict[str, Any]:
@@ -213,15 +214,15 @@ class _Study:
 
     def _score_test(self, folder: Path, replay: Replay) -> dict[str, float]:
         model, _, _ = open_model(folder)
-        device, precision = choose_device(self.device), self.tuning.passes.precision
+        device, precision = choose_device(self.device), self.tuning.precision
         half = precision == "bf16" or (precision == "auto" and device == "cuda")  # as dev was scored
         model = model.with_encoder(replay).to(device)
         said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
         return self.task.score(said.examples, said.predictions)
 
-    def told(self, name: Layers, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def told(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""
-        main = self.task.main
+        main = self.task.main_metric
         return {
             "layers": name,
             "dev": asdict(over_seeds([run["dev"][main] for run in runs])),
@@ -231,20 +232,20 @@ class _Study:
         }
 
 
-def _check(tuning: Tuning, task: Task) -> None:
-    if task.objective != "tag":
+def _check(tuning: FinetuneConfig, task: Task) -> None:
+    if pipeline_of(task.objective) != "token-classification":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
-    if not task.has("dev"):
+    if not task.has_split("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")
-    if tuning.passes.shard or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("a study of features is the work of one process: leave out torchrun and passes.shard")
+    if tuning.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a study of features is the work of one process: leave out torchrun and compute.fsdp")
 
 
-def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
+def _rows(task: Task, ready: TaskData, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
     """Every row that is learned from or scored."""
     asked = [*ready.train]
     for examples in (ready.dev, test):
-        asked += task.rows(examples, tokenizer, length=ready.length)
+        asked += task.rows(examples, tokenizer, max_length=ready.length)
     for one in asked:
         yield from one.rows
 
@@ -252,7 +253,7 @@ def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Token
 def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was found with just these settings, if it was."""
     try:
-        note = read_sealed(path)
+        note = read_checksummed_json(path)
     except DataError:  # not there, or damaged: then it is found again
         return None
     found: dict[str, Any] = note["found"]

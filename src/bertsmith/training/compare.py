@@ -13,9 +13,9 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import Data, check_model
+from bertsmith.training.pretraining.parts import PretrainData, check_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 PAGE = "compare.html"
@@ -37,7 +37,7 @@ def compare(
     then tell nothing of their progress: one compiles while another one learns. `say` is told, in words, what is about
     to be done, or with several jobs what was.
     """
-    output, opened = Path(output), Data.open(data)
+    output, opened = Path(output), PretrainData.open(data)
     folders = {name: output / folder_name(name) for name in recipes}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
@@ -46,11 +46,11 @@ def compare(
     _check_models(recipes)
     left: dict[str, Work] = {}
     for name, recipe in recipes.items():
-        if is_finished(folders[name], opened.complete(recipe)):
+        if is_finished(folders[name], opened.with_vocabulary(recipe)):
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)) as done:
+    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=RUN_TIMEOUT)) as done:
         for name in left:
             if jobs == 1:
                 say(_place(name, recipes))
@@ -83,9 +83,11 @@ def _place(name: str, recipes: Mapping[str, Recipe]) -> str:
 
 def _check_plans(recipes: Mapping[str, Recipe]) -> None:
     """Runs beside each other take time from each other: minutes would not be the same for all."""
-    timed = next((name for name, recipe in recipes.items() if recipe.plan.minutes), None)
+    timed = next((name for name, recipe in recipes.items() if recipe.minutes), None)
     if timed is not None:
-        raise ConfigError(f"{timed} is planned by minutes, which several jobs would share: set plan.steps, or --jobs 1")
+        raise ConfigError(
+            f"{timed} sets minutes, and parallel jobs would share that time: set minutes=0 and steps, or --jobs 1"
+        )
 
 
 def _check_models(recipes: Mapping[str, Recipe]) -> None:
@@ -98,7 +100,7 @@ def _check_models(recipes: Mapping[str, Recipe]) -> None:
 
 
 def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[str, Recipe]:
-    """Recipes by what they were called: `bert/mini bert/mini,plan.rate=1e-3 rows.full=64`, the last for all of them."""
+    """Recipes by name: `bert/mini bert/mini,learning_rate=1e-3 batch_size=64`, the last for all of them."""
     named = [word for word in words if "=" not in word.partition(",")[0]]
     shared = [word for word in words if word not in named]
     if not named:
@@ -111,7 +113,7 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
 
 
 def folder_name(word: str) -> str:
-    """`bert/mini,plan.rate=1e-3` -> `bert-mini-plan.rate=1e-3`, or what its own `name=…` says."""
+    """`bert/mini,learning_rate=1e-3` -> `bert-mini-learning_rate=1e-3`, or what its own `name=…` says."""
     names = [change.partition("=")[2] for change in _parted(word)[1:] if change.startswith("name=")]
     found = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
     return next(filter(None, found), "")

@@ -15,15 +15,14 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints, Resumed
-from bertsmith.training.display import Display
+from bertsmith.training.display import ProgressDisplay
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
-from bertsmith.training.passes import Settings
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -33,8 +32,8 @@ RECIPE = "recipe.json"
 LEAN = 60.0  # seconds of learning, at least, between checkpoints of a lean run
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
-FREE = {"micro_rows", "save_every", "keep", "evaluate_every", "evaluate_rows", "patience"}
-FREE |= {"passes.compile", "passes.graphs", "passes.recompute", "passes.shard", "passes.deterministic"}
+FREE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
+FREE |= {f"compute.{name}" for name in ("compile", "cuda_graphs", "activation_checkpointing", "fsdp", "deterministic")}
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class Run:
     """One run under way on one rank."""
 
     folder: Path
-    recipe: Any  # a frozen dataclass with save_every, keep, patience and to_json()
-    evaluate_every: int  # steps; 0: only at the end
+    recipe: Any  # a frozen dataclass with save_every, keep_checkpoints, patience and to_json()
+    eval_every: int  # steps; 0: only at the end
     trainer: Trainer
     evaluate: Callable[[], Evaluation | None]  # the same on all ranks; None where there is nothing to score on
     write_model: Callable[[str, Mapping[str, float]], None]  # by name, best or last, and with which scores
-    begin: Callable[[], tuple[State, list[str]] | None] = lambda: (
+    begin: Callable[[], tuple[TrainingState, list[str]] | None] = lambda: (
         None
     )  # what a new run starts from, and what to say of it
     fingerprints: dict[str, str]  # of data and tokenizer: going on with others is refused
@@ -70,7 +69,7 @@ class Run:
     last: tuple[int, Evaluation | None] = (-1, None)
 
 
-def drive(
+def run_training(
     run: Run,
     *,
     resume: str = "auto",
@@ -84,21 +83,21 @@ def drive(
     `trackers`: names of those that hear every event too.
     """
     with ExitStack() as stack:
-        writer = Writer(run, stack, resume=resume, trackers=trackers) if run.trainer.world.leads else None
+        writer = Writer(run, stack, resume=resume, trackers=trackers) if run.trainer.world.is_main else None
         notes = [*(writer.notes if writer else ()), *run.trainer.load(writer.state if writer else None)]
         run.best = _agree(run.trainer.world, run.best)
         told = {"flops": run.about.get("flops_per_token", 0.0), "peak": run.about.get("peak_flops", 0.0)}
-        show = Display(run.trainer, quiet=quiet or writer is None, picture=picture, **told)
+        show = ProgressDisplay(run.trainer, quiet=quiet or writer is None, picture=picture, **told)
         if writer:
-            writer.write("start", step=run.trainer.done, notes=notes)
-            writer.write("facts", step=run.trainer.done, **run.about)
+            writer.write("start", step=run.trainer.steps_done, notes=notes)
+            writer.write("facts", step=run.trainer.steps_done, **run.about)
         for note in notes:
             show.note(note)
         _steps(run, writer, show)
         show.close()
         if run.trainer.stopped:
-            done = run.trainer.done
-            raise Stopped(f"stopped after step {done:,}, which is saved: the same command goes on from there")
+            done = run.trainer.steps_done
+            raise StoppedError(f"stopped after step {done:,}, which is saved: the same command goes on from there")
         return _finish(run, writer, show)
 
 
@@ -109,18 +108,22 @@ def memory_advice(rows: int, what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         half = max((size for size in range(1, rows // 2 + 1) if rows % size == 0), default=0)
-        advice = f"micro_rows={half}" if half else "passes.recompute=true, shorter rows or a smaller encoder"
+        advice = (
+            f"micro_batch_size={half}"
+            if half
+            else "compute.activation_checkpointing=true, shorter rows or a smaller encoder"
+        )
         raise BertsmithError(f"out of memory with {rows} {what} in one forward: go on with {advice}") from error
 
 
 def _agree(world: World, best: tuple[int, float]) -> tuple[int, float]:
     """The first rank's best, on all ranks: they must agree on when a model is written."""
-    mine = best if world.leads else (0, 0.0)
-    told = world.sum({"step": world.number(mine[0]), "cost": world.number(mine[1])})
+    mine = best if world.is_main else (0, 0.0)
+    told = world.all_reduce({"step": world.scalar(mine[0]), "cost": world.scalar(mine[1])})
     return int(told["step"]), float(told["cost"])
 
 
-def _steps(run: Run, writer: Writer | None, show: Display) -> None:
+def _steps(run: Run, writer: Writer | None, show: ProgressDisplay) -> None:
     waiting: deque[Step] = deque()
     if _given_up(run):  # before, and somebody has called again
         return
@@ -128,7 +131,7 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
         waiting.append(step)
         if len(waiting) > BEHIND or run.trainer.world.device.type == "cpu":
             _record(run, waiting.popleft(), writer, show)
-        if run.evaluate_every and step.number % run.evaluate_every == 0:
+        if run.eval_every and step.number % run.eval_every == 0:
             _evaluate(run, writer, show)
         if step.number % run.recipe.save_every == 0 and _worth_saving(run):
             _save(run, writer)
@@ -141,16 +144,16 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
         _save(run, writer)
 
 
-def _record(run: Run, step: Step, writer: Writer | None, show: Display) -> None:
+def _record(run: Run, step: Step, writer: Writer | None, show: ProgressDisplay) -> None:
     waited = run.waited(step.number)
     if writer is not None:
-        writer.write("step", **step.facts(), data_seconds=waited)
+        writer.write("step", **step.metrics(), data_seconds=waited)
     show.step(step, waited=waited)
 
 
-def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
+def _evaluate(run: Run, writer: Writer | None, show: ProgressDisplay) -> None:
     """Scores; the best model so far is kept as a model folder."""
-    found, done = run.evaluate(), run.trainer.done
+    found, done = run.evaluate(), run.trainer.steps_done
     run.last = (done, found)
     if found is None:
         return
@@ -164,8 +167,8 @@ def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
 
 def _given_up(run: Run) -> bool:
     """Whether as many evaluations as the recipe has patience for were no better than the best."""
-    since = run.trainer.done - run.best[0]
-    patience = run.recipe.patience * run.evaluate_every
+    since = run.trainer.steps_done - run.best[0]
+    patience = run.recipe.patience * run.eval_every
     return bool(patience) and run.best[0] > 0 and since >= patience
 
 
@@ -181,28 +184,27 @@ def _save(run: Run, writer: Writer | None) -> None:
         writer.save(state)
 
 
-def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
-    if run.last[0] != run.trainer.done:
+def _finish(run: Run, writer: Writer | None, show: ProgressDisplay) -> dict[str, Any]:
+    if run.last[0] != run.trainer.steps_done:
         _evaluate(run, writer, show)
     found = run.last[1]
     numbers = found.numbers if found else {}
-    facts = {"steps": run.trainer.done, "tokens": run.trainer.tokens, "seconds": run.trainer.seconds}
+    facts = {"steps": run.trainer.steps_done, "tokens": run.trainer.tokens, "seconds": run.trainer.seconds}
     if not run.lean:
         run.write_model("last", numbers)
     if writer is not None:
-        writer.write("finish", step=run.trainer.done, **facts, **numbers)
+        writer.write("finish", step=run.trainer.steps_done, **facts, **numbers)
         writer.log.sync()
     best = {"best_step": run.best[0]} if run.best[0] else {}
     return {"run": str(run.folder), **facts, **best, **numbers}
 
 
-def as_begun(recipe: T, folder: Path) -> T:
+def with_saved_precision(recipe: T, folder: Path) -> T:
     """The recipe with the precision that the run in a folder began with, where it leaves that to the machine."""
-    passes: Settings = recipe.passes  # type: ignore[attr-defined]
-    if passes.precision != config.AUTO or not (folder / RECIPE).exists():
+    if recipe.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
         return recipe
-    begun = config.read(type(recipe), folder / RECIPE).passes.precision  # type: ignore[attr-defined]
-    return replace(recipe, passes=replace(passes, precision=begun))  # type: ignore[type-var]
+    begun = config.read_file(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
+    return replace(recipe, precision=begun)  # type: ignore[type-var]
 
 
 def recipe_changes(folder: Path, recipe: Any) -> list[str]:
@@ -212,8 +214,8 @@ def recipe_changes(folder: Path, recipe: Any) -> list[str]:
     """
     if not (folder / RECIPE).exists():
         return []
-    before = config.to_dict(config.read(type(recipe), folder / RECIPE))
-    changes = config.changes(before, config.to_dict(recipe))
+    before = config.to_dict(config.read_file(type(recipe), folder / RECIPE))
+    changes = config.resume_differences(before, config.to_dict(recipe))
     wrong = [change for change in changes if change.split(" ")[0] not in FREE]
     if wrong:
         raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")
@@ -227,7 +229,7 @@ class Writer:
         self.run = run
         files = {RECIPE: run.recipe.to_json()}
         self.checkpoints = stack.enter_context(
-            Checkpoints(run.folder, keep=run.recipe.keep, files=files, facts=run.fingerprints)
+            Checkpoints(run.folder, keep=run.recipe.keep_checkpoints, files=files, facts=run.fingerprints)
         )
         found = self._resume(resume)
         begun = run.begin() if found.state is None else None
@@ -248,7 +250,7 @@ class Writer:
         if self.trackers is not None:
             self.trackers.write(kind, facts["step"], facts)
 
-    def save(self, state: State) -> None:
+    def save(self, state: TrainingState) -> None:
         """A checkpoint, and everything logged until now with it."""
         self.checkpoints.save(state)
         self.write("checkpoint", step=state.step)

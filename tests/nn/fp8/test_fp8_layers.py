@@ -18,8 +18,7 @@ from bertsmith.nn.fp8.ops import INPUT_SCALE, WEIGHT_SCALE
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 
 T, K, N = 256, 64, 48
@@ -208,9 +207,9 @@ def test_a_model_learns_as_in_bfloat16() -> None:
         trainer = Trainer(
             model,
             lambda step: batches,
-            plan=Plan(steps=8, rate=1e-2),
+            plan=TrainingPlan(steps=8, learning_rate=1e-2),
             optimizer=adamw.Config(),
-            settings=Settings(precision=precision),
+            precision=precision,
         )
         curves[precision] = torch.tensor([step.loss for step in trainer])
         assert isinstance(model.encoder.blocks[0].attention.qkv, Float8Linear) == (precision == "fp8")

@@ -3,7 +3,7 @@ import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
 import { Curves, colour } from "./curves.js";
 import { element } from "./elements.js";
-import { begin, place, trouble } from "./frame.js";
+import { begin, place, trouble } from "./page.js";
 import * as address from "./state.js";
 
 const SOON = 2000, LATER = 15000, PARTS = ["heads", "scores", "recipes", "tables"];
@@ -17,7 +17,7 @@ copyButtons(place("code"), () => (shown.chosen.length ? [path()] : null));
 
 function facts(run) {
   if (run.error) return run.error;
-  const steps = `${run.steps.toLocaleString("en")}${run.planned ? ` of ${run.planned.toLocaleString("en")}` : ""} steps`;
+  const steps = `${run.steps.toLocaleString("en")}${run.planned_steps ? ` of ${run.planned_steps.toLocaleString("en")}` : ""} steps`;
   return [run.state, steps, ...(run.best === null ? [] : [`best ${run.best.toFixed(3)}`])].join(" · ");
 }
 

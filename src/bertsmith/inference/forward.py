@@ -1,0 +1,154 @@
+"""Forward passes of a predictor: queries and model inputs in, one result per input out.
+
+A pipeline turns texts into `ModelInput`s and names the result it needs with a `Query`. A `Backend` runs the query: in
+the caller's thread (`LocalBackend`), or batched with the inputs of other callers (`engine.Engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.data.collate import collate_unpadded
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.model import Model
+from bertsmith.objectives.objective import Pipeline, objectives_with
+from bertsmith.tasks.task import Features
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.finetuning.answering import apart
+from bertsmith.types import Batch, Row
+
+BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
+DEFAULT_BATCH_TOKENS = 1024  # on a CPU as fast as 4096, and queued requests wait less
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """The input of one result. All its rows are in the same forward pass."""
+
+    rows: tuple[Row, ...]  # one, or one for each choice
+    indices: NDArray[np.int64] | None = None  # token indices in the row that the objective reads [R]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.rows))
+
+
+class Query(Protocol):
+    """A result to compute for model inputs: a frozen dataclass. Inputs of equal queries may share a forward pass."""
+
+    name: ClassVar[str]  # for metrics
+    one_per_batch: ClassVar[bool]  # results are so large that every input needs its own forward pass
+
+    @property
+    def objective(self) -> str:
+        """The objective that reads `ModelInput.indices`; "" for queries on the encoder."""
+
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """One result for each input of a batch."""
+
+
+class Backend(Protocol):
+    """Runs queries."""
+
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """One result for each input, in order."""
+
+
+class LocalBackend:
+    """Runs queries in the caller's thread. Stateless, so threads may share it.
+
+    A forward pass concatenates its texts without padding, texts of equal length next to each other: matrix products
+    see only real tokens, and attention is one product per length, without a mask. A token costs less than three
+    quarters of its cost in padded batches of similar length, and less than half of its cost in batches of equal
+    length, which are too small to keep a processor busy (LOG.md).
+    """
+
+    def __init__(
+        self, model: Model, *, padding_id: int, device: str, autocast: bool = False, batch_tokens: int | None = None
+    ) -> None:
+        self.model = model
+        self.padding_id = padding_id
+        self.device = device
+        self.autocast = autocast  # to bfloat16
+        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
+
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Backend`."""
+        results: list[Any] = [None] * len(inputs)
+        for batch in self._batches(query, inputs):
+            for index, result in zip(batch, self._forward(query, [inputs[index] for index in batch]), strict=True):
+                results[index] = result
+        return results
+
+    def _batches(self, query: Query, inputs: Sequence[ModelInput]) -> list[list[int]]:
+        """Indices of the inputs that share a forward pass, sorted by length."""
+        lengths = [max(map(len, one.rows)) for one in inputs]
+        batches: list[list[int]] = []
+        tokens = 0
+        for index in sorted(range(len(inputs)), key=lengths.__getitem__):
+            tokens += inputs[index].tokens
+            if not batches or query.one_per_batch or tokens > self.batch_tokens:
+                batches.append([])
+                tokens = inputs[index].tokens
+            batches[-1].append(index)
+        return batches
+
+    def _forward(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        rows = [row for one in inputs for row in one.rows]
+        indices = {query.objective: [one.indices for one in inputs]} if inputs[0].indices is not None else None
+        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=indices).to(self.device)
+        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            return query.forward(self.model, batch, inputs)
+
+
+@dataclass(frozen=True)
+class LogitsQuery:
+    """The logits of one objective, in the shapes that `Task.decode` takes."""
+
+    objective: str
+    name: ClassVar[str] = "logits"
+    one_per_batch: ClassVar[bool] = False
+
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Query`."""
+        return list(apart(model.predict(batch, self.objective), inputs, self.objective))
+
+
+class TextModel(Protocol):
+    """The parts of a predictor that the pipelines use."""
+
+    model: Model
+    tokenizer: Tokenizer
+    backend: Backend
+    max_length: int
+
+
+def require_head(model: Model, *names: str) -> str:
+    """The first of these heads that the model has; an error if it has none of them."""
+    for name in names:
+        if name in model.objectives:
+            return name
+    heads = ", ".join(model.objectives) or "none"
+    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): load a model trained for it")
+
+
+def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
+    """The model's first head for one of these pipelines; an error if it has none."""
+    return model.head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
+
+
+def predict_logits(model: TextModel, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
+    """The logits of each of the features."""
+    return model.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
+
+
+def check_top_k(top_k: int) -> None:
+    """An error if top_k is less than 1."""
+    if top_k < 1:
+        raise BertsmithError(f"top_k={top_k}: it must be at least 1")

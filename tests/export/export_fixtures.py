@@ -1,0 +1,47 @@
+"""What tests of exports share: models of every kind with every head, and what a graph says of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from model_fixtures import SIZE, randomize_weights
+
+from bertsmith import config
+from bertsmith.encoders import encoder as encoders
+from bertsmith.export import parity
+from bertsmith.export.graph import OnnxModule
+from bertsmith.model_io.model import Model
+from bertsmith.types import Row
+
+KINDS = config.kinds(encoders.FOLDER)
+SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
+LENGTHS = (1, 24, 7, 3)
+
+
+def model(kind: str, *heads: Any, **changes: Any) -> Model:
+    """A small model with large weights."""
+    settings = config.find_kind(encoders.FOLDER, kind).Config
+    known = {item.name for item in dataclasses.fields(settings)}
+    small = {name: value for name, value in (SMALL | changes).items() if name in known}
+    return randomize_weights(Model.build(settings(**small), heads)).eval()
+
+
+def rows(graph: OnnxModule, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> list[Row]:
+    """Random texts; an even number of them, as questions with two choices need."""
+    draw = np.random.default_rng(seed)
+    segments = graph.model.encoder.segment_types
+    return [parity.random_row(draw, length, tokens=SIZE, segments=segments) for length in lengths]
+
+
+def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
+    """How far the graph, given all texts at once, is from the model, given each alone; some inputs may be changed."""
+    given = parity.fed(graph, texts, 0) | changed
+    with torch.inference_mode():
+        said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
+    return parity.difference(
+        graph, texts, {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
+    )

@@ -1,0 +1,102 @@
+"""The verbs that ask a model about a text: the same results as in Python, shown, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import call
+from inference.predictor_fixtures import KINDS, LONG, TEXTS, opened, reader, tokenizer
+
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.objectives import choose, classify
+from bertsmith.reports import terminal_predictions
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return opened(tmp_path_factory.mktemp("labelled") / "m", classify.Config(labels=KINDS))
+
+
+def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path: Path) -> None:
+    assert labelled.facts is not None
+    folder = labelled.facts.folder
+    done = json.loads(call("classify", folder, *TEXTS[:2], "-k", 2, "--json").stdout)
+    assert [[one["label"] for one in some["found"]] for some in done["predictions"]] == [
+        [one["label"] for one in some] for some in labelled.predict(TEXTS[:2], top_k=2)
+    ]
+    shown = call("classify", folder, LONG, "--second", "it is iron").stdout
+    assert "windows)" in shown
+    assert "%" in shown
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:3]), encoding="utf-8")
+    ranked = json.loads(call("rank", folder, "red iron", tmp_path / "texts.txt", "--json").stdout)["ranked"]
+    assert [one["index"] for one in ranked] == [one["index"] for one in labelled.rank("red iron", TEXTS[:3])]
+    assert "쇠 is blue" in call("rank", folder, "red iron", tmp_path / "texts.txt").stdout
+    picture = call("attention", folder, "the smith has 쇠", "--layer", 2, "--head", 1).stdout
+    assert "layer 2, head 1" in picture
+    assert "█" in picture
+    assert len(picture.splitlines()) == 2 + len(labelled.attention("the smith has 쇠").tokens)
+    assert len(json.loads(call("attention", folder, "iron", "gold", "--json").stdout)["weights"]) == 5
+    assert "cut to fit" in call("attention", folder, LONG, "--head", 1).stdout
+
+
+def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = [f"token{number}" for number in range(90)]
+    facts = {"tokens": tokens, "weights": np.eye(90).tolist(), "layer": None, "head": 1, "truncated": False}
+    terminal_predictions.attention_map(facts)
+    lines = capsys.readouterr().out.splitlines()
+    shown = len(lines) - 3
+    assert 2 * shown + 20 <= terminal_predictions.console.width < 2 * shown + 22
+    assert lines[0].startswith("layer mean, head 1")
+    assert f"{90 - shown} more tokens" in lines[-1]
+    assert lines[3].index("█") - lines[2].index("█") == 2
+
+
+def test_entities_and_answers_on_the_command_line(tmp_path: Path) -> None:
+    for head in ("tag", "span"):
+        one = reader().model
+        for name in set(one.objectives) - {head}:
+            del one.objectives[name]
+        save_model(one, tokenizer(), tmp_path / head)
+    (tmp_path / "page.txt").write_text(f"{LONG}\n🔥", encoding="utf-8")
+    found = json.loads(call("ner", tmp_path / "tag", LONG, "--json").stdout)["entities"]
+    assert [one["word"] for one in found] == ["red", "gold"] * 12
+    assert "METAL" in call("ner", tmp_path / "tag", tmp_path / "page.txt").stdout
+    assert "no entity" in call("ner", tmp_path / "tag", "the smith").stdout
+    asked = call("ask", tmp_path / "span", "which thing", "-c", tmp_path / "page.txt", "--json")
+    assert json.loads(asked.stdout)["answers"][0]["answer"] == "gold"
+    assert "of «gold» the" in call("ask", tmp_path / "span", "which thing", "--context", LONG).stdout
+    assert "no answer" in call("ask", tmp_path / "span", "which", "-c", "it is", "--no-answer", -99).stdout
+
+
+def test_choices_on_the_command_line(tmp_path: Path) -> None:
+    predictor = opened(tmp_path / "m", choose.Config())
+    words = ("choose", tmp_path / "m", TEXTS[0], "iron", "gold")
+    assert json.loads(call(*words, "--json").stdout)["index"] == predictor.choose(TEXTS[0], ["iron", "gold"])["index"]
+    assert call(*words).stdout.count("%") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "part"),
+    [
+        (["ner", "{m}", "a"], 2, "no tag head"),
+        (["ask", "{m}", "a", "-c", "b"], 2, "no span head"),
+        (["ask", "{m}", "a", "-c", "{t}/broken.txt"], 65, "UTF-8"),
+        (["choose", "{m}", "a", "b"], 2, "no choose head"),
+        (["rank", "{m}", "a", "{t}/nowhere.txt"], 65, "nowhere.txt"),
+        (["attention", "{m}", "a", "--layer", "9"], 2, "1 to 3"),
+        (["classify", "{t}", "a"], 65, "no model folder"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    labelled: Predictor, tmp_path: Path, words: list[str], status: int, part: str
+) -> None:
+    assert labelled.facts is not None
+    (tmp_path / "broken.txt").write_bytes(b"\xff\xfe\x00")
+    done = call(*[word.format(m=labelled.facts.folder, t=tmp_path) for word in words])
+    assert done.returncode == status, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
