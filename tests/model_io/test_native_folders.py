@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield base
 
 
-def stop_after(steps: int, work: object) -> None:
+def stop_after(steps: int, work: Callable[[], object]) -> None:
     before = Trainer.__next__
 
     def stopping(trainer: Trainer) -> object:
@@ -64,9 +64,10 @@ def stop_after(steps: int, work: object) -> None:
             trainer.stop_signal.request()
         return before(trainer)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "__next__", stopping)
-        work()  # type: ignore[operator]
+        with pytest.raises(StoppedError):
+            work()
 
 
 def test_a_resumed_run_is_bit_identical(base: Path) -> None:
