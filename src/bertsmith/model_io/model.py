@@ -31,13 +31,15 @@ class Model(nn.Module):
         self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
         for objective in self._each():
             if objective.reads_pooled and not encoder.has_pooler:
-                raise ConfigError(f"{objective.name} reads one vector for each text: it needs an encoder with a pooler")
+                raise ConfigError(f"{objective.name} reads the pooled vector of each text: the encoder has no pooler")
             if objective.causal and not encoder.causal:
-                raise ConfigError(f"{objective.name} could see its own answers in this encoder: set causal=true")
+                raise ConfigError(
+                    f"{objective.name} predicts the next token: it needs a causal encoder, set causal=true"
+                )
         owners: dict[str, str] = {}
         for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
-                raise ConfigError(f"{owners[part]} and {name} both have a loss {part}: leave one of them out")
+                raise ConfigError(f"{owners[part]} and {name} both have a loss term {part}: remove one of them")
 
     @classmethod
     def build(
@@ -132,9 +134,7 @@ class Model(nn.Module):
 def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int) -> BuildContext:
     """What objectives need to know of an encoder."""
     table = encoder.token_embeddings
-    if table is None and vocabulary is None:
-        raise BertsmithError("an encoder without a token table needs a vocabulary, which gives the number of tokens")
-    size = len(table) if table is not None else vocabulary.size if vocabulary is not None else 0
+    size = len(table) if table is not None else 0 if vocabulary is None else vocabulary.size
     return BuildContext(
         width=encoder.width,
         layers=encoder.layers,
