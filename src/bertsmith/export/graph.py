@@ -166,16 +166,16 @@ class _LSTMNode(nn.Module):
 def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
     """Replaces the LSTMs of a model by ONNX nodes inside the context."""
     networks = [module for module in model.modules() if isinstance(module, BiLSTM)]
-    originals = [(network, network.ahead, network.back) for network in networks]
+    originals = [(network, network.forward_lstms, network.backward_lstms) for network in networks]
     for network in networks:
-        network.ahead, network.back = (
-            nn.ModuleList(_LSTMNode(cast(nn.LSTM, lstm)) for lstm in lstms) for lstms in (network.ahead, network.back)
+        network.forward_lstms, network.backward_lstms = (
+            nn.ModuleList(_LSTMNode(cast(nn.LSTM, lstm)) for lstm in lstms) for lstms in (network.forward_lstms, network.backward_lstms)
         )
     try:
         yield
     finally:
-        for network, ahead, back in originals:
-            network.ahead, network.back = ahead, back
+        for network, forward, backward in originals:
+            network.forward_lstms, network.backward_lstms = forward, backward
 
 
 @dataclass(frozen=True)
