@@ -169,7 +169,8 @@ def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
     originals = [(network, network.forward_lstms, network.backward_lstms) for network in networks]
     for network in networks:
         network.forward_lstms, network.backward_lstms = (
-            nn.ModuleList(_LSTMNode(cast(nn.LSTM, lstm)) for lstm in lstms) for lstms in (network.forward_lstms, network.backward_lstms)
+            nn.ModuleList(_LSTMNode(cast(nn.LSTM, lstm)) for lstm in lstms)
+            for lstms in (network.forward_lstms, network.backward_lstms)
         )
     try:
         yield
