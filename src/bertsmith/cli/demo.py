@@ -32,10 +32,9 @@ SAMPLES = (
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
 # A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).
-SETTINGS = (
-    "encoder.layers=2 encoder.width=128 encoder.heads=2 max_length=64 batch_size=8 minutes=2 learning_rate=2e-3 "
-    "eval_every=500 eval_rows=512 save_every=500"
-).split()
+SHAPE = ("encoder.layers=2", "encoder.width=128", "encoder.heads=2", "max_length=64", "batch_size=8")
+SCHEDULE = ("minutes=2", "learning_rate=2e-3", "eval_every=500", "eval_rows=512", "save_every=500")
+SETTINGS = (*SHAPE, *SCHEDULE)
 # without next-sentence pre-training [CLS] does not represent the sentence: classify the mean of all tokens
 FINETUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS = 3
