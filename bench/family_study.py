@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.reports.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
 from bertsmith.reports.terminal_studies import spread
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 
 LOSS = "nats_per_byte"
 # Scores that stand beside the one that decides, as benchmarks tell them.

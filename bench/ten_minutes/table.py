@@ -9,7 +9,7 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.drawing import draw
 from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, overtakings, standings
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.studies.ablations import FRESH
 from bertsmith.system.durable import Disk
 

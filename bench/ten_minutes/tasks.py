@@ -13,7 +13,7 @@ import torch
 
 from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.model_io.foreign_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device

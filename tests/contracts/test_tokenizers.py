@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.batch_encoding import FlatEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind, kinds, load
 
 CORPUS = (
@@ -52,7 +52,7 @@ TEXTS = [
 @cache
 def learned(name: str, seed: int | None = None) -> Tokenizer:
     config = kind(name).config()
-    counts = counting.count(CORPUS.splitlines(), config.splitter())
+    counts = training.count(CORPUS.splitlines(), config.splitter())
     items = list(counts.items())
     if seed is not None:
         random.Random(seed).shuffle(items)

@@ -19,7 +19,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.tokenizers import wordpiece
-from bertsmith.tokenizers.counting import count_unit
+from bertsmith.tokenizers.training import count_unit
 
 TEXT = """the smith heats the iron and strikes the anvil while the fire burns
 a forge needs air and the bellows blow until the steel glows

@@ -21,7 +21,7 @@ from bertsmith.model_io.loading import parameters
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, span, tag
-from bertsmith.tokenizers import byte_bpe, counting
+from bertsmith.tokenizers import byte_bpe, training
 from bertsmith.types import Batch
 
 transformers = pytest.importorskip("transformers")
@@ -47,7 +47,7 @@ LOGITS = ("masked_lm", "causal_lm")
 @cache
 def tokenizer() -> byte_bpe.ByteBPE:
     settings = byte_bpe.Config()
-    counts = counting.count(TEXTS * 3, settings.splitter())
+    counts = training.count(TEXTS * 3, settings.splitter())
     return settings.learn(counts, vocab_size=320)
 
 

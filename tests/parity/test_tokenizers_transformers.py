@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.tokenizers import bpe, byte_bpe, counting, wordpiece
+from bertsmith.tokenizers import bpe, byte_bpe, training, wordpiece
 from bertsmith.tokenizers.tokenizer import Settings, Tokenizer, load
 
 transformers = pytest.importorskip("transformers")
@@ -91,7 +91,7 @@ def vocabulary(*, cased: bool, google: bool) -> list[str]:
             pytest.skip(f"{path} is not here")
         return path.read_text(encoding="utf-8").split("\n")[:-1]
     config = wordpiece.Config(lowercase=not cased)
-    return config.learn(counting.count(strings()[::4], config.splitter()), vocab_size=3000).vocabulary()
+    return config.learn(training.count(strings()[::4], config.splitter()), vocab_size=3000).vocabulary()
 
 
 def both(*, cased: bool, google: bool) -> tuple[Tokenizer, Any]:
@@ -163,7 +163,7 @@ FOLDERS: dict[str, tuple[Settings, str]] = {
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
     config, text = FOLDERS[name]
-    ours = config.learn(counting.count([text * 3], config.splitter()), vocab_size=500)
+    ours = config.learn(training.count([text * 3], config.splitter()), vocab_size=500)
     ours.save(tmp_path / "ours")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert len(theirs) == ours.vocab_size
@@ -195,7 +195,7 @@ def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
     """From the whole folder, and from vocab.json and merges.txt alone: then transformers 5 has a mask like any mark."""
     config = byte_bpe.Config()
     text = ENGLISH + KOREAN + "".join(EDGES)
-    ours = config.learn(counting.count([text] * 3, config.splitter()), vocab_size=600)
+    ours = config.learn(training.count([text] * 3, config.splitter()), vocab_size=600)
     ours.save(tmp_path / "whole")
     (tmp_path / "two").mkdir()
     for name, data in ours.vocabulary_files().items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import DataError
-from bertsmith.tokenizers import counting, unigram
+from bertsmith.tokenizers import training, unigram
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.unigram import Unigram
 
@@ -36,7 +36,7 @@ STRANGE = [
 
 def learn(text: str, **settings: object) -> Unigram:
     config = unigram.Config(**settings)  # type: ignore[arg-type]
-    words = counting.count([text], config.splitter())
+    words = training.count([text], config.splitter())
     return config.learn({word: 10 * count for word, count in words.items()}, vocab_size=300)
 
 

@@ -18,7 +18,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks import choice, classification, pairs, regression
 from bertsmith.tasks.labelled import in_order
 from bertsmith.tasks.task import Example, Prediction, Settings, cut_examples
-from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers import training, wordpiece
 from bertsmith.types import Encoded
 
 
@@ -302,7 +302,7 @@ def test_settings_can_be_written_as_people_type_them() -> None:
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(counting.count([LONG, *TEXTS], settings.splitter()), vocab_size=300)
+    tokenizer = settings.learn(training.count([LONG, *TEXTS], settings.splitter()), vocab_size=300)
     seen: list[str] = []
 
     class Watched(type(tokenizer)):  # type: ignore[misc]

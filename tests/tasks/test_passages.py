@@ -14,7 +14,7 @@ from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.offsets import place
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
 
 TEXT = (
@@ -28,7 +28,7 @@ ODD = "A cafe\u0301 👩\u200d🔧 by the re\u0301sume\u0301 👍🏽 of \u1112\
 @cache
 def tokenizer(name: str = "wordpiece") -> Tokenizer:
     config = kind(name).config()
-    return config.learn(counting.count([TEXT, KOREAN] * 3, config.splitter()), vocab_size=360)
+    return config.learn(training.count([TEXT, KOREAN] * 3, config.splitter()), vocab_size=360)
 
 
 def text_of(asked: Features, passage: str) -> str:

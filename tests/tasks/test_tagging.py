@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tasks.samples import lines_of_json, tabbed, written
 
-from bertsmith.metrics.tags import SCHEMES, convert
+from bertsmith.metrics.sequence_labelling import SCHEMES, convert
 from bertsmith.tasks import tagging
 from bertsmith.tasks.tagged.tagging_task import Tagging
 

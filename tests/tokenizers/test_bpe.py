@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.bpe import BPE, Config, Splitter
 from bertsmith.tokenizers.tokenizer import load
 
@@ -16,7 +16,7 @@ TEXT = "the old smith said: i don't know, it isn't mine... the smith's son - he 
 
 
 def learned(size: int = 120) -> BPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
+    return Config().learn(training.count([TEXT], Splitter()), vocab_size=size)
 
 
 def words(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.byte_bpe import ByteBPE, Config, Splitter
 from bertsmith.tokenizers.tokenizer import load
 
@@ -24,7 +24,7 @@ TEXT = Path(argparse.__file__).read_text(encoding="utf-8") + "서울은 대한�
 
 @cache
 def learned(size: int = 600) -> ByteBPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
+    return Config().learn(training.count([TEXT], Splitter()), vocab_size=size)
 
 
 def test_ids_lie_as_in_roberta() -> None:

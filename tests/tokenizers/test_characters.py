@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tokenizers.characters import Characters, Config
+from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.word_split import split_words
 
 CHARACTERS = Characters()
 START_ROW = [258, 256, 259] + [260] * 47

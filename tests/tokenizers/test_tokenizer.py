@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.durable import Disk
-from bertsmith.tokenizers import framing
-from bertsmith.tokenizers.folder import Specials
+from bertsmith.tokenizers import special_tokens
+from bertsmith.tokenizers.special_tokens import Specials
 from bertsmith.tokenizers.tokenizer import kind, kinds, load
 from bertsmith.tokenizers.wordpiece import WordPiece
 from bertsmith.types import Encoded
@@ -40,7 +40,7 @@ def google_truncation(first: int, second: int, room: int) -> tuple[int, int]:
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 130))
 def test_truncation_is_googles(first: int, second: int, room: int) -> None:
-    assert framing.kept(first, second, room=room) == google_truncation(first, second, room)
+    assert special_tokens.kept(first, second, room=room) == google_truncation(first, second, room)
 
 
 def test_frames_look_like_berts() -> None:

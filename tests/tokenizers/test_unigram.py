@@ -13,10 +13,9 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.unigram import SPECIALS, Config, Unigram
-from bertsmith.tokenizers.unigram_words import Rules, Splitter
+from bertsmith.tokenizers.unigram import SPECIALS, Config, Rules, Splitter, Unigram
 
 ENGLISH = (
     "The smith's hammer rang 1,000 times, then 2,000 times. A cold-forged blade (of iron) cost £40.50 in 1842, not in "
@@ -27,7 +26,7 @@ KOREAN = "대장장이는 쇠를 달구어 망치로 두드린다. 서울의 옛
 
 def learn(text: str, vocab_size: int = 200, **settings: Any) -> Unigram:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
+    return config.learn(training.count([text], config.splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Unigram, text: str) -> list[str]:

@@ -11,10 +11,9 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.bert_words import Splitter
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.wordpiece import Config, WordPiece
+from bertsmith.tokenizers.wordpiece import Config, Splitter, WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # bert: tokenization_test.py; the two tokens at the end are those that its toy vocabulary lacks.
@@ -40,7 +39,7 @@ def pieces(tokenizer: WordPiece, text: str) -> list[str]:
 
 def learn(text: str, size: int = 200, **settings: object) -> WordPiece:
     config = Config(**settings)  # type: ignore[arg-type]
-    return config.learn(counting.count([text], config.splitter()), vocab_size=size)
+    return config.learn(training.count([text], config.splitter()), vocab_size=size)
 
 
 def test_google_full_tokenizer() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bertsmith.tokenizers.marks import Mark, mark, unmark
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.marks import Mark, mark, unmark
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.word_split import split_words
 from bertsmith.tokenizers.words import Config, Words, shape
 
 TEXT = "The smith said no no no: NASA's state-of-the-art hammer cost 1,000.50 dollars!!! Sooo hot. " * 3
@@ -30,7 +30,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 def learn(text: str = TEXT, vocab_size: int = 200, **settings: Any) -> Words:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
+    return config.learn(training.count([text], config.splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Words, text: str) -> list[str]:

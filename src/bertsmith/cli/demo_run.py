@@ -16,7 +16,7 @@ from bertsmith.data import prepare
 from bertsmith.data.prose import korean_prose, python_prose
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.reports import terminal, terminal_runs
 from bertsmith.reports.history import read_run
 from bertsmith.reports.report import write_report

@@ -34,8 +34,8 @@ from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as text_tokenizer
-from bertsmith.tokenizers.counting import count_unit, merge
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.training import count_unit, merge
 
 
 def train_tokenizer(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bertsmith.metrics.tags import Entity, Scheme, entities
+from bertsmith.metrics.sequence_labelling import Entity, Scheme, entities
 from bertsmith.tasks.choosing import ChoiceTask
 from bertsmith.tasks.passages.answering import MARKS, Answering
 from bertsmith.tasks.tagged.sentences import Spans, where, words

@@ -24,7 +24,7 @@ from bertsmith.evaluation.tables import (
     calibration,
     confusion,
 )
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import Interval
 from bertsmith.tasks.task import Example, Prediction, Task
 from bertsmith.training.finetuning.tuning import task_name
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.evaluation.cases import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
-from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.classification import Counts
 from bertsmith.tasks.labelled import LabelTask
 from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.task import Example, Prediction, Task

@@ -14,7 +14,7 @@ from typing import Any, Self
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation.tables import baselines
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.model_io.foreign_files import read_json
 from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.reports.report import write_report

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.objectives.readout import SLICES, LayerMix, Layers
 from bertsmith.reports.history import read_run

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval, wilson
+from bertsmith.metrics.confidence import Interval, wilson
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, TextTask, golds, softmax
 from bertsmith.tokenizers.tokenizer import Tokenizer

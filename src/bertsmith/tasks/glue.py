@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import Interval
 from bertsmith.tasks import columns, tables
 from bertsmith.tasks.labelled import LabelTask, benchmark_labels
 from bertsmith.tasks.measured import NumberTask

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.counts import f1_of
-from bertsmith.metrics.intervals import Interval, bootstrap, bootstrap_labels, wilson
-from bertsmith.metrics.labels import accuracy_of, confusion, label_f1_of, macro_f1_of, matthews_of
+from bertsmith.metrics.classification import accuracy_of, confusion, f1_of, label_f1_of, macro_f1_of, matthews_of
+from bertsmith.metrics.confidence import Interval, bootstrap, bootstrap_labels, wilson
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, Submit, TextTask, golds, softmax

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.metrics.intervals import Interval, bootstrap_numbers
-from bertsmith.metrics.labels import f1
-from bertsmith.metrics.numbers import mean_squared_error, pearson, pearson_of, spearman, spearman_of
+from bertsmith.metrics.classification import f1
+from bertsmith.metrics.confidence import Interval, bootstrap_numbers
+from bertsmith.metrics.regression import mean_squared_error, pearson, pearson_of, spearman, spearman_of
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, Submit, TextTask, golds
 

@@ -19,7 +19,7 @@ from bertsmith.tasks.passages.offsets import Misplaced, place, shown, wrong_plac
 from bertsmith.tasks.places import benchmark_files
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import SPLITS, Example
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import without_surrogates
 
 NAMES: Mapping[Rules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
 FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korquad1/dataset")

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import without_surrogates
 
 Ragged = Literal["refuse", "skip"]  # what to do with a row that has another number of cells than the header
 LONGEST_CELL = 2**26  # characters; beyond it a quote was never closed, or the file is something else

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import Interval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 

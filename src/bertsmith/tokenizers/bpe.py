@@ -17,11 +17,11 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizers import alphabet, feeding
-from bertsmith.tokenizers.folder import Folder, Specials, register
-from bertsmith.tokenizers.merges import Merges, merges_files, merges_of, read_merges
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Folder, Merges, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.pretokenization import Units
+from bertsmith.tokenizers.special_tokens import Specials, register
 from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
-from bertsmith.tokenizers.units import Units
 
 END = "</w>"
 # <pad> is ours: GPT-1 pads with id 0, which is <unk>, and a batch must tell padding from unknown words.
@@ -73,7 +73,7 @@ class Config:
     min_count: int = 2  # how often two neighbouring symbols must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check(self.min_count)
 
     def splitter(self) -> Splitter:
         """For counting."""
@@ -85,8 +85,8 @@ class Config:
         if room < 10:
             raise ConfigError(f"vocab_size={vocab_size} is too small: {len(LAST) + 1} are special tokens")
         # Each character may stand within a word or end it: two thirds of the vocabulary at most.
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=room // 3)
-        alphabet.keep_spelled(counts, characters)
+        characters = training.by_coverage(counts, coverage=self.coverage, most=room // 3)
+        training.keep_spelled(counts, characters)
         ends = sorted({word[-1] for word in counts})
         trainer = trainers.BpeTrainer(
             vocab_size=room,
@@ -95,8 +95,8 @@ class Config:
             end_of_word_suffix=END,
             show_progress=False,
         )
-        learned = feeding.train(models.BPE(), trainer, counts)
-        return BPE.build([*feeding.by_id(learned), *LAST], merges_of(learned))
+        learned = training.train(models.BPE(), trainer, counts)
+        return BPE.build([*training.by_id(learned), *LAST], merges_of(learned))
 
 
 class BPE(Tokenizer):

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import feeding
-from bertsmith.tokenizers.folder import Folder, Specials, register
-from bertsmith.tokenizers.framing import Template
-from bertsmith.tokenizers.merges import Merges, merges_files, merges_of, read_merges
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Folder, Merges, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.pretokenization import Units
+from bertsmith.tokenizers.special_tokens import Specials, Template, register
 from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
-from bertsmith.tokenizers.units import Units
 
 SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> comes last
@@ -67,7 +66,7 @@ class Config:
     min_count: int = 2  # how often two neighbouring symbols must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check(self.min_count)
 
     def splitter(self) -> Splitter:
         """For counting."""
@@ -87,8 +86,8 @@ class Config:
             initial_alphabet=BYTES,
             show_progress=False,
         )
-        learned = feeding.train(models.BPE(), trainer, counts)
-        tokens = [*feeding.by_id(learned), "<mask>"]
+        learned = training.train(models.BPE(), trainer, counts)
+        tokens = [*training.by_id(learned), "<mask>"]
         # As in RoBERTa, <mask> read in a text takes the space before it along.
         mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
         return ByteBPE.build(tokens, merges_of(learned), added=[(len(tokens) - 1, mask)])

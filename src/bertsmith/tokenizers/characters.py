@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import Folder, Specials
-from bertsmith.tokenizers.plain import PlainTokenizer, Token
-from bertsmith.tokenizers.tokenizer import LENGTH
-from bertsmith.tokenizers.units import without_surrogates
-from bertsmith.tokenizers.word_split import UNITS, split_words
+from bertsmith.tokenizers.folder import Folder
+from bertsmith.tokenizers.pretokenization import UNITS, split_words, without_surrogates
+from bertsmith.tokenizers.special_tokens import Specials
+from bertsmith.tokenizers.tokenizer import LENGTH, PlainTokenizer, Token
 
 START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 WIDTH = 50  # of a word: 48 bytes between the ends

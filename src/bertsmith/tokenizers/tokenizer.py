@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -16,14 +17,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 import tokenizers
 from numpy.typing import ArrayLike, NDArray
+from tokenizers import models
 
 from bertsmith import config, types
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.system.durable import Disk
-from bertsmith.tokenizers import counting, folder, framing
-from bertsmith.tokenizers.folder import Folder, Specials
-from bertsmith.tokenizers.framing import Template
-from bertsmith.tokenizers.units import Ids, UnitCache, Units, ids_apart, without_surrogates
+from bertsmith.tokenizers import folder, special_tokens, training
+from bertsmith.tokenizers.folder import Folder
+from bertsmith.tokenizers.pretokenization import Ids, UnitCache, Units, ids_apart, without_surrogates
+from bertsmith.tokenizers.special_tokens import Specials, Template
 
 FOLDER = "bertsmith.tokenizers"
 LENGTH = 512  # the longest row that BERT's and RoBERTa's positions allow
@@ -105,7 +107,7 @@ class Tokenizer:
 
     def frame(self, a: types.Encoded, b: types.Encoded | None = None, *, length: int) -> types.Row:
         """One or two texts between their special tokens, at most `length` tokens; `Row.cut` says what did not fit."""
-        return framing.frame(self.frame_parts, a, b, length=length)
+        return special_tokens.frame(self.frame_parts, a, b, length=length)
 
     def decode(self, ids: ArrayLike, *, skip_specials: bool = True) -> str:
         """The text that ids stand for, as far as the rules kept it."""
@@ -227,7 +229,7 @@ def _encoded(encoding: tokenizers.Encoding) -> types.Encoded:
 class Settings(Protocol):
     """A kind's `Config`: how a vocabulary is learned from counted words."""
 
-    def splitter(self) -> counting.Splitter:
+    def splitter(self) -> training.Splitter:
         """How texts become the words that are counted."""
 
     def learn(self, counts: dict[str, int], *, vocab_size: int) -> Tokenizer:
@@ -267,3 +269,58 @@ def load(path: str | Path) -> Tokenizer:
             return tokenizer.read(path)
     found = contents.class_name or contents.model.get("type") or "no tokenizer_config.json, tokenizer.json or vocab.txt"
     raise DataError(f"{path}: no kind of tokenizer here reads this folder ({found}); kinds: {', '.join(kinds())}")
+
+
+class Token(NamedTuple):
+    """A token of a text: its id, where it stands, and the number of its word."""
+
+    id: int
+    begin: int
+    end: int
+    word: int
+
+
+class PlainTokenizer(Tokenizer):
+    """A vocabulary and a rule. Its backend holds the vocabulary but cannot say the rule: no tokenizer.json here."""
+
+    def __init__(self, tokens: Sequence[str], *, specials: Specials, length: int) -> None:
+        ids = {token: number for number, token in enumerate(tokens)}
+        backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=specials.unknown))
+        special_tokens.register(backend, specials)
+        super().__init__(backend, specials=specials, length=length)
+
+    def cut(self, text: str) -> Iterable[Token]:
+        """The tokens of a text without lone surrogates, words counted from 0."""
+        raise NotImplementedError
+
+    def encode(self, text: str, *, specials_in_text: bool = False) -> types.Encoded:
+        text = without_surrogates(text)
+        if not specials_in_text:
+            return _encoded_tokens(self.cut(text))
+        found: list[Token] = []
+        at = 0
+        for place, part in enumerate(self._specials_pattern.split(text)):  # every second part is a special token
+            tokens = [Token(self._ids[part], 0, len(part), 0)] if place % 2 else self.cut(part)
+            word = found[-1].word + 1 if found else 0
+            found += [Token(number, at + begin, at + end, word + own) for number, begin, end, own in tokens]
+            at += len(part)
+        return _encoded_tokens(found)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[types.Encoded]:
+        return [self.encode(text) for text in texts]
+
+    def files(self) -> dict[str, bytes]:
+        return {name: content for name, content in super().files().items() if name != folder.DEFINITION}
+
+    @cached_property
+    def _specials_pattern(self) -> re.Pattern[str]:
+        tokens = sorted(self.specials.tokens(), key=lambda token: (-len(token), token))
+        return re.compile(f"({'|'.join(map(re.escape, tokens))})")
+
+    def _slow_ids(self, texts: list[str]) -> list[list[int]]:
+        return [[token.id for token in self.cut(text)] for text in texts]
+
+
+def _encoded_tokens(tokens: Iterable[Token]) -> types.Encoded:
+    table = np.array(list(tokens), np.int32).reshape(-1, 4)
+    return types.Encoded(table[:, 0].copy(), table[:, 1:3].copy(), table[:, 3].copy())

@@ -6,27 +6,62 @@ spelled, or of more than 100 characters, is unknown as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import alphabet, feeding
-from bertsmith.tokenizers.bert_words import UNITS, WORD, Splitter, bert_normalizer
-from bertsmith.tokenizers.folder import Folder, Specials, in_order, read_vocabulary, register
-from bertsmith.tokenizers.framing import Template
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Folder, in_order, read_vocabulary
+from bertsmith.tokenizers.pretokenization import Units
+from bertsmith.tokenizers.special_tokens import Specials, Template, register
 from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
 
 CONTINUATION = "##"
 LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
 SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+
+
+# A run of ASCII letters, digits and Hangul syllables is a word, an ASCII sign is one too; what touches any other
+# character stays together up to the next white space. Python's white space includes characters that BERT removes
+# without splitting there: texts with such are irregular.
+WORD = re.compile("[A-Za-z0-9가-힣]+|[!-~]")
+UNIT = re.compile(r"[A-Za-z0-9가-힣]++(?![^\s!-~])|[!-/:-@\[-`{-~](?![^\s!-~가-힣])|\S+")
+UNITS = Units(UNIT.findall, irregular=re.compile("[\x0b\x0c\x1c-\x1f\x85]"))
+
+
+class Splitter:
+    """One unit -> normalised words, as BertNormalizer and BertPreTokenizer make them."""
+
+    units = UNITS
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> None:
+        self.rules = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_spacing": chinese_spacing}
+        self.normalizer = bert_normalizer(**self.rules)
+        self.words = pre_tokenizers.BertPreTokenizer()
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        if WORD.fullmatch(unit) and (unit.isascii() or not self.rules["strip_accents"]):
+            return (unit.lower() if self.rules["lowercase"] else unit,)
+        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Splitter, **self.rules), ()
+
+
+def bert_normalizer(*, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> normalizers.BertNormalizer:
+    """BERT's normaliser: control characters go, white space is a space, and what the settings say."""
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese_spacing, strip_accents=strip_accents, lowercase=lowercase
+    )
 
 
 @dataclass(frozen=True)
@@ -40,7 +75,7 @@ class Config:
     min_count: int = 2  # how often two neighbouring pieces must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check(self.min_count)
 
     def splitter(self) -> Splitter:
         """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
@@ -51,18 +86,18 @@ class Config:
         specials = SPECIALS.tokens()
         if vocab_size < len(specials) + 10:
             raise ConfigError(f"vocab_size={vocab_size} is too small: {len(specials)} are special tokens")
-        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = training.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocab_size // 3)
-        alphabet.keep_spelled(counts, characters)
+        characters = training.by_coverage(counts, coverage=self.coverage, most=vocab_size // 3)
+        training.keep_spelled(counts, characters)
         continuing = {character for word in counts for character in word[1:]}
         symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
         )
-        tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
+        tokens = training.by_id(training.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
         return WordPiece.build(
             tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
         )
@@ -73,7 +108,7 @@ class Config:
         stripped: dict[str, int] = {}
         while counts:
             word, count = counts.popitem()
-            if word.isascii() or not alphabet.HANGUL.search(word):
+            if word.isascii() or not training.HANGUL.search(word):
                 for part in split(word):
                     stripped[part] = stripped.get(part, 0) + count
         return stripped

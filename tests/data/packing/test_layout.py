@@ -9,7 +9,7 @@ from data.packing.packing_world import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
 from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
-from bertsmith.tokenizers.framing import frame as framed
+from bertsmith.tokenizers.special_tokens import frame as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
 SIZES = [(5, 3), (9, 0), (1, 1), (20, 6), (4, 0), (2, 2), (7, 9), (1, 0)]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import spans
-from bertsmith.metrics.intervals import Interval, bootstrap, mean_of
+from bertsmith.metrics import question_answering as spans
+from bertsmith.metrics.confidence import Interval, bootstrap, mean_of
 from bertsmith.tasks.passages.answers import Answers, answers
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import FlatEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bertsmith.errors import DataError
 from bertsmith.tasks.tables import shown
 from bertsmith.tasks.tagged.sentences import Sentence, joined
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import without_surrogates
 
 DOCUMENT = "-DOCSTART-"  # the word that opens a document
 _BLANKS = re.compile("[ \t]+")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import tags
-from bertsmith.metrics.tags import Scheme
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.sequence_labelling import Scheme
 from bertsmith.tasks.tagged.sentences import Sentence, where
 
 # detect: the one scheme in which every tag is in its place; lenient: any tags, read as conlleval does.
@@ -32,7 +32,7 @@ def in_iob2(sentences: Sequence[Sentence], given: Given) -> tuple[list[Sentence]
     found = [
         sentence
         if sentence.gold is None
-        else replace(sentence, gold=tuple(tags.convert(sentence.gold, to="IOB2")), scheme=scheme)
+        else replace(sentence, gold=tuple(sequence_labelling.convert(sentence.gold, to="IOB2")), scheme=scheme)
         for sentence in sentences
     ]
     return found, scheme + remark if told else ""
@@ -42,7 +42,7 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
     wrong = set()
     for tag in {tag for sentence in sentences for tag in sentence.gold}:
         try:
-            tags.entities([tag])
+            sequence_labelling.entities([tag])
         except DataError:
             wrong.add(tag)
     for sentence in sentences if wrong else ():
@@ -71,11 +71,11 @@ def _detected(sentences: Sequence[Sentence]) -> Scheme:
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(tags.faults(sentence.gold, scheme=scheme)) for sentence in sentences)
+    return sum(len(sequence_labelling.faults(sentence.gold, scheme=scheme)) for sentence in sentences)
 
 
 def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
     for sentence in sentences:
-        for fault in tags.faults(sentence.gold, scheme=scheme):
+        for fault in sequence_labelling.faults(sentence.gold, scheme=scheme):
             return f"{where(sentence, fault.word)}: {fault.why}"
     return ""

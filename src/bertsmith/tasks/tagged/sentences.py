@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertsmith.tasks.task import Example
-from bertsmith.tokenizers.units import without_surrogates
-from bertsmith.tokenizers.word_split import AT_PUNCTUATION, split_words
+from bertsmith.tokenizers.pretokenization import AT_PUNCTUATION, split_words, without_surrogates
 
 Spans = tuple[tuple[int, int], ...]  # begin and end of each word in the characters of the text
 # What a text without words of its own is cut into. word: at white space and punctuation, but `state-of-the-art` and

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.tags import Entity, spell
+from bertsmith.metrics.sequence_labelling import Entity, spell
 from bertsmith.tasks import columns
 from bertsmith.tasks.columns import ONE_TEXT, Guess, is_missing
 from bertsmith.tasks.tables import Table, listed

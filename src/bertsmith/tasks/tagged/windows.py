@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.task import Example, Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import FlatEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import over_seeds
 from bertsmith.reports.history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map

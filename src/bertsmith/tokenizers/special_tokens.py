@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import tokenizers
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.types import Encoded, Frame, Row, Slot
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The special tokens by role; one token may have two roles (BERT's separator is also its end)."""
+
+    padding: str
+    unknown: str
+    start: str | None = None
+    separator: str | None = None
+    end: str | None = None
+    mask: str | None = None
+
+    def roles(self) -> dict[str, str]:
+        """Role -> token, of those present, in a fixed order."""
+        every = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {role: token for role, token in every.items() if token is not None}
+
+    def tokens(self) -> list[str]:
+        """Each token once, in the order of the roles."""
+        return list(dict.fromkeys(self.roles().values()))
+
 
 NOTHING = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
 
@@ -72,3 +96,23 @@ def _cut(text: Encoded, count: int) -> Encoded:
 
 def _special(token: int) -> Encoded:
     return Encoded(np.array([token], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32))
+
+
+def register(
+    backend: tokenizers.Tokenizer, specials: Specials, added: Iterable[tuple[int, tokenizers.AddedToken]] = ()
+) -> dict[str, int]:
+    """Tells the backend which tokens are special, adds those that others have added; gives the special tokens' ids."""
+    known = set()
+    for number, token in added:
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+        known.add(token.content)
+        if backend.token_to_id(token.content) != number:
+            raise DataError(f"added token {token.content!r} has id {number}, which is not next in the vocabulary")
+    ids = {token: backend.token_to_id(token) for token in specials.tokens()}
+    missing = [token for token, number in ids.items() if number is None]
+    if missing:
+        size = backend.get_vocab_size()
+        raise DataError(f"the vocabulary of {size} tokens lacks special tokens: {', '.join(missing)}")
+    others = [token for token in ids if token not in known]
+    backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in others])
+    return {token: number for token, number in ids.items() if number is not None}

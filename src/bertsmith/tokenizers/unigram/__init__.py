@@ -9,23 +9,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import alphabet
-from bertsmith.tokenizers.folder import Folder, Specials, register
-from bertsmith.tokenizers.framing import Template
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Folder
+from bertsmith.tokenizers.pretokenization import Units
+from bertsmith.tokenizers.special_tokens import Specials, Template, register
 from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
-from bertsmith.tokenizers.unigram_training import train_unigram
-from bertsmith.tokenizers.unigram_words import SPACE, UNITS, Rules, Splitter, normalizer
+from bertsmith.tokenizers.unigram.training import train_unigram
 
 SPECIALS = Specials("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
 # A unigram model spells words with every entry of its vocabulary. No word is spelled with a special token as long as
@@ -35,6 +36,83 @@ NEVER = -1000.0
 NORMALIZERS = {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled"}  # that ALBERT has
 
 Pieces = Sequence[tuple[str, float]]
+
+
+SPACE = "▁"
+# Python's split() takes these for white space, ALBERT's rules do not.
+UNITS = Units(str.split, irregular=re.compile("[\x1c-\x1f]"))
+PLAIN = re.compile("[!-~가-힣]*")  # what lower() and SCRIPTS treat exactly as the real rules do
+SCRIPTS = re.compile("[A-Za-z]+|[가-힣]+|[^A-Za-z가-힣]+")
+
+
+def normalizer(*, lowercase: bool, strip_accents: bool, characters_map: bytes = b"") -> normalizers.Sequence:
+    """As AlbertTokenizer builds it from its settings."""
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if strip_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    if characters_map:
+        steps.append(normalizers.Precompiled(characters_map))
+    return normalizers.Sequence(steps)
+
+
+class Rules(NamedTuple):
+    """What becomes of a word before pieces are learned from it."""
+
+    lowercase: bool = True
+    strip_accents: bool = True
+    symbols: str = ""  # characters that are words of their own
+    split_scripts: bool = True  # as SentencePiece does: Latin, Hangul, Han with kana, ...; digits and signs are another
+    split_digit_comma: bool = True
+
+
+class Splitter:
+    """One white-space delimited unit -> parts of its normalised words; the first part of a word begins with `▁`."""
+
+    units = UNITS
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.normalizer = normalizer(lowercase=rules.lowercase, strip_accents=rules.strip_accents)
+        self.scripts = pre_tokenizers.UnicodeScripts()
+        inside = f"[^{re.escape(rules.symbols)}]" if rules.symbols else "."
+        next_one = rf"(?!(?<=\d),){inside}" if rules.split_digit_comma else inside
+        self.runs = re.compile(f"{inside}(?:{next_one})*|.", re.DOTALL)
+
+    def __call__(self, unit: str) -> list[str]:
+        return self._parts(unit, SPACE)
+
+    def again(self, part: str) -> list[str]:
+        """The same of a part that other rules have made."""
+        if part == SPACE:
+            return [part]
+        return self._parts(part.removeprefix(SPACE), SPACE if part.startswith(SPACE) else "")
+
+    def _parts(self, text: str, before: str) -> list[str]:
+        rules = self.rules
+        plain = PLAIN.fullmatch(text) is not None and (text.isascii() or not rules.strip_accents)
+        if plain:
+            text = text.replace("``", '"').replace("''", '"')
+            text = text.lower() if rules.lowercase else text
+        else:
+            text = self.normalizer.normalize_str(text).replace(SPACE, " ")
+        parts: list[str] = []
+        for word in text.split():
+            runs = self._scripts(word, plain=plain) if rules.split_scripts else [word]
+            cut = [part for run in runs for part in self.runs.findall(run)]
+            # A symbol stands alone, and so does the space before it.
+            parts += [before, *cut] if before and cut[0] in rules.symbols else [before + cut[0], *cut[1:]]
+            before = SPACE
+        return parts
+
+    def _scripts(self, word: str, *, plain: bool) -> list[str]:
+        if plain:
+            return SCRIPTS.findall(word)
+        return [run for run, _ in self.scripts.pre_tokenize_str(word)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Splitter, (self.rules,)
 
 
 @dataclass(frozen=True)
@@ -56,7 +134,7 @@ class Config:
     def learn(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
-        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = training.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
@@ -66,7 +144,7 @@ class Config:
         if room < 1:
             least = vocab_size - room + 1
             raise ConfigError(f"vocab_size={vocab_size} is too small: a unigram vocabulary has at least {least}")
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=max(1, room // 3))
+        characters = training.by_coverage(counts, coverage=self.coverage, most=max(1, room // 3))
         _cut_at_unknown(counts, frozenset(characters).union(required))
         pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
         scores = [(token, NEVER) for token in specials]
@@ -81,7 +159,7 @@ class Config:
         stripped: dict[str, int] = {}
         while counts:
             word, count = counts.popitem()
-            if not alphabet.HANGUL.search(word):
+            if not training.HANGUL.search(word):
                 for part in split.again(word):
                     stripped[part] = stripped.get(part, 0) + count
         return stripped

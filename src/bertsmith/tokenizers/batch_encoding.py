@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tokenizers.pretokenization import without_surrogates
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.units import without_surrogates
 from bertsmith.types import Encoded
 
 Numbers = NDArray[np.int64]

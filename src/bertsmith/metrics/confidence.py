@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.labels import Labels, confusion
-from bertsmith.metrics.numbers import Numbers, both
+from bertsmith.metrics.classification import Labels, confusion
+from bertsmith.metrics.regression import Numbers, both
 
 SumScore = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # sums [R, K] -> scores [R]
 TableScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # tables [R, C, C] -> scores [R]

@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -107,3 +108,39 @@ class UnitCache:
         for unit, ids in zip(unknown, self.encode(list(map(without_surrogates, unknown))), strict=True):
             (recent if len(unit) <= LONGEST_KEPT else long)[unit] = array(self.id_type.char, ids).tobytes()
         return long
+
+
+# Python's split() takes these for white space, the rule below does not.
+UNITS = Units(str.split, irregular=re.compile("[\x1c-\x1f]"))
+AT_PUNCTUATION = pre_tokenizers.BertPreTokenizer()
+
+
+class Word(NamedTuple):
+    """A word as it stands in a text, from `begin` to `end`."""
+
+    text: str
+    begin: int
+    end: int
+
+
+def split_words(text: str) -> list[Word]:
+    """Words at white space and punctuation as in BERT, but `state-of-the-art`, `1,000.5` and `'s` are one word each."""
+    words: list[Word] = []
+    for piece, (begin, end) in AT_PUNCTUATION.pre_tokenize_str(text):
+        if len(words) > 1 and words[-2].end == words[-1].begin and words[-1].end == begin:
+            taken = _taken(words[-2].text, words[-1].text, piece)
+            if taken:
+                begin = words[-taken].begin
+                del words[-taken:]
+        words.append(Word(text[begin:end], begin, end))
+    return words
+
+
+def _taken(before: str, sign: str, piece: str) -> int:
+    """How many of the two words right before `piece` belong to it."""
+    if sign == "-" and before[-1].isalnum() and piece[0].isalnum():
+        return 2
+    if sign in {".", ",", ":"} and before[-1].isdecimal() and piece[0].isdecimal():
+        return 2
+    # The rest of a shortened word, with its apostrophe: isn 't, it 's.
+    return int(sign in {"'", "’"} and before[-1].isalpha() and piece[0].isalpha())
