@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.metrics.confidence import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
 from bertsmith.reports.terminal_studies import spread
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
@@ -259,7 +259,7 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
         return ABSENT
     best = max(cell["found"]["rates"], key=lambda row: row["mean"])["rate"]
     found = [run["scores"][measure] for run in cell["found"]["runs"] if run["rate"] == best]
-    return spread(asdict(over_seeds(found)))
+    return spread(asdict(summarize_seeds(found)))
 
 
 def _without_text(path: Path) -> dict[str, str]:

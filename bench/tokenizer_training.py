@@ -69,8 +69,8 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
 
 def ours(name: str, texts: Iterator[str], size: int, workers: int) -> list[str]:
     config = kind(name).config()
-    counts = training.count(texts, config.splitter(), workers=workers)
-    return config.learn(counts, vocab_size=size).vocabulary()
+    counts = training.count_words(texts, config.word_splitter(), workers=workers)
+    return config.train(counts, vocab_size=size).tokens()
 
 
 def one_run(options: argparse.Namespace) -> None:

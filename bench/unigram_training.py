@@ -53,7 +53,7 @@ def by_tokenizers(counts: dict[str, int], size: int) -> Pieces:
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, max_piece_length=LONGEST, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
-    learned = training.train(models.Unigram(), trainer, counts)
+    learned = training.train_backend(models.Unigram(), trainer, counts)
     return [(piece, score) for piece, score in json.loads(learned.to_str())["model"]["vocab"] if piece != "<unk>"]
 
 

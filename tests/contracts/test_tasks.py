@@ -25,7 +25,7 @@ LENGTH, SHORT = 256, 32
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(training.count(TEXTS, settings.splitter()), vocab_size=300)
+    return settings.train(training.count_words(TEXTS, settings.word_splitter()), vocab_size=300)
 
 
 @pytest.fixture(params=SAMPLES)

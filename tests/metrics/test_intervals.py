@@ -8,7 +8,7 @@ from scipy import stats
 
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics import classification, confidence, regression
-from bertsmith.metrics.classification import f1_of
+from bertsmith.metrics.classification import f1_from_counts
 
 
 def by_hand(score: object, examples: int, *, resamples: int = 4000) -> tuple[float, float]:
@@ -33,12 +33,12 @@ def test_intervals_of_sums_are_those_of_resampling_by_hand() -> None:
     counts = np.stack(
         [generator.integers(0, 2, 120), generator.integers(1, 4, 120), generator.integers(1, 4, 120)], axis=1
     )
-    found = confidence.bootstrap(counts, f1_of, resamples=4000)
-    assert found.value == pytest.approx(float(f1_of(counts.sum(axis=0))), abs=1e-12)
-    expected = by_hand(lambda chosen: float(f1_of(counts[chosen].sum(axis=0))), len(counts))
+    found = confidence.bootstrap(counts, f1_from_counts, resamples=4000)
+    assert found.value == pytest.approx(float(f1_from_counts(counts.sum(axis=0))), abs=1e-12)
+    expected = by_hand(lambda chosen: float(f1_from_counts(counts[chosen].sum(axis=0))), len(counts))
     assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
     marks = generator.random(80)
-    found = confidence.bootstrap(marks, confidence.mean_of, resamples=4000, level=0.95)
+    found = confidence.bootstrap(marks, confidence.mean_from_sums, resamples=4000, level=0.95)
     expected = by_hand(lambda chosen: float(marks[chosen].mean()), len(marks))
     assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
     assert found.value == pytest.approx(marks.mean(), abs=1e-12)
@@ -50,7 +50,7 @@ def test_intervals_of_labels_are_those_of_resampling_by_hand(name: str) -> None:
     gold = generator.integers(0, 3, 150)
     predicted = np.where(generator.random(150) < 0.7, gold, generator.integers(0, 3, 150))
     one = getattr(classification, name)
-    found = confidence.bootstrap_labels(gold, predicted, getattr(classification, f"{name}_of"))
+    found = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_of"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.015)
@@ -62,7 +62,7 @@ def test_intervals_of_numbers_are_those_of_resampling_by_hand(name: str) -> None
     gold = generator.integers(0, 6, 150).astype(float)
     predicted = gold + generator.normal(size=150)
     one = getattr(regression, name)
-    found = confidence.bootstrap_numbers(gold, predicted, getattr(regression, f"{name}_of"))
+    found = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"{name}_of"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.03)
@@ -74,7 +74,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     covered = {"bootstrap": 0, "wilson": 0}
     for seed in range(200):
         right = generator.random(300) < 0.8
-        drawn = confidence.bootstrap(right, confidence.mean_of, resamples=500, seed=seed)
+        drawn = confidence.bootstrap(right, confidence.mean_from_sums, resamples=500, seed=seed)
         exact = confidence.wilson(int(right.sum()), 300)
         covered["bootstrap"] += drawn.low <= 0.8 <= drawn.high
         covered["wilson"] += exact.low <= 0.8 <= exact.high
@@ -83,15 +83,15 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 
 def test_the_seed_decides_and_memory_bounds_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = np.random.default_rng(4).random(50)
-    first = confidence.bootstrap(marks, confidence.mean_of, seed=5)
-    assert first == confidence.bootstrap(marks, confidence.mean_of, seed=5)
-    assert first != confidence.bootstrap(marks, confidence.mean_of, seed=6)
-    numbered = confidence.bootstrap_numbers(marks, marks**2, regression.spearman_of, resamples=100)
-    compared = confidence.compare(marks, marks**2, confidence.mean_of, trials=100)
+    first = confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
+    assert first == confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
+    assert first != confidence.bootstrap(marks, confidence.mean_from_sums, seed=6)
+    numbered = confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100)
+    compared = confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100)
     monkeypatch.setattr(confidence, "_AT_ONCE", 170)
-    assert confidence.bootstrap(marks, confidence.mean_of, seed=5) == first
-    assert confidence.bootstrap_numbers(marks, marks**2, regression.spearman_of, resamples=100) == numbered
-    assert confidence.compare(marks, marks**2, confidence.mean_of, trials=100) == compared
+    assert confidence.bootstrap(marks, confidence.mean_from_sums, seed=5) == first
+    assert confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100) == numbered
+    assert confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100) == compared
 
 
 def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
@@ -105,7 +105,7 @@ def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
         n_resamples=9999,
         rng=1,
     )
-    found = confidence.compare(first, second, confidence.mean_of)
+    found = confidence.compare(first, second, confidence.mean_from_sums)
     assert found.p == pytest.approx(expected.pvalue, abs=0.02)
     assert found.difference == pytest.approx(float((first - second).mean()), abs=1e-12)
 
@@ -113,17 +113,19 @@ def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
 def test_equal_systems_do_not_differ_and_unequal_ones_do() -> None:
     generator = np.random.default_rng(7)
     right = generator.integers(0, 2, 400)
-    assert confidence.compare(right, right, confidence.mean_of).p == 1.0
+    assert confidence.compare(right, right, confidence.mean_from_sums).p == 1.0
     wrong = np.zeros(400)
-    assert confidence.compare(right, wrong, confidence.mean_of, trials=999).p == pytest.approx(0.001)
+    assert confidence.compare(right, wrong, confidence.mean_from_sums, trials=999).p == pytest.approx(0.001)
     counts = np.stack([right, np.ones(400), np.ones(400)], axis=1)
-    swapped = confidence.compare(counts, counts[::-1], f1_of, trials=2000)
+    swapped = confidence.compare(counts, counts[::-1], f1_from_counts, trials=2000)
     assert swapped.first == swapped.second
     assert swapped.p == 1.0
     gold = generator.random(100)
     near, far = gold + 0.1 * generator.normal(size=100), gold + generator.normal(size=100)
-    assert confidence.compare_numbers(gold, near, far, regression.spearman_of, trials=999).p == pytest.approx(0.001)
-    assert confidence.compare_numbers(gold, near, near, regression.pearson_of, trials=99).p == 1.0
+    assert confidence.compare_regression(gold, near, far, regression.batched_spearman, trials=999).p == pytest.approx(
+        0.001
+    )
+    assert confidence.compare_regression(gold, near, near, regression.batched_pearson, trials=99).p == 1.0
 
 
 def test_gaps_that_are_equal_but_for_rounding_count() -> None:
@@ -131,7 +133,7 @@ def test_gaps_that_are_equal_but_for_rounding_count() -> None:
     for seed in range(20):
         marks = np.random.default_rng(seed).random(400)
         other = np.append(marks[:-1], marks[0])
-        assert confidence.compare(marks, other, confidence.mean_of, trials=99).p == 1.0
+        assert confidence.compare(marks, other, confidence.mean_from_sums, trials=99).p == 1.0
 
 
 def test_p_values_of_equal_systems_are_spread_evenly() -> None:
@@ -139,16 +141,16 @@ def test_p_values_of_equal_systems_are_spread_evenly() -> None:
     ps = []
     for seed in range(200):
         first, second = generator.random((2, 60))
-        ps.append(confidence.compare(first, second, confidence.mean_of, trials=400, seed=seed).p)
+        ps.append(confidence.compare(first, second, confidence.mean_from_sums, trials=400, seed=seed).p)
     assert stats.kstest(ps, "uniform").pvalue > 0.001
 
 
 def test_over_seeds() -> None:
-    found = confidence.over_seeds([80.0, 84.0, 82.0, 90.0])
+    found = confidence.summarize_seeds([80.0, 84.0, 82.0, 90.0])
     assert (found.runs, found.mean, found.median, found.best) == (4, 84.0, 83.0, 90.0)
     assert found.deviation == pytest.approx(np.std([80, 84, 82, 90], ddof=1))
-    assert confidence.over_seeds([0.5]).deviation is None
-    assert confidence.over_seeds([0.5, 0.3], higher_is_better=False).best == 0.3
+    assert confidence.summarize_seeds([0.5]).deviation is None
+    assert confidence.summarize_seeds([0.5, 0.3], higher_is_better=False).best == 0.3
 
 
 @pytest.mark.parametrize(
@@ -157,11 +159,11 @@ def test_over_seeds() -> None:
         (lambda: confidence.wilson(3, 2), "3 of 2"),
         (lambda: confidence.wilson(0, 0), "0 of 0"),
         (lambda: confidence.wilson(1, 2, level=95), "level=95"),
-        (lambda: confidence.bootstrap([], confidence.mean_of), "at least one row"),
-        (lambda: confidence.bootstrap([1.0], confidence.mean_of, resamples=0), "0 resamples"),
-        (lambda: confidence.bootstrap([1.0, float("nan")], confidence.mean_of), "finite"),
-        (lambda: confidence.compare([1, 0], [1], confidence.mean_of), "the same examples"),
-        (lambda: confidence.over_seeds([]), "at least one"),
+        (lambda: confidence.bootstrap([], confidence.mean_from_sums), "at least one row"),
+        (lambda: confidence.bootstrap([1.0], confidence.mean_from_sums, resamples=0), "0 resamples"),
+        (lambda: confidence.bootstrap([1.0, float("nan")], confidence.mean_from_sums), "finite"),
+        (lambda: confidence.compare([1, 0], [1], confidence.mean_from_sums), "the same examples"),
+        (lambda: confidence.summarize_seeds([]), "at least one"),
     ],
 )
 def test_what_cannot_be_computed_is_said(call: object, message: str) -> None:

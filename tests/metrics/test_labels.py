@@ -47,10 +47,10 @@ def agree(gold: list[object], predicted: list[object]) -> None:
         "matthews": classification.matthews(gold, predicted),
     }
     assert found == pytest.approx(expected, abs=1e-9)
-    counted = classification.confusion(gold, predicted)
+    counted = classification.confusion_matrix(gold, predicted)
     assert list(counted.labels) == known
-    assert (counted.table == table).all()
-    parts = classification.by_label(gold, predicted)
+    assert (counted.counts == table).all()
+    parts = classification.scores_by_label(gold, predicted)
     assert [part.precision for part in parts.values()] == pytest.approx(precision, abs=1e-9)
     assert [part.recall for part in parts.values()] == pytest.approx(recall, abs=1e-9)
     assert [part.f1 for part in parts.values()] == pytest.approx(f1, abs=1e-9)
@@ -80,14 +80,18 @@ def test_thousands_of_predictions() -> None:
 
 def test_tables_are_scored_many_at_once() -> None:
     tables = np.random.default_rng(0).integers(0, 9, size=(20, 3, 3))
-    for score in (classification.accuracy_of, classification.macro_f1_of, classification.matthews_of):
+    for score in (
+        classification.accuracy_from_confusion,
+        classification.macro_f1_from_confusion,
+        classification.matthews_from_confusion,
+    ):
         assert score(tables) == pytest.approx([float(score(table)) for table in tables], abs=1e-12)
     tables[5, 1, :] = tables[5, :, 1] = 0  # a label that a resample has lost is left out of its mean
-    assert classification.macro_f1_of(tables)[5] == pytest.approx(
-        float(classification.macro_f1_of(tables[5][::2, ::2])), abs=1e-12
+    assert classification.macro_f1_from_confusion(tables)[5] == pytest.approx(
+        float(classification.macro_f1_from_confusion(tables[5][::2, ::2])), abs=1e-12
     )
-    one = classification.one_label(classification.Confusion((0, 1, 2), tables[4]), 1).f1
-    assert classification.label_f1_of(tables, place=1)[4] == pytest.approx(one, abs=1e-12)
+    one = classification.label_counts(classification.ConfusionMatrix((0, 1, 2), tables[4]), 1).f1
+    assert classification.label_f1_from_confusion(tables, index=1)[4] == pytest.approx(one, abs=1e-12)
 
 
 def test_degenerate_cases_have_defined_values() -> None:
@@ -101,8 +105,8 @@ def test_degenerate_cases_have_defined_values() -> None:
 
 def test_arrays_and_named_labels() -> None:
     assert classification.accuracy(["a"], ["a\0"]) == 0.0  # numpy's strings cannot tell these two apart
-    counted = classification.confusion(np.array([0, 1, 1]), np.array([0, 1, 0]), labels=[1, 0, 7])
-    assert counted.table.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    counted = classification.confusion_matrix(np.array([0, 1, 1]), np.array([0, 1, 0]), labels=[1, 0, 7])
+    assert counted.counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -124,4 +128,4 @@ def test_a_positive_label_that_does_not_occur_is_said() -> None:
     with pytest.raises(DataError, match="'yes' is none of"):
         classification.f1(["Yes", "no"], ["no", "no"], positive="yes")
     with pytest.raises(DataError, match="7 is none of"):
-        classification.confusion([7], [0], labels=[0, 1])
+        classification.confusion_matrix([7], [0], labels=[0, 1])

@@ -61,7 +61,10 @@ def test_thousands_of_numbers_of_any_size(scale: float, shift: float) -> None:
 def test_rows_are_scored_many_at_once() -> None:
     gold, predicted = np.random.default_rng(1).integers(0, 6, size=(2, 50, 30)).astype(float)
     gold[3] = 2.0
-    for rows, one in ((regression.pearson_of, regression.pearson), (regression.spearman_of, regression.spearman)):
+    for rows, one in (
+        (regression.batched_pearson, regression.pearson),
+        (regression.batched_spearman, regression.spearman),
+    ):
         assert rows(gold, predicted) == pytest.approx(
             [one(a, b) for a, b in zip(gold, predicted, strict=True)], abs=1e-12
         )

@@ -79,7 +79,7 @@ def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float)
     ],
 )
 def test_normal_form(text: str, expected: str) -> None:
-    assert question_answering.normalise(text) == expected
+    assert question_answering.normalize_answer(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_normal_form(text: str, expected: str) -> None:
     [("《서울》의 a", "서울 의 a"), ("'1,000'명(약)", "1000 명 약"), ("the U.S.", "the us"), ("“가”", "“가”")],
 )
 def test_korean_normal_form(text: str, expected: str) -> None:
-    assert question_answering.normalise_korean(text) == expected
+    assert question_answering.normalize_korean_answer(text) == expected
 
 
 def test_rules_that_differ() -> None:
@@ -113,7 +113,7 @@ ANSWERS = st.lists(st.sampled_from(span_cases.PIECES), max_size=4).map(" ".join)
 def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: object) -> None:
     golds = {str(number): answers for number, answers in enumerate(texts)}
     predictions = {
-        name: draw.choice([t for t in answers if question_answering.normalise(t)] or [""])
+        name: draw.choice([t for t in answers if question_answering.normalize_answer(t)] or [""])
         for name, answers in golds.items()
     }
     found = question_answering.squad_v2(golds, predictions)
@@ -130,16 +130,16 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
 def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: float) -> None:
     asked = span_cases.questions(seed, 30, unanswerable=unanswerable)
     apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(asked.no_answer.items())}
-    marks = question_answering.squad_v2_marks(asked.golds, asked.predictions)
+    marks = question_answering.squad_v2_scores(asked.golds, asked.predictions)
     best = question_answering.best_thresholds(marks, asked.predictions, no_answer=apart)
     for name in ("exact", "f1"):
         each = []
         for threshold in (-100.0, *apart.values()):
-            reached = question_answering.thresholded(marks, no_answer=apart, threshold=threshold)
+            reached = question_answering.apply_threshold(marks, no_answer=apart, threshold=threshold)
             each.append(100 * getattr(reached, name).mean())
         # The script takes every text but '' for an answer, even one of which nothing is left: it may stay below.
         assert best[f"best_{name}"] <= max(each) + 1e-9
-        if all(question_answering.normalise(text) or not text for text in asked.predictions.values()):
+        if all(question_answering.normalize_answer(text) or not text for text in asked.predictions.values()):
             assert best[f"best_{name}"] == pytest.approx(max(each), abs=1e-9)
 
 

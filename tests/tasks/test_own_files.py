@@ -302,7 +302,7 @@ def test_settings_can_be_written_as_people_type_them() -> None:
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(training.count([LONG, *TEXTS], settings.splitter()), vocab_size=300)
+    tokenizer = settings.train(training.count_words([LONG, *TEXTS], settings.word_splitter()), vocab_size=300)
     seen: list[str] = []
 
     class Watched(type(tokenizer)):  # type: ignore[misc]

@@ -28,7 +28,7 @@ ODD = "A cafe\u0301 👩\u200d🔧 by the re\u0301sume\u0301 👍🏽 of \u1112\
 @cache
 def tokenizer(name: str = "wordpiece") -> Tokenizer:
     config = kind(name).config()
-    return config.learn(training.count([TEXT, KOREAN] * 3, config.splitter()), vocab_size=360)
+    return config.train(training.count_words([TEXT, KOREAN] * 3, config.word_splitter()), vocab_size=360)
 
 
 def text_of(asked: Features, passage: str) -> str:

@@ -23,7 +23,7 @@ PASSAGE = "The smith heats the iron. The iron glows 👩\u200d🔧 in the cafe\u
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(training.count([PASSAGE] * 2, settings.splitter()), vocab_size=200)
+    return settings.train(training.count_words([PASSAGE] * 2, settings.word_splitter()), vocab_size=200)
 
 
 def asked(number: str, *texts: str, **more: Any) -> dict[str, Any]:

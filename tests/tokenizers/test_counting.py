@@ -33,16 +33,16 @@ def test_counts_are_those_of_berts_own_rules(text: str) -> None:
     text = text.encode(errors="replace").decode()
     normal = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal.normalize_str(text))
-    assert training.count_unit(text, splitter()) == Counter(word for word, _ in words)
+    assert training.count_text(text, splitter()) == Counter(word for word, _ in words)
 
 
 def test_irregular_lines_are_counted_whole() -> None:
     text = "plain words\nodd\x1cly glued words\nplain again"
-    assert training.count_unit(text, splitter()) == {"plain": 2, "words": 2, "oddly": 1, "glued": 1, "again": 1}
+    assert training.count_text(text, splitter()) == {"plain": 2, "words": 2, "oddly": 1, "glued": 1, "again": 1}
 
 
 def test_lone_surrogates_and_endless_words_do_no_harm() -> None:
-    assert training.count_unit("a\ud800b " + "x" * 5000, splitter()) == {"ab": 1}
+    assert training.count_text("a\ud800b " + "x" * 5000, splitter()) == {"ab": 1}
 
 
 def test_texts_make_units_of_about_one_size() -> None:
@@ -53,27 +53,28 @@ def test_texts_make_units_of_about_one_size() -> None:
 
 def test_tables_are_merged_in_order_and_within_the_limit() -> None:
     tables = [{"a": 3, "b": 1}, {"a": 1, "c": 2}]
-    assert training.merge(tables) == {"a": 4, "b": 1, "c": 2}
-    assert training.merge(tables, limit=2) == {"a": 4}
-    assert training.merge([*tables, {"b": 5}], limit=2) == {"a": 4, "b": 5}
-    assert training.merge([]) == {}
-    many = [training.count_unit(noise(seed), splitter()) for seed in range(5)]
-    assert len(training.merge(many)) > 1000
-    pruned = training.merge(many, limit=400)
+    assert training.merge_counts(tables) == {"a": 4, "b": 1, "c": 2}
+    assert training.merge_counts(tables, limit=2) == {"a": 4}
+    assert training.merge_counts([*tables, {"b": 5}], limit=2) == {"a": 4, "b": 5}
+    assert training.merge_counts([]) == {}
+    many = [training.count_text(noise(seed), splitter()) for seed in range(5)]
+    assert len(training.merge_counts(many)) > 1000
+    pruned = training.merge_counts(many, limit=400)
     assert 0 < len(pruned) <= 400
-    frequent = {word for word, _ in Counter(training.merge(many)).most_common(20)}
+    frequent = {word for word, _ in Counter(training.merge_counts(many)).most_common(20)}
     assert frequent <= pruned.keys()
     with pytest.raises(ConfigError, match="max-words=0"):
-        training.merge([], limit=0)
+        training.merge_counts([], limit=0)
 
 
 def test_workers_change_nothing() -> None:
     texts = noise(1, 20000).splitlines()
     tables = [
-        training.count(texts, Config().splitter(), workers=workers, limit=500, unit_size=20_000) for workers in (1, 2)
+        training.count_words(texts, Config().word_splitter(), workers=workers, limit=500, unit_size=20_000)
+        for workers in (1, 2)
     ]
     assert list(tables[0].items()) == list(tables[1].items())
-    files = [Config().learn(table, vocab_size=300).files() for table in tables]
+    files = [Config().train(table, vocab_size=300).files() for table in tables]
     assert files[0] == files[1]
 
 
@@ -90,7 +91,7 @@ def test_huge_counts_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MOST_FED", 100)
     counts = {"ab": 900, "cd": 95, "x": 5}
     trainer = trainers.BpeTrainer(min_frequency=60, show_progress=False)
-    learned = training.train(models.BPE(), trainer, counts)
+    learned = training.train_backend(models.BPE(), trainer, counts)
     assert "ab" in learned.get_vocab()
     assert "cd" not in learned.get_vocab()
     assert counts == {}
@@ -103,7 +104,7 @@ def test_of_too_many_words_the_frequent_ones_are_learned_from(monkeypatch: pytes
     for words in (counts, dict(reversed(counts.items()))):
         trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
         learned.append(
-            {word for word in training.train(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2}
+            {word for word in training.train_backend(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2}
         )
     assert learned[0] == learned[1]
     assert len(learned[0]) == 12

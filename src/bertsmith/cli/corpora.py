@@ -103,7 +103,7 @@ def tokenizer_show(
         give(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
         return
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
-    encoded = [tokenizer.encode(one, specials_in_text=specials) for one in texts]
+    encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     shown = terminal.encoding_facts(tokenizer, texts, encoded)
     give(shown, as_json, lambda: terminal.encoding_picture(tokenizer, texts, encoded, shown))
 

@@ -16,7 +16,7 @@ from bertsmith.data import prepare
 from bertsmith.data.prose import korean_prose, python_prose
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
-from bertsmith.metrics.confidence import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports import terminal, terminal_runs
 from bertsmith.reports.history import read_run
 from bertsmith.reports.report import write_report
@@ -142,10 +142,10 @@ def _finetune(output: Path) -> None:
     commonest = max(map(labels.count, set(labels))) / len(labels)
     terminal.console.print(f"learned from {LEARNED} examples; accuracy on {len(labels)} others, {SEEDS} seeds:")
     for name, scores in {"always the commonest": [commonest] * SEEDS, **said}.items():
-        found = over_seeds(scores)
+        found = summarize_seeds(scores)
         bar = "▇" * round(40 * found.mean)
         terminal.console.print(f"  {name:<22} {found.mean:6.1%} ± {found.deviation or 0.0:.1%}  {bar}")
-    without, trained = (over_seeds(scores).mean for scores in said.values())
+    without, trained = (summarize_seeds(scores).mean for scores in said.values())
     if trained <= without:
         terminal.console.print(
             "Two minutes on a CPU are too few for pre-training to pay; what minutes on a GPU give: LOG.md."

@@ -24,7 +24,7 @@ from bertsmith.evaluation.tables import (
     calibration,
     confusion,
 )
-from bertsmith.metrics.confidence import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Example, Prediction, Task
 from bertsmith.training.finetuning.tuning import task_name
 
@@ -50,7 +50,7 @@ class Evaluation:
     texts_per_second: float  # rows that the model has read: choices and windows are several
     found: dict[str, str]  # what was guessed of the files
     scores: dict[str, float] = field(default_factory=dict)
-    interval: Interval | None = None  # of the score that decides
+    interval: ConfidenceInterval | None = None  # of the score that decides
     baselines: tuple[Baseline, ...] = ()
     confusion: Confusion | None = None
     by_label: tuple[LabelScores, ...] = ()

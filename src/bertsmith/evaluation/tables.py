@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.evaluation.cases import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
-from bertsmith.metrics.classification import Counts
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.tasks.labelled import LabelTask
 from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.task import Example, Prediction, Task
@@ -101,10 +101,10 @@ def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     for place, label in enumerate(table.rows):
         if label in (OTHER_BOUNDS, NOTHING) and isinstance(task, Tagging):
             continue
-        one = Counts(
-            correct=int(counts[place, place]), found=int(counts[:, place].sum()), gold=int(counts[place].sum())
+        one = MatchCounts(
+            correct=int(counts[place, place]), predicted=int(counts[:, place].sum()), gold=int(counts[place].sum())
         )
-        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.found))
+        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
     return tuple(found)
 
 

@@ -57,10 +57,10 @@ class Filling:
 
 def mask_runs(tokenizer: Tokenizer, text: str) -> list[Run]:
     """The runs of masks in a text; a text without any is an error."""
-    encoded = tokenizer.encode(text, specials_in_text=True)
+    encoded = tokenizer.encode(text, parse_special_tokens=True)
     places = np.flatnonzero(encoded.ids == tokenizer.mask_id)
     if not len(places):
-        mask = tokenizer.token(tokenizer.mask_id)
+        mask = tokenizer.id_to_token(tokenizer.mask_id)
         raise BertsmithError(f"the text has no {mask}: put {mask} where a word is to be found")
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return [_run(encoded, int(run[0]), int(run[-1]) + 1) for run in runs]
@@ -73,7 +73,7 @@ def _run(encoded: Encoded, first: int, last: int) -> Run:
 def fill_run(guesser: Guesser, text: str, run: Run, *, top_k: int) -> list[Filling]:
     """The best fillings of one run, from left to right by beam search."""
     tokenizer = guesser.tokenizer
-    row, shift = _framed(guesser, tokenizer.encode(text, specials_in_text=True), run)
+    row, shift = _framed(guesser, tokenizer.encode(text, parse_special_tokens=True), run)
     beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for place in range(run.first, run.last):
         rows = [_with(row, run.first + shift, ids) for _, ids in beams]
@@ -108,7 +108,7 @@ def score_targets(guesser: Guesser, text: str, run: Run, targets: Sequence[str])
 
 def _find_target(tokenizer: Tokenizer, text: str, begin: int, target: str) -> tuple[Encoded, Run]:
     """The text encoded, other masks in it read as such, and the tokens that spell the target standing at `begin`."""
-    encoded = tokenizer.encode(text, specials_in_text=True)
+    encoded = tokenizer.encode(text, parse_special_tokens=True)
     starts, ends = encoded.offsets[:, 0], encoded.offsets[:, 1]
     inside = np.flatnonzero((starts >= begin) & (ends <= begin + len(target)) & (ends > starts))
     if not len(inside):
@@ -124,11 +124,11 @@ def _framed(guesser: Guesser, encoded: Encoded, run: Run) -> tuple[Row, int]:
 
     A text that is too long is read only round the run, and the row says so.
     """
-    specials = sum(isinstance(part, int) for part in guesser.tokenizer.frame_parts.single)
+    specials = sum(isinstance(part, int) for part in guesser.tokenizer.frame_ids.single)
     room = guesser.length - specials
     start = min(max(0, (run.first + run.last - room) // 2), max(0, len(encoded) - room))
     window = Encoded(*(part[start : start + room] for part in (encoded.ids, encoded.offsets, encoded.words)))
-    row = guesser.tokenizer.frame(window, length=guesser.length)
+    row = guesser.tokenizer.frame(window, max_length=guesser.length)
     row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
     return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start
 

@@ -26,12 +26,12 @@ def tokenized(tokenizer: Tokenizer, found: Encoded, *, specials: bool) -> Tokeni
     """A text as its tokens, in its frame or without it; never cut."""
     ids, offsets, special = found.ids, found.offsets, np.zeros(len(found), np.bool_)
     if specials:
-        row = tokenizer.frame(found, length=len(found) + len(tokenizer.frame_parts.single))
+        row = tokenizer.frame(found, max_length=len(found) + len(tokenizer.frame_ids.single))
         ids, offsets, special = row.ids, row.offsets, row.sequence_ids < 0
     numbers = ids.tolist()
     return Tokenized(
         ids=tuple(numbers),
-        tokens=tuple(map(tokenizer.token, numbers)),
+        tokens=tuple(map(tokenizer.id_to_token, numbers)),
         offsets=tuple((begin, end) for begin, end in offsets.tolist()),
         special=tuple(special.tolist()),
     )
@@ -44,4 +44,4 @@ def frame_ids(tokenizer: Tokenizer, ids: Sequence[int], *, length: int) -> Row:
             raise BertsmithError(f"id {number} is outside this vocabulary of {tokenizer.vocab_size} tokens")
     count = len(ids)
     found = Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
-    return tokenizer.frame(found, length=length)
+    return tokenizer.frame(found, max_length=length)

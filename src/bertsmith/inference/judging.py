@@ -66,12 +66,12 @@ def rows_of(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> l
     Of a pair the shorter text stays whole as long as it takes no more than half of a row; where both are longer, every
     window of the one stands beside every window of the other. So every token is read, and nothing is cut.
     """
-    parts = tokenizer.frame_parts.single if len(texts) == 1 else tokenizer.frame_parts.pair
+    parts = tokenizer.frame_ids.single if len(texts) == 1 else tokenizer.frame_ids.pair
     room = length - sum(isinstance(part, int) for part in parts)
     if room < 2:
         raise BertsmithError(f"rows of {length} places have no room for text between the special tokens")
     windowed = [_parts(text, room=own) for text, own in zip(texts, _rooms(list(map(len, texts)), room), strict=True)]
-    return [tokenizer.frame(*some, length=length) for some in product(*windowed)]
+    return [tokenizer.frame(*some, max_length=length) for some in product(*windowed)]
 
 
 def _rooms(sizes: list[int], room: int) -> list[int]:

@@ -119,7 +119,7 @@ class Predictor:
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """How likely the second text is to follow the first: `{"is_next", "random", "cut"}`."""
         expect_head(self.model, "next_sentence")
-        row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.length)
+        row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), max_length=self.length)
         (logits,) = self.computing.compute(Answers("next_sentence"), [Item((row,))])
         follows, random = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": follows, "random": random, "cut": any(row.truncated)}
@@ -184,9 +184,9 @@ class Predictor:
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Which token of a text, or of a pair, attends to which, in every layer and head."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
-        row = self.tokenizer.frame(*encoded, length=self.length)
+        row = self.tokenizer.frame(*encoded, max_length=self.length)
         (weights,) = self.computing.compute(Attentions(), [Item((row,))])
-        tokens = tuple(self.tokenizer.token(number) for number in row.ids.tolist())
+        tokens = tuple(self.tokenizer.id_to_token(number) for number in row.ids.tolist())
         return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
 
     # Vectors.
@@ -232,7 +232,7 @@ class Predictor:
         checked(self.model.encoder, pooling="mean", layers=[layer], combine="mean")
         rows = self._rows(texts)
         found = self.computing.compute(States(layer), [Item((row,)) for row in rows])
-        tokens = [tuple(map(self.tokenizer.token, row.ids.tolist())) for row in rows]
+        tokens = [tuple(map(self.tokenizer.id_to_token, row.ids.tolist())) for row in rows]
         return EmbeddedTokens(found, tokens, _cut(rows))
 
     def _embed(
@@ -261,11 +261,11 @@ class Predictor:
 
     def tokens_in(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones among them; more than `length` are cut where texts are read."""
-        specials = sum(isinstance(part, int) for part in self.tokenizer.frame_parts.single)
+        specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
         return [len(found) + specials for found in self.tokenizer.encode_batch(texts)]
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
-        return [self.tokenizer.frame(found, length=self.length) for found in self.tokenizer.encode_batch(texts)]
+        return [self.tokenizer.frame(found, max_length=self.length) for found in self.tokenizer.encode_batch(texts)]
 
 
 def _cut(rows: Sequence[Row]) -> tuple[int, ...]:

@@ -52,18 +52,18 @@ def shown(name: str, value: Any) -> str:
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    roles = {role: token for role, token in vars(tokenizer.specials).items() if token}
+    roles = {role: token for role, token in vars(tokenizer.special_tokens).items() if token}
     return {
         "kind": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
-        "specials": {token: tokenizer.id(token) for token in dict.fromkeys(roles.values())},
+        "specials": {token: tokenizer.token_to_id(token) for token in dict.fromkeys(roles.values())},
     }
 
 
 def tokenizer_card(facts: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     table(facts)
-    words = tokenizer.vocabulary()
+    words = tokenizer.tokens()
     places = np.linspace(0, len(words) - 1, num=min(len(words), 24)).astype(int)
     console.print(
         "[dim]from the first to the last entry:[/dim]", "  ".join(words[place] for place in places), markup=True
@@ -78,9 +78,9 @@ def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence
     """What a tokenizer made of one text, or of a pair."""
     unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
     tokens = sum(map(len, encoded))
-    row = tokenizer.frame(*encoded, length=tokens + len(tokenizer.frame_parts.pair))
+    row = tokenizer.frame(*encoded, max_length=tokens + len(tokenizer.frame_ids.pair))
     return {
-        "tokens": [tokenizer.token(int(number)) for number in row.ids],
+        "tokens": [tokenizer.id_to_token(int(number)) for number in row.ids],
         "ids": row.ids.tolist(),
         "segments": row.segment_ids.tolist(),
         "offsets": row.offsets.tolist(),
@@ -118,7 +118,7 @@ def encoding_picture(
 def encoding_line(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
     """The shaded text and its pieces on two lines."""
     console.print(_shaded(text, encoded, tokenizer.unknown_id))
-    console.print(Text("  " + " ".join(tokenizer.token(int(number)) for number in encoded.ids), style="dim"))
+    console.print(Text("  " + " ".join(tokenizer.id_to_token(int(number)) for number in encoded.ids), style="dim"))
 
 
 def _shaded(text: str, encoded: Encoded, unknown: int) -> Text:

@@ -60,7 +60,7 @@ class Served:
             "vocab_size": tokenizer.vocab_size,
             "parameters": sum(value.numel() for value in model.parameters()),
             "labels": list(self.labels),
-            "mask_token": tokenizer.specials.roles().get("mask"),
+            "mask_token": tokenizer.special_tokens.roles().get("mask"),
             "device": self.predictor.device,
         }
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.confidence import Interval, wilson
+from bertsmith.metrics.confidence import ConfidenceInterval, wilson
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, TextTask, golds, softmax
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class ChoiceTask(TextTask):
 
     def framed(self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, length: int) -> list[Row]:
         question, *choices = (encoded[text] for text in example.texts)
-        return [tokenizer.frame(question, choice, length=length) for choice in choices]
+        return [tokenizer.frame(question, choice, max_length=length) for choice in choices]
 
     def prediction(self, example: Example, answer: NDArray[np.float64]) -> Prediction:
         assert len(answer) == len(example.texts) - 1, f"{len(answer)} logits for {len(example.texts) - 1} choices"
@@ -52,6 +52,6 @@ class ChoiceTask(TextTask):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         return {"accuracy": self.interval(examples, predictions).value}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold = golds(examples)
         return wilson(sum(a == b.value for a, b in zip(gold, predictions, strict=True)), len(gold))

@@ -13,16 +13,23 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.classification import accuracy_of, confusion, f1_of, label_f1_of, macro_f1_of, matthews_of
-from bertsmith.metrics.confidence import Interval, bootstrap, bootstrap_labels, wilson
+from bertsmith.metrics.classification import (
+    accuracy_from_confusion,
+    confusion_matrix,
+    f1_from_counts,
+    label_f1_from_confusion,
+    macro_f1_from_confusion,
+    matthews_from_confusion,
+)
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, bootstrap_classification, wilson
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, Submit, TextTask, golds, softmax
 
 MEASURES: dict[str, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = {
-    "accuracy": accuracy_of,
-    "macro_f1": macro_f1_of,
-    "matthews": matthews_of,
+    "accuracy": accuracy_from_confusion,
+    "macro_f1": macro_f1_from_confusion,
+    "matthews": matthews_from_confusion,
 }
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEW = 20  # rows: in fewer of them every label may well be another
@@ -98,20 +105,22 @@ class LabelTask(TextTask):
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         gold, said = golds(examples), [prediction.value for prediction in predictions]
-        table = confusion(gold, said, labels=self.labels).table
+        table = confusion_matrix(gold, said, labels=self.labels).counts
         return {name: float(self._measure(name)(table)) for name in self.measures if name != "f1" or self.positive}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold, said = golds(examples), [prediction.value for prediction in predictions]
         if self.main == "accuracy":
             return wilson(sum(a == b for a, b in zip(gold, said, strict=True)), len(gold))
         if self.main != "f1":
-            return bootstrap_labels(gold, said, self._measure(self.main))
+            return bootstrap_classification(gold, said, self._measure(self.main))
         ours, theirs = (np.array([label == self.positive for label in side]) for side in (gold, said))
-        return bootstrap(np.stack([ours & theirs, theirs, ours], axis=1), lambda sums: f1_of(sums[..., :3]))
+        return bootstrap(np.stack([ours & theirs, theirs, ours], axis=1), lambda sums: f1_from_counts(sums[..., :3]))
 
     def _measure(self, name: str) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-        return partial(label_f1_of, place=self.labels.index(self.positive)) if name == "f1" else MEASURES[name]
+        return (
+            partial(label_f1_from_confusion, index=self.labels.index(self.positive)) if name == "f1" else MEASURES[name]
+        )
 
     def _settle(self) -> None:
         """What can be wrong with labels and scores is said before anything is trained."""

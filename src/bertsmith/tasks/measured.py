@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.metrics.classification import f1
-from bertsmith.metrics.confidence import Interval, bootstrap_numbers
-from bertsmith.metrics.regression import mean_squared_error, pearson, pearson_of, spearman, spearman_of
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap_regression
+from bertsmith.metrics.regression import batched_pearson, batched_spearman, mean_squared_error, pearson, spearman
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.whole_texts import Read, Submit, TextTask, golds
 
-CORRELATIONS = {"pearson": pearson_of, "spearman": spearman_of}
+CORRELATIONS = {"pearson": batched_pearson, "spearman": batched_spearman}
 
 
 class NumberTask(TextTask):
@@ -54,6 +54,6 @@ class NumberTask(TextTask):
             scores["f1"] = f1(ours, theirs) if any(ours) or any(theirs) else 0.0
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         said = [prediction.value for prediction in predictions]
-        return bootstrap_numbers(golds(examples), said, CORRELATIONS[self.main])
+        return bootstrap_regression(golds(examples), said, CORRELATIONS[self.main])

@@ -66,7 +66,7 @@ class TextTask(Task):
 
     def framed(self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, length: int) -> list[Row]:
         """The rows of an example: one, of all its texts."""
-        return [tokenizer.frame(*(encoded[text] for text in example.texts), length=length)]
+        return [tokenizer.frame(*(encoded[text] for text in example.texts), max_length=length)]
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from bertsmith.errors import DataError
-from bertsmith.tokenizers.special_tokens import Specials
+from bertsmith.tokenizers.special_tokens import SpecialTokens
 
 CONFIG = "tokenizer_config.json"
 DEFINITION = "tokenizer.json"
@@ -22,7 +22,7 @@ SPECIALS_MAP = "special_tokens_map.json"
 
 
 @dataclass(frozen=True)
-class Folder:
+class TokenizerFolder:
     """What a tokenizer folder holds, read once; the JSON files that are absent are empty."""
 
     path: Path
@@ -31,7 +31,7 @@ class Folder:
     specials_map: Mapping[str, Any]  # special_tokens_map.json, in folders written before transformers 5
 
     @classmethod
-    def open(cls, path: str | Path) -> Folder:
+    def open(cls, path: str | Path) -> TokenizerFolder:
         """Reads the JSON files of a folder."""
         path = Path(path)
         if not path.is_dir():
@@ -61,7 +61,7 @@ class Folder:
         """A text file of the folder."""
         return read_text(self.path / name)
 
-    def specials(self, keys: Mapping[str, str], defaults: Specials) -> Specials:
+    def special_tokens(self, keys: Mapping[str, str], defaults: SpecialTokens) -> SpecialTokens:
         """Special tokens by role: `keys` says under which of transformers' names (`cls_token`) each role is found."""
         found = defaults.roles()
         for role, key in keys.items():
@@ -69,13 +69,13 @@ class Folder:
             spelling = value.get("content") if isinstance(value, Mapping) else value
             if spelling is not None:
                 found[role] = str(spelling)
-        return Specials(**found)
+        return SpecialTokens(**found)
 
     def vocabulary(self) -> list[str]:
         """The tokens of tokenizer.json's model, by id."""
-        return in_order(self.model.get("vocab"), self.path / DEFINITION)
+        return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
 
-    def length(self, default: int) -> int:
+    def max_length(self, default: int) -> int:
         """The longest row that the model takes."""
         value = self.config.get("model_max_length")
         return int(value) if isinstance(value, int | float) else default
@@ -136,7 +136,7 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def in_order(ids: Any, where: object) -> list[str]:
+def tokens_in_id_order(ids: Any, where: object) -> list[str]:
     """The tokens of a vocabulary {token: id} by id; anything but ids that run from 0 without a gap is a DataError."""
     if not isinstance(ids, dict) or not ids or not all(isinstance(number, int) for number in ids.values()):
         raise DataError(f"{where} holds no vocabulary: a table of tokens and their ids is needed")
@@ -158,12 +158,12 @@ def merges_of(backend: tokenizers.Tokenizer) -> Merges:
     return _pairs(json.loads(backend.to_str())["model"]["merges"], "tokenizer.json")
 
 
-def read_merges(contents: Folder) -> tuple[list[str], Merges]:
+def read_merges(contents: TokenizerFolder) -> tuple[list[str], Merges]:
     """Tokens by id and merges of a folder: from tokenizer.json if it has one, else from vocab.json and merges.txt."""
     if contents.definition:
         tokens, written = contents.vocabulary(), contents.model.get("merges")
     else:
-        tokens = in_order(read_json(contents.path / VOCABULARY), contents.path / VOCABULARY)
+        tokens = tokens_in_id_order(read_json(contents.path / VOCABULARY), contents.path / VOCABULARY)
         lines = contents.text(MERGES).replace("\r\n", "\n").split("\n")
         written = [line for line in lines if line and not line.startswith("#version")]
     if not isinstance(written, list):
@@ -174,7 +174,7 @@ def read_merges(contents: Folder) -> tuple[list[str], Merges]:
 def merges_files(backend: tokenizers.Tokenizer, merges: Merges) -> dict[str, bytes]:
     """vocab.json and merges.txt."""
     ids = backend.get_vocab(with_added_tokens=False)
-    ordered = {token: number for number, token in enumerate(in_order(ids, "the vocabulary"))}
+    ordered = {token: number for number, token in enumerate(tokens_in_id_order(ids, "the vocabulary"))}
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
     return {
         VOCABULARY: json.dumps(ordered, ensure_ascii=False).encode(),

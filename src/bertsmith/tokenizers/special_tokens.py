@@ -14,7 +14,7 @@ from bertsmith.types import Encoded, Frame, Row, Slot
 
 
 @dataclass(frozen=True)
-class Specials:
+class SpecialTokens:
     """The special tokens by role; one token may have two roles (BERT's separator is also its end)."""
 
     padding: str
@@ -37,7 +37,7 @@ class Specials:
 NOTHING = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
 
 
-class Template(NamedTuple):
+class FrameTemplate(NamedTuple):
     """A frame by role: `("start", "a", "end")`, with the segment of each part of a pair."""
 
     single: tuple[str, ...] = ("start", "a", "end")
@@ -51,30 +51,32 @@ class Template(NamedTuple):
         return Frame(single, pair, self.pair_segments)
 
 
-def kept(first: int, second: int, *, room: int) -> tuple[int, int]:
-    """How many tokens of two texts stay where both together must fit into `room`.
+def truncate_pair(first: int, second: int, *, budget: int) -> tuple[int, int]:
+    """How many tokens of two texts stay where both together must fit into `budget`.
 
     Google's `_truncate_seq_pair` (bert: run_classifier.py) in closed form: while they do not fit, the longer text loses
     its last token, the second one where both are as long.
     """
-    if first + second <= room:
+    if first + second <= budget:
         return first, second
-    half = room // 2
+    half = budget // 2
     if second <= half:
-        return room - second, second
-    if first <= room - half:
-        return first, room - first
-    return room - half, half
+        return budget - second, second
+    if first <= budget - half:
+        return first, budget - first
+    return budget - half, half
 
 
-def frame(layout: Frame, a: Encoded, b: Encoded | None, *, length: int) -> Row:
-    """The texts in their frame, cut so that the row has at most `length` tokens."""
+def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int) -> Row:
+    """The texts in their frame, cut so that the row has at most `max_length` tokens."""
     parts = layout.single if b is None else layout.pair
     specials = sum(isinstance(part, int) for part in parts)
-    if length < specials:
-        raise BertsmithError(f"a row of length {length} has no room for its {specials} special tokens: make it longer")
+    if max_length < specials:
+        raise BertsmithError(
+            f"a row of length {max_length} has no room for its {specials} special tokens: make it longer"
+        )
     both = (a, NOTHING if b is None else b)
-    keep = kept(len(a), len(both[1]), room=length - specials)
+    keep = truncate_pair(len(a), len(both[1]), budget=max_length - specials)
     texts = [_cut(text, count) for text, count in zip(both, keep, strict=True)]
     pieces = [_special(part) if isinstance(part, int) else texts["ab".index(part)] for part in parts]
     sides = [-1 if isinstance(part, int) else "ab".index(part) for part in parts]
@@ -98,8 +100,10 @@ def _special(token: int) -> Encoded:
     return Encoded(np.array([token], np.int32), np.zeros((1, 2), np.int32), np.array([-1], np.int32))
 
 
-def register(
-    backend: tokenizers.Tokenizer, specials: Specials, added: Iterable[tuple[int, tokenizers.AddedToken]] = ()
+def register_special_tokens(
+    backend: tokenizers.Tokenizer,
+    special_tokens: SpecialTokens,
+    added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
 ) -> dict[str, int]:
     """Tells the backend which tokens are special, adds those that others have added; gives the special tokens' ids."""
     known = set()
@@ -108,7 +112,7 @@ def register(
         known.add(token.content)
         if backend.token_to_id(token.content) != number:
             raise DataError(f"added token {token.content!r} has id {number}, which is not next in the vocabulary")
-    ids = {token: backend.token_to_id(token) for token in specials.tokens()}
+    ids = {token: backend.token_to_id(token) for token in special_tokens.tokens()}
     missing = [token for token, number in ids.items() if number is None]
     if missing:
         size = backend.get_vocab_size()

@@ -18,32 +18,32 @@ from tokenizers import pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.system.workers import ordered_map
-from bertsmith.tokenizers.pretokenization import Units, without_surrogates
+from bertsmith.tokenizers.pretokenization import Chunker, replace_surrogates
 
 MAX_WORDS = 1_000_000  # in the table: under 0.8 GB in all while a vocabulary is learned from it
 LONGEST = 256  # characters: a longer word is no word, and a table of them has no bound in memory
 UNIT_SIZE = 4_000_000  # characters
 
 
-class Splitter(Protocol):
+class WordSplitter(Protocol):
     """How a kind turns text into the words that it learns from. Must be picklable: it travels to workers."""
 
-    units: Units
+    chunker: Chunker
 
     def __call__(self, unit: str, /) -> Sequence[str]:
         """The final words of one unit: normalised and split."""
 
 
-def count_unit(text: str, splitter: Splitter) -> dict[str, int]:
+def count_text(text: str, splitter: WordSplitter) -> dict[str, int]:
     """Word -> occurrences in one work unit. Each distinct unit is split once."""
     words: dict[str, int] = {}
-    for unit, count in Counter(splitter.units.of_lines(without_surrogates(text))).items():
+    for unit, count_words in Counter(splitter.chunker.chunks_of_lines(replace_surrogates(text))).items():
         for word in splitter(unit):
-            words[word] = words.get(word, 0) + count
-    return {word: count for word, count in words.items() if len(word) <= LONGEST}
+            words[word] = words.get(word, 0) + count_words
+    return {word: count_words for word, count_words in words.items() if len(word) <= LONGEST}
 
 
-def merge(tables: Iterable[dict[str, int]], *, limit: int = MAX_WORDS) -> dict[str, int]:
+def merge_counts(tables: Iterable[dict[str, int]], *, limit: int = MAX_WORDS) -> dict[str, int]:
     """One table from those of work units, in their order.
 
     Whenever it holds more than `limit` words, the rarest go: those with at most the smallest count that makes it fit
@@ -53,30 +53,35 @@ def merge(tables: Iterable[dict[str, int]], *, limit: int = MAX_WORDS) -> dict[s
         raise ConfigError(f"max-words={limit}: the word table must hold at least one word")
     total: dict[str, int] = {}
     for table in tables:
-        for word, count in table.items():
-            total[word] = total.get(word, 0) + count
+        for word, count_words in table.items():
+            total[word] = total.get(word, 0) + count_words
         if len(total) > limit:
             least = _cut_off(total, limit * 3 // 4)
-            total = {word: count for word, count in total.items() if count > least}
+            total = {word: count_words for word, count_words in total.items() if count_words > least}
     return total
 
 
 def _cut_off(table: dict[str, int], most: int) -> int:
     """The smallest count such that at most `most` words have a greater one."""
     greater = len(table)
-    for count, words in sorted(Counter(table.values()).items()):
+    for count_words, words in sorted(Counter(table.values()).items()):
         greater -= words
         if greater <= most:
-            return count
+            return count_words
     return 0
 
 
-def count(
-    texts: Iterable[str], splitter: Splitter, *, workers: int = 1, limit: int = MAX_WORDS, unit_size: int = UNIT_SIZE
+def count_words(
+    texts: Iterable[str],
+    splitter: WordSplitter,
+    *,
+    workers: int = 1,
+    limit: int = MAX_WORDS,
+    unit_size: int = UNIT_SIZE,
 ) -> dict[str, int]:
     """The word table of any number of texts."""
-    tables = ordered_map(partial(count_unit, splitter=splitter), work_units(texts, unit_size), workers=workers)
-    return merge(tables, limit=limit)
+    tables = ordered_map(partial(count_text, splitter=splitter), work_units(texts, unit_size), workers=workers)
+    return merge_counts(tables, limit=limit)
 
 
 def work_units(texts: Iterable[str], size: int = UNIT_SIZE) -> Iterator[str]:
@@ -99,29 +104,29 @@ HANGUL = re.compile("[\uac00-\ud7a3\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0
 HANGUL_NOTICED = 0.001  # share of words with Hangul from which accents are kept
 
 
-def by_coverage(counts: Mapping[str, int], *, coverage: float, most: int) -> list[str]:
+def choose_alphabet(counts: Mapping[str, int], *, coverage: float, most: int) -> list[str]:
     """The fewest characters that make up `coverage` of all occurrences in the words, at most `most`, by code point."""
     if not 0 < coverage <= 1:
         raise ConfigError(f"coverage={coverage} must be a share of the text, above 0 and at most 1")
     occurrences: Counter[str] = Counter()
-    for word, count in counts.items():
+    for word, count_words in counts.items():
         for character in word:
-            occurrences[character] += count
+            occurrences[character] += count_words
     if not occurrences:
         raise DataError("there are no words to learn a vocabulary from: the corpus is empty")
     wanted = coverage * occurrences.total()
     chosen: list[str] = []
     covered = 0
     # Ties by code point, so that the choice does not depend on the order of the counts.
-    for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
+    for character, count_words in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
         if covered >= wanted or len(chosen) == most:
             break
         chosen.append(character)
-        covered += count
+        covered += count_words
     return sorted(chosen)
 
 
-def keep_spelled(counts: dict[str, int], alphabet: Iterable[str]) -> None:
+def drop_unspellable(counts: dict[str, int], alphabet: Iterable[str]) -> None:
     """Drops the words that the alphabet cannot spell: they will be unknown whatever is learned."""
     known = frozenset(alphabet)
     for word in [word for word in counts if not known.issuperset(word)]:
@@ -130,11 +135,11 @@ def keep_spelled(counts: dict[str, int], alphabet: Iterable[str]) -> None:
 
 def hangul_share(counts: Mapping[str, int]) -> float:
     """The share of all word occurrences that contain Hangul."""
-    korean = sum(count for word, count in counts.items() if not word.isascii() and HANGUL.search(word))
+    korean = sum(count_words for word, count_words in counts.items() if not word.isascii() and HANGUL.search(word))
     return korean / max(1, sum(counts.values()))
 
 
-def strips_accents(counts: Mapping[str, int], *, lowercase: bool, asked: bool | None) -> bool:
+def should_strip_accents(counts: Mapping[str, int], *, lowercase: bool, asked: bool | None) -> bool:
     """Whether accents are stripped from such words: as `asked`, else along with lower-casing, but never from Hangul."""
     if not (lowercase if asked is None else asked):
         return False
@@ -154,13 +159,13 @@ MOST_FED = 200_000_000  # occurrences: feeding more takes minutes and changes ne
 CHUNK = 1 << 16  # characters of one text: the trainer's threads share texts between them
 
 
-def check(min_count: int) -> None:
+def check_min_count(min_count: int) -> None:
     """Refuses what the trainers cannot take."""
     if not 1 <= min_count < 1 << 32:
         raise ConfigError(f"min_count={min_count} must be at least 1: how often a pair must be seen to become a piece")
 
 
-def train(model: Any, trainer: Any, counts: dict[str, int]) -> tokenizers.Tokenizer:
+def train_backend(model: Any, trainer: Any, counts: dict[str, int]) -> tokenizers.Tokenizer:
     """A tokenizer trained on counted words, which must not hold line ends. Empties `counts`, to save memory."""
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")
@@ -172,7 +177,7 @@ def train(model: Any, trainer: Any, counts: dict[str, int]) -> tokenizers.Tokeni
     return backend
 
 
-def by_id(backend: tokenizers.Tokenizer) -> list[str]:
+def tokens_by_id(backend: tokenizers.Tokenizer) -> list[str]:
     """The vocabulary that was learned, by id."""
     ids = backend.get_vocab(with_added_tokens=True)
     return sorted(ids, key=lambda token: ids[token])
@@ -189,9 +194,9 @@ def _texts(counts: dict[str, int], divisor: int) -> Iterator[str]:
     held: list[str] = []
     characters = 0
     while counts:
-        word, count = counts.popitem()
+        word, count_words = counts.popitem()
         line = word + "\n"
-        rest = (count + divisor // 2) // divisor
+        rest = (count_words + divisor // 2) // divisor
         while rest:
             times = min(rest, max(1, (CHUNK - characters) // len(line)))
             held.append(line * times)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import question_answering as spans
-from bertsmith.metrics.confidence import Interval, bootstrap, mean_of
+from bertsmith.metrics import question_answering
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
 from bertsmith.tasks.passages.answers import Answers, answers
 from bertsmith.tasks.passages.manner import Manner
 from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
@@ -25,10 +25,12 @@ from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_sp
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Rules = Literal["1.1", "2.0", "korquad"]  # whose script scores; with those of 2.0 there may be no answer
-MARKS: Mapping[Rules, Callable[[spans.Golds, Mapping[str, str]], spans.Marks]] = {
-    "1.1": spans.squad_v1_marks,
-    "2.0": spans.squad_v2_marks,
-    "korquad": spans.korquad_marks,
+MARKS: Mapping[
+    Rules, Callable[[question_answering.GoldAnswers, Mapping[str, str]], question_answering.QuestionScores]
+] = {
+    "1.1": question_answering.squad_v1_scores,
+    "2.0": question_answering.squad_v2_scores,
+    "korquad": question_answering.korquad_scores,
 }
 
 
@@ -77,15 +79,19 @@ class Answering(Task):
         golds, texts = self._golds(examples), _texts(examples, predictions)
         if self.rules == "2.0":
             best, odds = _best_texts(examples, predictions), _odds(examples, predictions)
-            reached = spans.best_thresholds(spans.squad_v2_marks(golds, best), best, no_answer=odds)
-            found = spans.squad_v2(golds, texts) | {key: reached[key] for key in ("best_exact", "best_f1")}
+            reached = question_answering.best_thresholds(
+                question_answering.squad_v2_scores(golds, best), best, no_answer=odds
+            )
+            found = question_answering.squad_v2(golds, texts) | {key: reached[key] for key in ("best_exact", "best_f1")}
         else:
-            found = (spans.korquad if self.rules == "korquad" else spans.squad_v1)(golds, texts)
+            found = (question_answering.korquad if self.rules == "korquad" else question_answering.squad_v1)(
+                golds, texts
+            )
         return {key: value / 100 for key, value in found.items() if not key.endswith("total")}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         marks = MARKS[self.rules](self._golds(examples), _texts(examples, predictions))
-        return bootstrap(marks.f1, mean_of)
+        return bootstrap(marks.f1, mean_from_sums)
 
     def learned(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """See `Task.learned`: in 2.0 the threshold."""
@@ -94,8 +100,8 @@ class Answering(Task):
     def threshold(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> float:
         """The null odds above which to say nothing, so that F1 on these examples is the best: for `no_answer`."""
         golds, best = self._golds(examples), _best_texts(examples, predictions)
-        marks = spans.squad_v2_marks(golds, best)
-        return spans.best_thresholds(marks, best, no_answer=_odds(examples, predictions))["best_f1_thresh"]
+        marks = question_answering.squad_v2_scores(golds, best)
+        return question_answering.best_thresholds(marks, best, no_answer=_odds(examples, predictions))["best_f1_thresh"]
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
         """The files of the reference, by which the official scripts score."""

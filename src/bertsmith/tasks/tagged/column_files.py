@@ -10,7 +10,7 @@ from pathlib import Path
 from bertsmith.errors import DataError
 from bertsmith.tasks.tables import shown
 from bertsmith.tasks.tagged.sentences import Sentence, joined
-from bertsmith.tokenizers.pretokenization import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 DOCUMENT = "-DOCSTART-"  # the word that opens a document
 _BLANKS = re.compile("[ \t]+")
@@ -118,4 +118,4 @@ def _lines(path: Path, name: str) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
-    return without_surrogates(text).replace("\r\n", "\n").split("\n")
+    return replace_surrogates(text).replace("\r\n", "\n").split("\n")

@@ -50,7 +50,7 @@ def _prediction(example: Example, spans: Spans, said: list[str | None], sure: ND
     read = np.array([tag is not None for tag in said], bool)
     text, value = example.texts[0], _bridged(said)
     found: list[Mapping[str, Any]] = []
-    for kind, begin, end in sequence_labelling.entities(value):
+    for kind, begin, end in sequence_labelling.tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(sure[begin:end][read[begin:end]].mean())
         found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})

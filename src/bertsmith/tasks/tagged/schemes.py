@@ -32,7 +32,7 @@ def in_iob2(sentences: Sequence[Sentence], given: Given) -> tuple[list[Sentence]
     found = [
         sentence
         if sentence.gold is None
-        else replace(sentence, gold=tuple(sequence_labelling.convert(sentence.gold, to="IOB2")), scheme=scheme)
+        else replace(sentence, gold=tuple(sequence_labelling.convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
         for sentence in sentences
     ]
     return found, scheme + remark if told else ""
@@ -42,7 +42,7 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
     wrong = set()
     for tag in {tag for sentence in sentences for tag in sentence.gold}:
         try:
-            sequence_labelling.entities([tag])
+            sequence_labelling.tags_to_entities([tag])
         except DataError:
             wrong.add(tag)
     for sentence in sentences if wrong else ():
@@ -71,11 +71,11 @@ def _detected(sentences: Sequence[Sentence]) -> Scheme:
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(sequence_labelling.faults(sentence.gold, scheme=scheme)) for sentence in sentences)
+    return sum(len(sequence_labelling.scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
 
 
 def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
     for sentence in sentences:
-        for fault in sequence_labelling.faults(sentence.gold, scheme=scheme):
-            return f"{where(sentence, fault.word)}: {fault.why}"
+        for fault in sequence_labelling.scheme_violations(sentence.gold, scheme=scheme):
+            return f"{where(sentence, fault.word)}: {fault.reason}"
     return ""

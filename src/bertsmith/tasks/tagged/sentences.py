@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertsmith.tasks.task import Example
-from bertsmith.tokenizers.pretokenization import AT_PUNCTUATION, split_words, without_surrogates
+from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, replace_surrogates, split_words
 
 Spans = tuple[tuple[int, int], ...]  # begin and end of each word in the characters of the text
 # What a text without words of its own is cut into. word: at white space and punctuation, but `state-of-the-art` and
@@ -34,10 +34,10 @@ def cut(text: str, unit: Unit) -> Spans:
     """A text cut into words, parts or characters."""
     if unit == "character":
         return tuple((place, place + 1) for place in range(len(text)))
-    text = without_surrogates(text)
+    text = replace_surrogates(text)
     if unit == "word":
         return tuple((begin, end) for _, begin, end in split_words(text))
-    return tuple(span for _, span in AT_PUNCTUATION.pre_tokenize_str(text))
+    return tuple(span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text))
 
 
 def joined(words: list[str], between: str) -> tuple[str, Spans]:

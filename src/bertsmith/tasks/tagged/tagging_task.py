@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
 from bertsmith.metrics import sequence_labelling
-from bertsmith.metrics.classification import f1_of, macro_f1
-from bertsmith.metrics.confidence import Interval, bootstrap
+from bertsmith.metrics.classification import f1_from_counts, macro_f1
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
 from bertsmith.tasks.tagged import labels as classes
 from bertsmith.tasks.tagged import reading
 from bertsmith.tasks.tagged.manner import Manner
@@ -126,7 +126,7 @@ class Tagging(Task):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, of all and of each type, and the share of words with the right tag."""
         gold, said = self._both(examples, predictions)
-        found = sequence_labelling.score(gold, said, scheme="IOB2" if self.strict else None)
+        found = sequence_labelling.score_entities(gold, said, scheme="IOB2" if self.strict else None)
         scores = {"f1": found.overall.f1, "precision": found.overall.precision, "recall": found.overall.recall}
         scores |= {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
         if self.unit == "character":
@@ -136,19 +136,21 @@ class Tagging(Task):
             scores |= {f"{measure} {kind}": getattr(counts, measure) for measure in ("f1", "precision", "recall")}
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, said = self._both(examples, predictions)
         scheme: sequence_labelling.Scheme | None = "IOB2" if self.strict else None
         if not self.strict:
             return bootstrap(
-                sequence_labelling.sentence_counts(gold, said, scheme=scheme), lambda sums: f1_of(sums[..., :3])
+                sequence_labelling.entity_counts(gold, said, scheme=scheme), lambda sums: f1_from_counts(sums[..., :3])
             )
-        kinds = list(sequence_labelling.score(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
+        kinds = list(sequence_labelling.score_entities(gold, said, scheme=scheme).by_type) or [
+            ""
+        ]  # none at all: the score is 0
         parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
 
         def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-            by_kind = f1_of(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
+            by_kind = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
             found: NDArray[np.float64] = by_kind.mean(axis=-1)
             return found
 
@@ -189,11 +191,11 @@ def _counts(
 ) -> list[list[int]]:
     """Correct, found and gold entities of one sentence by type [K, 3]."""
     ours, theirs = (
-        set(sequence_labelling.entities(gold, scheme=scheme)),
-        set(sequence_labelling.entities(said, scheme=scheme)),
+        set(sequence_labelling.tags_to_entities(gold, scheme=scheme)),
+        set(sequence_labelling.tags_to_entities(said, scheme=scheme)),
     )
     sides = (ours & theirs, theirs, ours)
-    return [[sum(entity.kind == kind for entity in side) for side in sides] for kind in kinds]
+    return [[sum(entity.type == kind for entity in side) for side in sides] for kind in kinds]
 
 
 def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
@@ -202,6 +204,6 @@ def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
         return []
     between = "\t" if "\t" in sentence.cells[0] else " "
     scheme: Any = sentence.scheme
-    said = sequence_labelling.convert(prediction.value, to=scheme)
+    said = sequence_labelling.convert_tags(prediction.value, to=scheme)
     opening = [f"{sentence.opening.rstrip()}{between}{classes.OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{between}{tag}" for line, tag in zip(sentence.cells, said, strict=True)), ""]

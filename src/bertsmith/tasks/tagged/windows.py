@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import BertsmithError
 from bertsmith.tasks.tagged.sentences import Spans
 from bertsmith.tasks.task import Example, Features
-from bertsmith.tokenizers.batch_encoding import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
@@ -118,18 +118,18 @@ def ask(
     characters: bool,
 ) -> list[AskedWords]:
     """The rows of all examples; `classes` are the right ones of each example's words, None where nobody knows."""
-    parts = tokenizer.frame_parts.single
+    parts = tokenizer.frame_ids.single
     room = length - sum(isinstance(part, int) for part in parts)
     if room < 2:
         raise BertsmithError(f"length={length} has no room for words between the special tokens: take 128, or more")
     found: list[AskedWords] = []
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     waiting = list(streams(examples, words, together=together))
     for first in range(0, len(waiting), CHUNK):
         chunk = waiting[first : first + CHUNK]
         flat = encode([stream.text for stream in chunk])
-        ends = np.cumsum(flat.sizes)
-        for stream, begin, end in zip(chunk, ends - flat.sizes, ends, strict=True):
+        ends = np.cumsum(flat.lengths)
+        for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
             tokens = first_tokens(stream, encoded.offsets, characters=characters)
             right = _right(stream, classes)
@@ -159,10 +159,10 @@ def _row(
     read = np.flatnonzero((tokens >= first) & (tokens < end))
     if not len(read):
         return []
-    parts = tokenizer.frame_parts.single
+    parts = tokenizer.frame_ids.single
     room = length - sum(isinstance(part, int) for part in parts)
     cut = slice(begin, begin + room)
-    row = tokenizer.frame(Encoded(encoded.ids[cut], encoded.offsets[cut], encoded.words[cut]), length=length)
+    row = tokenizer.frame(Encoded(encoded.ids[cut], encoded.offsets[cut], encoded.words[cut]), max_length=length)
     leads = np.diff(tokens[read], prepend=-1) != 0  # words that share a token follow each other
     leaders = read[leads]
     example, word = stream.owner(int(read[0]))

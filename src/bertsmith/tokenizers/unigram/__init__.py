@@ -22,13 +22,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.folder import Folder
-from bertsmith.tokenizers.pretokenization import Units
-from bertsmith.tokenizers.special_tokens import Specials, Template, register
-from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
+from bertsmith.tokenizers.folder import TokenizerFolder
+from bertsmith.tokenizers.pretokenization import Chunker
+from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 from bertsmith.tokenizers.unigram.training import train_unigram
 
-SPECIALS = Specials("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+SPECIALS = SpecialTokens("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
 # A unigram model spells words with every entry of its vocabulary. No word is spelled with a special token as long as
 # there is any other way, for that costs less than this: as many characters, of a score above -30 each.
 NEVER = -1000.0
@@ -40,7 +40,7 @@ Pieces = Sequence[tuple[str, float]]
 
 SPACE = "▁"
 # Python's split() takes these for white space, ALBERT's rules do not.
-UNITS = Units(str.split, irregular=re.compile("[\x1c-\x1f]"))
+UNITS = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
 PLAIN = re.compile("[!-~가-힣]*")  # what lower() and SCRIPTS treat exactly as the real rules do
 SCRIPTS = re.compile("[A-Za-z]+|[가-힣]+|[^A-Za-z가-힣]+")
 
@@ -70,7 +70,7 @@ class Rules(NamedTuple):
 class Splitter:
     """One white-space delimited unit -> parts of its normalised words; the first part of a word begins with `▁`."""
 
-    units = UNITS
+    chunker = UNITS
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -127,14 +127,14 @@ class Config:
     # differs from the paper: no piece has a comma after a digit; there, pieces that end so are taken apart afterwards
     split_digit_comma: bool = True
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
         return self._splitter(strip_accents=False)
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
+    def train(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
-        strip = training.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = training.should_strip_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
@@ -144,7 +144,7 @@ class Config:
         if room < 1:
             least = vocab_size - room + 1
             raise ConfigError(f"vocab_size={vocab_size} is too small: a unigram vocabulary has at least {least}")
-        characters = training.by_coverage(counts, coverage=self.coverage, most=max(1, room // 3))
+        characters = training.choose_alphabet(counts, coverage=self.coverage, most=max(1, room // 3))
         _cut_at_unknown(counts, frozenset(characters).union(required))
         pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
         scores = [(token, NEVER) for token in specials]
@@ -177,8 +177,8 @@ class Unigram(Tokenizer):
     """ALBERT's tokenizer."""
 
     kind = "unigram"
-    classes = ("AlbertTokenizer",)
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("AlbertTokenizer",)
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "cls_token",
@@ -186,8 +186,8 @@ class Unigram(Tokenizer):
         "end": "sep_token",
         "mask": "mask_token",
     }
-    template = Template(pair_segments=(0, 0, 0, 1, 1))
-    units = UNITS
+    template = FrameTemplate(pair_segments=(0, 0, 0, 1, 1))
+    default_chunker = UNITS
 
     @classmethod
     def build(
@@ -197,32 +197,34 @@ class Unigram(Tokenizer):
         lowercase: bool = True,
         strip_accents: bool = True,
         characters_map: bytes = b"",
-        specials: Specials = SPECIALS,
-        length: int = LENGTH,
+        special_tokens: SpecialTokens = SPECIALS,
+        max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> Unigram:
         """From pieces with log-probabilities, by id; `characters_map` as SentencePiece compiles its normalisation."""
-        never = frozenset(specials.tokens())
+        never = frozenset(special_tokens.tokens())
         scores = [(piece, NEVER if piece in never else score) for piece, score in pieces]
-        unknown = next((number for number, (piece, _) in enumerate(pieces) if piece == specials.unknown), None)
+        unknown = next((number for number, (piece, _) in enumerate(pieces) if piece == special_tokens.unknown), None)
         if unknown != 1:
-            raise DataError(f"{specials.unknown} has id {unknown} in this vocabulary: transformers' ALBERT has it as 1")
+            raise DataError(
+                f"{special_tokens.unknown} has id {unknown} in this vocabulary: transformers' ALBERT has it as 1"
+            )
         backend = tokenizers.Tokenizer(models.Unigram(scores, unk_id=unknown, byte_fallback=False))
         backend.normalizer = normalizer(lowercase=lowercase, strip_accents=strip_accents, characters_map=characters_map)
         backend.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
         )
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
-        ids = register(backend, specials, added)
-        start, separator = specials.start, specials.separator
+        ids = register_special_tokens(backend, special_tokens, added)
+        start, separator = special_tokens.start, special_tokens.separator
         backend.post_processor = processors.TemplateProcessing(
             single=f"{start}:0 $A:0 {separator}:0",
             pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
             special_tokens=[(token, number) for token, number in ids.items() if token in (start, separator)],
         )
-        return cls(backend, specials=specials, length=length)
+        return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
-    def continues(self) -> NDArray[np.bool_]:
+    def is_continuation(self) -> NDArray[np.bool_]:
         """A piece without a space before it, unless it has neither letter nor digit: signs are words of their own.
 
         albert: create_pretraining_data.py takes every piece with other letters than a to z for a word of its own.
@@ -231,24 +233,24 @@ class Unigram(Tokenizer):
         return np.array(
             [
                 number not in self.special_ids and not piece.startswith(SPACE) and any(map(str.isalnum, piece))
-                for number, piece in enumerate(self.vocabulary())
+                for number, piece in enumerate(self.tokens())
             ]
         )
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> Unigram:
+    def from_folder(cls, contents: TokenizerFolder) -> Unigram:
         if contents.model.get("type") != "Unigram":
             raise DataError(_no_definition(contents))
         return cls.build(
             [(str(piece), float(score)) for piece, score in contents.model["vocab"]],
-            **_rules(contents, named=contents.class_name in cls.classes),
-            specials=contents.specials(cls.keys, SPECIALS),
-            length=contents.length(LENGTH),
+            **_rules(contents, named=contents.class_name in cls.transformers_classes),
+            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
+            max_length=contents.max_length(MAX_LENGTH),
             added=contents.added(),
         )
 
     @classmethod
-    def recognises(cls, contents: Folder) -> bool:
+    def recognises(cls, contents: TokenizerFolder) -> bool:
         if contents.definition:
             return contents.model.get("type") == "Unigram"
         return contents.has("spiece.model")
@@ -268,7 +270,7 @@ class Unigram(Tokenizer):
             "scores": [score for _, score in self._definition["model"]["vocab"]],
         }
 
-    def settings(self) -> dict[str, Any]:
+    def transformers_config(self) -> dict[str, Any]:
         rules = self.rules()
         return {
             "tokenizer_class": "AlbertTokenizer",
@@ -276,13 +278,13 @@ class Unigram(Tokenizer):
             # Always said: transformers 5 builds its normalizer from these and would take Hangul apart.
             "keep_accents": not rules["strip_accents"],
             "remove_space": True,
-            "bos_token": self.specials.start,
-            "eos_token": self.specials.end,
+            "bos_token": self.special_tokens.start,
+            "eos_token": self.special_tokens.end,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],  # 5.x has no segments by default
         }
 
 
-def _no_definition(contents: Folder) -> str:
+def _no_definition(contents: TokenizerFolder) -> str:
     if contents.has("spiece.model") and not contents.definition:
         return (
             f"{contents.path} has a spiece.model but no tokenizer.json: write one with transformers, "
@@ -292,7 +294,7 @@ def _no_definition(contents: Folder) -> str:
     return f"{contents.path}: a unigram tokenizer has a tokenizer.json with a Unigram model, here is {found}"
 
 
-def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
+def _rules(contents: TokenizerFolder, *, named: bool) -> dict[str, Any]:
     """The rules of a folder: AlbertTokenizer's settings where it is `named`, else those in tokenizer.json."""
     written = contents.part("normalizer")
     steps = {step.get("type"): step for step in written.get("normalizers", [written] if written else [])}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.confidence import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
@@ -129,7 +129,7 @@ def _prepared(tuning: Tuning, task: Task) -> Prepared:
 def _told(tuning: Tuning, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
     for rate in dict.fromkeys(run["rate"] for run in runs):
-        found = over_seeds([run["scores"][main] for run in runs if run["rate"] == rate])
+        found = summarize_seeds([run["scores"][main] for run in runs if run["rate"] == rate])
         rows.append({"rate": rate, **asdict(found)})
     kept = _best(runs, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)
