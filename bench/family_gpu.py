@@ -14,7 +14,7 @@ clipped to 1. `eager` is the peer that is not compiled.
 Shards of any tokenizer that has a mask will do; of `roberta` positions begin behind its padding's number, on both
 sides. ALBERT's n-grams are of tokens wherever the tokenizer does not tell which tokens go on with a word. Tokens are
 real ones, padding does not count; useful TFLOP/s as in `bertsmith.training.flops`. Medians of interleaved rounds;
-× is ours over the peer. Ours learns in the precision that a run finds fastest. `--turn` and `--of` as in `pretrain_gpu.py`.
+× is ours over the peer. Ours trains in the fastest precision of this device. `--turn`, `--of` as in `pretrain_gpu.py`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.reports.history import FINISHED, LAST, RECIPE, History, is_finished, read_run
+from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, History, is_finished, read_run
 from bertsmith.reports.terminal_studies import spread
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES

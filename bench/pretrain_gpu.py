@@ -9,7 +9,8 @@ Ours: `real` is packed text from shards by the run's own data path, `full` rando
 the precision that a run finds fastest. transformers: BertForPreTraining, sdpa, bf16
 autocast, fused AdamW, clipping, random tokens in full rows, as it computes them: logits for every place. ModernBERT is
 its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.training.flops`, the same for
-everybody of one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds. `--profile` shows
+everybody of one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds.
+`--profile` shows
 where the device's time goes in a step of ours. With `--turn` several calls may compile at the same time: each waits for
 the lock on that file before it is timed, and with `--of` also until so many of them have compiled: then nothing else is
 under way.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages_world import started, visiting
+from browser_fixtures import started, visiting
 
 MEMORY, ROOM = "/dev/shm", 4 << 30
 gc.set_threshold(20_000, 20, 50)  # torch and its compiler are many objects to go through again and again

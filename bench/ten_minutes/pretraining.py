@@ -19,7 +19,7 @@ from bench.ten_minutes.clock import Stopwatch, Turn
 from bench.ten_minutes.judging import OBJECTIVE, Judge
 from bertsmith import config
 from bertsmith.errors import ConfigError
-from bertsmith.reports.history import CHECKPOINTS
+from bertsmith.reports.run_history import CHECKPOINTS
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training.log import NAME as EVENTS

@@ -112,7 +112,7 @@ class TestEveryObjective:
         right, wrong = guesses(hidden.labels[kind], real)
         encoding = Encoding(last_hidden=torch.zeros(1, 32), selections={})
         for logits, correct, cost in ((right, 1.0, 0.0), (wrong, 0.0, 50.0)):
-            monkeypatch.setattr(objective, "answer", lambda *_, logits=logits: logits)
+            monkeypatch.setattr(objective, "predict", lambda *_, logits=logits: logits)
             loss = objective.loss(encoding, hidden, model.encoder.token_embeddings)
             assert (loss.sums[kind] / loss.counts[kind]).item() == pytest.approx(cost, abs=0.02 * cost + 1e-4)
             assert kind not in loss.correct or int(loss.correct[kind]) == correct * int(loss.counts[kind])

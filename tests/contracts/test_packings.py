@@ -28,6 +28,7 @@ from bertsmith.data.packing.packing import FOLDER, PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.objectives.masked_lm import Config as MaskedLM
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.types import IGNORE_INDEX, Vocabulary
 
 KINDS = config.names(FOLDER)
@@ -208,7 +209,7 @@ class TestEveryPacking:
     def test_masks_differ_between_epochs(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, {**change, **straight(kind)}, shards)
         vocabulary = Vocabulary(size=shards.vocab_size, mask_id=3, special_ids=tuple(range(FIRST)))
-        objective = MaskedLM().build(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary)
+        objective = MaskedLM().build(BuildContext(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary))
         hidden = []
         for epoch in range(2):
             batch = from_packed(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))

@@ -245,7 +245,8 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 def test_every_setting_has_an_effect() -> None:
     changed = {
-        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "max_positions": 41, "segment_types": 3,
+        "layers": 3, "width": 16, "heads": 2, "feed_forward": 64, "vocab_size": 98, "max_positions": 41,
+        "segment_types": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "gelu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
         "embedding_width": 20, "sharing": "attention", "groups": 2, "inner_layers": 2,

@@ -102,7 +102,7 @@ def test_settings_travel_through_plain_values() -> None:
 
 
 def test_texts_that_are_too_long() -> None:
-    with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit this encoder of 40 positions"):
+    with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit the encoder's 40 positions"):
         pretraining().encoder(random_batch([30], length=41))
 
 
@@ -150,7 +150,8 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
     torch.manual_seed(0)
     batch = random_batch([30, 12], length=30)
     changed = {
-        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "max_positions": 41, "segment_types": 3,
+        "layers": 2, "width": 16, "heads": 2, "feed_forward": 48, "vocab_size": 98, "max_positions": 41,
+        "segment_types": 3,
         "dropout": 0.5, "attention_dropout": 0.5, "activation": "relu", "layer_norm_eps": 0.1, "initializer_range": 0.2,
         "truncated_init": False, "causal": True, "pooler": False, "padding_id": 1,
     }  # fmt: skip

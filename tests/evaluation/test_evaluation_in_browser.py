@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
 from evaluation.evaluating_world import made_evaluation, mixed
-from pages_world import IN_A_BROWSER, PHONE, unfolded
 
 from bertsmith.evaluation.writing import PAGE, write_evaluation
 from bertsmith.tasks import regression

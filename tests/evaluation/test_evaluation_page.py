@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from browser_fixtures import Reader, embedded
 from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
-from pages_world import Reader, embedded
 
 from bertsmith.evaluation.page import MOST_LABELS, page
 from bertsmith.evaluation.writing import write_evaluation

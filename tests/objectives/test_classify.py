@@ -10,6 +10,7 @@ from objectives.heads_world import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import classify
+from bertsmith.objectives.objective import BuildContext
 
 
 def test_loss_text_by_text() -> None:
@@ -54,7 +55,7 @@ def test_what_is_refused() -> None:
 
 
 def test_new_weights_begin_as_the_reference() -> None:
-    head = classify.Config().build(width=768, vocab_size=9, layers=2).head
+    head = classify.Config().build(BuildContext(width=768, vocab_size=9, layers=2)).head
     assert head.bias.eq(0).all()
     assert head.weight.abs().max() <= 0.04
     assert 0.016 < head.weight.std() < 0.019

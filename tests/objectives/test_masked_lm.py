@@ -13,15 +13,15 @@ from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives.masked_lm import Config, MaskedLM
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
 BIG = Vocabulary(size=1000, mask_id=MASK, special_ids=VOCABULARY.special_ids, is_continuation=np.arange(1000) >= 700)
 
 
 def build(seed: int = 0, vocabulary: Vocabulary | None = VOCABULARY, **settings: Any) -> MaskedLM:
-    return Config(**settings).build(
-        width=8, vocab_size=vocabulary.size if vocabulary else SIZE, vocabulary=vocabulary, seed=seed
-    )
+    rows = vocabulary.size if vocabulary else SIZE
+    return Config(**settings).build(BuildContext(width=8, vocab_size=rows, vocabulary=vocabulary, seed=seed))
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +235,8 @@ def test_what_a_vocabulary_must_tell() -> None:
     with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
     with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
-        Config().build(width=8, vocab_size=90, vocabulary=VOCABULARY)
-    padded = Config(masked=0.0, kept=0.0).build(width=8, vocab_size=2000, vocabulary=VOCABULARY)
+        Config().build(BuildContext(width=8, vocab_size=90, vocabulary=VOCABULARY))
+    padded = Config(masked=0.0, kept=0.0).build(BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY))
     assert padded.corrupt(random_batch([40] * 50, length=40)).input_ids.max() < SIZE, (
         "rows that only fill the table are no words"
     )

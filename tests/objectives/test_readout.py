@@ -13,6 +13,7 @@ from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, regress, tag
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.readout import READOUTS, SLICES
 from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
@@ -165,7 +166,7 @@ def test_texts_go_there_and_back() -> None:
 
 def test_a_mix_begins_with_equal_shares_and_learns() -> None:
     settings = classify.Config(readout="mean", layers="mix", dropout=0.0)
-    mix = settings.build(width=8, vocab_size=9, layers=3).readout.layers
+    mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).readout.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
     assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
     model = asking(settings)

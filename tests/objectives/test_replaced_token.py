@@ -15,7 +15,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn import counter_random
 from bertsmith.objectives import masked_lm, replaced_token
 from bertsmith.objectives.generator import guess
-from bertsmith.objectives.objective import Embed
+from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.objectives.replaced_token import ORIGINAL, REPLACED, ReplacedToken
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
@@ -82,7 +82,7 @@ class TestFillingIn:
         assert (hidden.input_ids == MASK).sum() > 10
         truth = F.one_hot(hidden.labels["masked_lm"].clamp(min=0), SIZE) * 1e4
         words = objective_of(model).generator.masked_lm
-        monkeypatch.setattr(words, "answer", lambda *_: truth)
+        monkeypatch.setattr(words, "predict", lambda *_: truth)
         after, _ = filled(model, hidden)
         assert torch.equal(after.input_ids, batch.input_ids)
         assert (after.labels["replaced_token"] == REPLACED).sum() == 0
@@ -119,7 +119,8 @@ class TestFillingIn:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
         hidden = build(shake=False).corrupt(batch)
-        alone = masked_lm.Config(masked=0.85, kept=0.15).build(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
+        context = BuildContext(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
+        alone = masked_lm.Config(masked=0.85, kept=0.15).build(context)
         assert torch.equal(hidden.input_ids, alone.corrupt(batch).input_ids)
         places = hidden_places(hidden)
         assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)

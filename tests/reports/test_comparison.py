@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reports.run_world import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, MadeUp, finished_run
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reports.comparison import differences, dotted, read_runs, scores, shared, summary
-from bertsmith.reports.history import read_run
-from bertsmith.reports.wording import baselines, figures, perplexity, title
+from bertsmith.reports.run_history import read_run
+from bertsmith.reports.run_summary import baselines, figures, perplexity, title
 
 
 def test_recipes_part_where_they_differ(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reports.run_world import MadeUp, finished_run, long_log, step_facts
+from reports.run_fixtures import MadeUp, finished_run, long_log, step_facts
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.reports import presence
-from bertsmith.reports.history import RunReader, find_runs, read_run
+from bertsmith.reports.run_history import RunReader, find_runs, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.log import last_of_each_step, read_events
 
@@ -135,7 +135,7 @@ def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = MadeUp(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 5000, odd=(17, 4999))
     fast = read_run(folder)
-    monkeypatch.setattr("bertsmith.reports.events.FEW", 1 << 60)
+    monkeypatch.setattr("bertsmith.reports.event_log.FEW", 1 << 60)
     plain = read_run(folder)
     assert fast.curves.keys() == plain.curves.keys()
     for name, curve in plain.curves.items():

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from pages_world import Reader, embedded
-from reports.run_world import RECIPE, MadeUp, finished_run, long_log
+from browser_fixtures import Reader, embedded
+from reports.run_fixtures import RECIPE, MadeUp, finished_run, long_log
 
 from bertsmith.errors import BertsmithError
-from bertsmith.reports.report import write_report
+from bertsmith.reports.report_page import write_report
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages_world import IN_A_BROWSER, PHONE, unfolded
-from reports.run_world import RECIPE, MadeUp, finished_run
+from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
+from reports.run_fixtures import RECIPE, MadeUp, finished_run
 
-from bertsmith.reports.report import write_report
+from bertsmith.reports.report_page import write_report
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER

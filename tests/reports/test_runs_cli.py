@@ -12,11 +12,11 @@ from typing import cast
 
 import pytest
 from command_line import call
-from reports.run_world import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, MadeUp, finished_run
 from rich.console import Console
 
 from bertsmith.reports import terminal_runs
-from bertsmith.reports.history import History, RunReader, read_run
+from bertsmith.reports.run_history import History, RunReader, read_run
 from bertsmith.system.durable import Disk
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluation.evaluating_world import mixed
 from inference.answer_world import KINDS, random_model, reader, tokenizer
-from reports.run_world import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, MadeUp, finished_run
 
 from bertsmith.evaluation.writing import write_evaluation
 from bertsmith.inference.predictor import Predictor

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import Reader
 from command_line import call
-from pages_world import Reader
-from reports.run_world import MadeUp
+from reports.run_fixtures import MadeUp
 from server.page_world import EVIL, records
 from starlette.applications import Starlette
 from starlette.testclient import TestClient

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import IN_A_BROWSER
 from inference.answer_world import tokenizer
-from pages_world import IN_A_BROWSER
-from reports.run_world import step_facts
+from reports.run_fixtures import step_facts
 from server.page_world import EVIL, browsing, models, records
 
 from bertsmith.encoders import bert

@@ -52,7 +52,7 @@ def test_keys_come_from_files_that_are_never_quoted(place: Path, tmp_path: Path)
 
 
 def test_without_the_extra_it_says_what_to_install(place: Path) -> None:
-    with mock.patch("bertsmith.cli.serving.find_spec", return_value=None):
+    with mock.patch("bertsmith.cli.serve.find_spec", return_value=None):
         line = one_line(place)
     assert "fastapi, uvicorn, prometheus_client: pip install 'bertsmith[serve]'" in line
 

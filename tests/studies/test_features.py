@@ -16,7 +16,7 @@ from threads import threads
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.reports.history import read_run
+from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import feature_tuning, features
 from bertsmith.studies.published import FEATURES

@@ -12,6 +12,7 @@ from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify, tag
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.readout import Layers
 from bertsmith.studies.feature_files import Kind, Precision, keep_features
 from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
@@ -78,7 +79,7 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="no features were kept"):
         replay(batch_of().replace(input_ids=batch_of().input_ids + 1), keep_layers=True)
     with pytest.raises(ConfigError, match="it needs an encoder with a pooler"):
-        Model(replay, [classify.Config().build(width=32, vocab_size=97)])
+        Model(replay, [classify.Config().build(BuildContext(width=32, vocab_size=97))])
 
 
 def test_other_weights_or_settings_are_another_encoder() -> None:

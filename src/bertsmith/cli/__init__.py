@@ -13,15 +13,15 @@ import typer
 
 from bertsmith import __version__
 from bertsmith.cli import (
-    answers,
-    corpora,
+    data,
     evaluation,
     exporting,
+    inference,
     machine,
     models,
     recipes,
     runs,
-    serving,
+    serve,
     studies,
     training,
 )
@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for part in (corpora, recipes, training, evaluation, studies, models, answers, exporting, serving, machine):
+for part in (data, recipes, training, evaluation, studies, models, inference, exporting, serve, machine):
     app.add_typer(part.app)
 app.add_typer(runs.app, name="runs")
 

@@ -18,8 +18,8 @@ from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports import terminal, terminal_runs
-from bertsmith.reports.history import read_run
-from bertsmith.reports.report import write_report
+from bertsmith.reports.report_page import write_report
+from bertsmith.reports.run_history import read_run
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.types import Document

@@ -22,7 +22,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Versions, device, memory, disk, and a numeric check of the device against the CPU."""
-    from bertsmith.cli.diagnostics import examine
+    from bertsmith.cli.doctor import examine
     from bertsmith.reports import terminal
 
     facts = examine("cuda" if gpu else device, ceilings=gpu)

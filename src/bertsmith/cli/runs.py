@@ -26,7 +26,7 @@ def list_runs(
     """List the runs below a folder: how far, how fast, how good."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import summary, told_apart
-    from bertsmith.reports.history import find_runs, read_run
+    from bertsmith.reports.run_history import find_runs, read_run
 
     found, damaged = [], []
     for path in find_runs(folder):
@@ -50,7 +50,7 @@ def show(
     """Show one run: figures, curves, the last evaluation."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import summary
-    from bertsmith.reports.history import RunReader
+    from bertsmith.reports.run_history import RunReader
 
     reader = RunReader(run)
     if follow and not as_json:
@@ -71,7 +71,7 @@ def compare(
     """Compare runs: where their recipes differ, and what came of each."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import differences, read_runs, scores
-    from bertsmith.reports.report import write_report
+    from bertsmith.reports.report_page import write_report
 
     found = read_runs(runs)
     if len(found) < 2:
@@ -99,7 +99,7 @@ def plot(
 
     from bertsmith.reports import terminal, terminal_runs
     from bertsmith.reports.comparison import read_runs
-    from bertsmith.reports.report import write_report
+    from bertsmith.reports.report_page import write_report
 
     found = read_runs(runs)
     folders = [run.folder.resolve() for run in found]

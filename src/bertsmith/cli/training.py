@@ -96,7 +96,7 @@ def compare(
     from bertsmith import recipes
     from bertsmith.reports import terminal, terminal_runs
     from bertsmith.reports.comparison import scores
-    from bertsmith.reports.history import read_run
+    from bertsmith.reports.run_history import read_run
     from bertsmith.training.compare import PAGE, chosen_recipes
     from bertsmith.training.compare import compare as run_comparison
 

@@ -65,7 +65,7 @@ class Encoder(nn.Module):
         """Raises where the batch is not for this encoder. Looks at ids only on the CPU: elsewhere it would wait."""
         if batch.max_seqlen > self.max_positions:
             raise BertsmithError(
-                f"texts of up to {batch.max_seqlen} tokens do not fit this encoder of {self.max_positions} positions: cut them"
+                f"texts of up to {batch.max_seqlen} tokens do not fit the encoder's {self.max_positions} positions"
             )
         if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return

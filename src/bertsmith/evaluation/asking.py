@@ -14,7 +14,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.reports.history import RECIPE
+from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.tasks.task import SPLITS, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer

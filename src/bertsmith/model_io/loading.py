@@ -28,7 +28,7 @@ from bertsmith.model_io.order import in_halves
 from bertsmith.model_io.safetensors_file import Entry
 from bertsmith.model_io.said import Said
 from bertsmith.nn.memoryless import without_memory
-from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig
+from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -155,17 +155,16 @@ class Loading:
         found, layers = [], _shape_of(config).layers
         for name, settings in objectives.items():
             with nullcontext() if name in new or name in OF_WORDS else without_memory():
-                found.append(
-                    settings.build(
-                        width=config.width,
-                        vocab_size=config.vocab_size,
-                        embedding_width=config.embedding_width,
-                        vocabulary=vocabulary,
-                        style=self.family.head_style(name, config),
-                        layers=layers,
-                        seed=seed,
-                    )
+                context = BuildContext(
+                    width=config.width,
+                    layers=layers,
+                    vocab_size=config.vocab_size,
+                    embedding_width=config.embedding_width,
+                    vocabulary=vocabulary,
+                    layer_config=self.family.head_style(name, config),
+                    seed=seed,
                 )
+                found.append(settings.build(context))
         return found
 
     def rows(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from operator import add
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import float8, float8_block
-from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
@@ -51,9 +51,16 @@ class Model(nn.Module):
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
         rows, embedding_width = made.token_embeddings.shape
-        known: dict[str, Any] = {"width": made.width, "layers": made.layers, "style": made.style}
-        known |= {"vocab_size": rows, "embedding_width": embedding_width}
-        return cls(made, [settings.build(**known, vocabulary=vocabulary, seed=seed) for settings in objectives])
+        context = BuildContext(
+            width=made.width,
+            layers=made.layers,
+            vocab_size=rows,
+            embedding_width=embedding_width,
+            vocabulary=vocabulary,
+            layer_config=made.style,
+            seed=seed,
+        )
+        return cls(made, [settings.build(context) for settings in objectives])
 
     def corrupt(self, batch: Batch) -> Batch:
         """The batch with every objective's question in it."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertsmith.nn.style import Style
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.words import Words
-from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,21 +18,9 @@ class Config:
 
     weight: float = 1.0  # of this loss in the total
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> CausalLM:
-        """See `objective.Settings`; nothing is hidden, so vocabulary and seed do not matter."""
-        return CausalLM(
-            width=width, vocab_size=vocab_size, embedding_width=embedding_width, style=style, weight=self.weight
-        )
+    def build(self, context: BuildContext) -> CausalLM:
+        """The objective with new weights."""
+        return CausalLM(context, weight=self.weight)
 
 
 class CausalLM(Words):

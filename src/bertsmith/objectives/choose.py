@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
-from bertsmith.objectives.objective import exact
+from bertsmith.objectives.objective import BuildContext, exact
 from bertsmith.objectives.text_head import TextHead, TextSettings
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 MOST_CHOICES = -IGNORE_INDEX  # so that no distance is IGNORE_INDEX
 
@@ -27,19 +26,9 @@ class Config(TextSettings):
     0 at the right choice itself, 1 at the one before it, -1 at the one behind it; IGNORE_INDEX where nothing is asked.
     """
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Choose:
-        """See `objective.Settings`; nothing is hidden."""
-        return Choose(self, width=width, style=style, layers=layers)
+    def build(self, context: BuildContext) -> Choose:
+        """The objective with new weights."""
+        return Choose(self, context)
 
 
 def labels_of(right: int, choices: int) -> list[int]:
@@ -52,8 +41,8 @@ def labels_of(right: int, choices: int) -> list[int]:
 class Choose(TextHead):
     """Softmax over the choices of each question; `answer` gives what each text scores [N, 1]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__(config, context, outputs=1)
         self.config = config
 
     def label_mask(self, batch: Batch) -> Tensor:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.nn.style import Style
 from bertsmith.objectives.label_names import check_names, numbered
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.text_head import TextHead, TextSettings
-from bertsmith.types import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,24 +19,14 @@ class Config(TextSettings):
         super().__post_init__()
         check_names(self.labels)
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Classify:
-        """See `objective.Settings`; nothing is hidden."""
-        return Classify(self, width=width, style=style, layers=layers)
+    def build(self, context: BuildContext) -> Classify:
+        """The objective with new weights."""
+        return Classify(self, context)
 
 
 class Classify(TextHead):
     """Softmax over the classes of each text; `answer` gives their logits [N, K]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=len(config.labels), style=style)
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__(config, context, outputs=len(config.labels))
         self.config = config

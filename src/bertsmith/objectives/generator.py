@@ -10,7 +10,6 @@ R slots for hidden places, E width of the token table, D width of the generator,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,10 @@ from torch import Tensor, nn
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.nn.attention import look
-from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
-from bertsmith.objectives.objective import Embed, exact
-from bertsmith.types import Batch, Encoding, Loss, Vocabulary
+from bertsmith.objectives.objective import BuildContext, Embed, exact
+from bertsmith.types import Batch, Encoding, Loss
 
 WORDS = "masked_lm"  # the part of the loss that is the generator's
 HEAD_WIDTH = 64  # of every published size
@@ -49,56 +47,39 @@ class Guessing:
         if not 0 <= self.generator <= 1:
             raise ConfigError(f"generator={self.generator} must be a share of the encoder's width, from 0 to 1")
 
-    def make_generator(
-        self,
-        *,
-        width: int,
-        embedding_width: int,
-        layers: int,
-        weight: float,
-        vocabulary: Vocabulary | None,
-        **known: Any,
-    ) -> Generator | None:
-        """The generator beside an encoder of that width; its loss counts `weight` times."""
+    def make_generator(self, context: BuildContext, *, weight: float) -> Generator | None:
+        """The generator beside an encoder; its loss counts `weight` times."""
         if not self.generator:
             return None
-        narrow = max(1, round(self.generator * width))
-        hiding = replace(self.hiding, weight=weight * self.hiding.weight)
-        words = hiding.build(width=narrow, embedding_width=embedding_width, vocabulary=vocabulary, **known)
-        tokens = known["vocab_size"] if vocabulary is None else vocabulary.size
-        key = counter_random.stream(known["seed"], "generator/guess")
-        style = known["style"]
-        return Generator(
-            words, embedding_width=embedding_width, width=narrow, layers=layers, tokens=tokens, style=style, key=key
+        narrow = replace(
+            context,
+            width=max(1, round(self.generator * context.width)),
+            embedding_width=context.embedding_width or context.width,
         )
+        return Generator(replace(self.hiding, weight=weight * self.hiding.weight).build(narrow), narrow)
 
 
 class Generator(nn.Module):
     """A Transformer over embeddings, a way from their width to its own before it, and masked words to guess."""
 
-    def __init__(
-        self,
-        words: masked_lm.MaskedLM,
-        *,
-        embedding_width: int,
-        width: int,
-        layers: int,
-        tokens: int,
-        style: Style,
-        key: int,
-    ) -> None:
+    def __init__(self, words: masked_lm.MaskedLM, context: BuildContext) -> None:
+        """`context`: the encoder's, with the generator's width."""
         super().__init__()
+        width, style, embedding_width = context.width, context.layer_config, context.embedding_width
+        assert embedding_width is not None
         self.width, self.heads, self.inner = width, max(1, width // HEAD_WIDTH), 4 * width
         if width % self.heads:
             raise ConfigError(
                 f"a generator of width {width} cannot be split among {self.heads} heads: choose its share of the width "
                 f"so that it is a multiple of {HEAD_WIDTH}, or under {2 * HEAD_WIDTH}"
             )
-        self.tokens = tokens  # that can be guessed: the table may have more rows
-        self.style, self.key = style, key
+        vocabulary = context.vocabulary
+        # that can be guessed: the table may have more rows
+        self.tokens = context.vocab_size if vocabulary is None else vocabulary.size
+        self.style, self.key = style, counter_random.stream(context.seed, "generator/guess")
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
-            make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(layers)
+            make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(context.layers)
         )
         style.initialise(self)
         self.masked_lm = words

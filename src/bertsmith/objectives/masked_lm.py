@@ -6,7 +6,7 @@ T flat places, S sequences, R slots for hidden places, V vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.style import Style
 from bertsmith.objectives import masking
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.words import Words
 from bertsmith.types import IGNORE_INDEX, Batch, Vocabulary
 
@@ -47,32 +47,15 @@ class Config:
         if self.reference_counts and self.units != "tokens":
             raise ConfigError(f"reference_counts=true counts tokens: it cannot go with units={self.units}")
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> MaskedLM:
-        """See `objective.Settings`."""
-        if self.units != "tokens" and vocabulary is not None and vocabulary.is_continuation is None:
+    def build(self, context: BuildContext) -> MaskedLM:
+        """The objective with new weights."""
+        vocabulary = context.vocabulary or Vocabulary(size=context.vocab_size)
+        if self.units != "tokens" and context.vocabulary is not None and vocabulary.is_continuation is None:
             raise ConfigError(f"units={self.units} needs a tokenizer that says which tokens go on with a word")
-        if vocabulary is not None and vocabulary.size > vocab_size:
-            raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {vocab_size} rows")
-        known = vocabulary or Vocabulary(size=vocab_size)
-        return MaskedLM(
-            self,
-            width=width,
-            vocab_size=vocab_size,
-            embedding_width=embedding_width,
-            vocabulary=known,
-            style=style,
-            seed=seed,
-        )
+        if vocabulary.size > context.vocab_size:
+            rows = context.vocab_size
+            raise ConfigError(f"the tokenizer has {vocabulary.size} tokens, the model's table {rows} rows")
+        return MaskedLM(self, replace(context, vocabulary=vocabulary))
 
 
 class MaskedLM(Words):
@@ -81,28 +64,18 @@ class MaskedLM(Words):
     ordinary: Tensor  # [at most V] ids that a random word is drawn from
     continues: Tensor  # [V] bool
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None,
-        vocabulary: Vocabulary,
-        style: Style,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            width=width, vocab_size=vocab_size, embedding_width=embedding_width, style=style, weight=config.weight
-        )
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__(context, weight=config.weight)
+        vocabulary = context.vocabulary
+        assert vocabulary is not None, "Config.build sets it"
         self.config = config
         self.mask_id = vocabulary.mask_id
         purposes = ("count", "choice", "run", "fate", "word")
-        self.keys = {purpose: counter_random.stream(seed, f"masked_lm/{purpose}") for purpose in purposes}
+        self.keys = {purpose: counter_random.stream(context.seed, f"masked_lm/{purpose}") for purpose in purposes}
         # differs from the paper's code: a random word is never a special token (as in fairseq)
         special = np.unique(np.array(vocabulary.special_ids, np.int64))
         ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)
-        continues = np.zeros(vocab_size, np.bool_)
+        continues = np.zeros(context.vocab_size, np.bool_)
         if vocabulary.is_continuation is not None:
             continues[: vocabulary.size] = vocabulary.is_continuation
         self.register_buffer("ordinary", torch.from_numpy(ordinary), persistent=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.nn.style import Style
+from bertsmith.objectives.objective import BuildContext
 from bertsmith.objectives.pair_head import PairHead
-from bertsmith.types import Vocabulary
 
 FOLLOWS, RANDOM = 0, 1  # the labels, as in bert: create_pretraining_data.py
 
@@ -17,19 +16,9 @@ class Config:
 
     weight: float = 1.0  # of this loss in the total
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> NextSentence:
-        """See `objective.Settings`; only width and style matter."""
-        return NextSentence(width=width, style=style, weight=self.weight)
+    def build(self, context: BuildContext) -> NextSentence:
+        """The objective with new weights."""
+        return NextSentence(context, weight=self.weight)
 
 
 class NextSentence(PairHead):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
@@ -106,22 +107,21 @@ def exact(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuildContext:
+    """What an objective knows of the encoder and of the tokenizer when it is built."""
+
+    width: int  # of the encoder's hidden states
+    layers: int = 0  # of the encoder, embeddings not counted
+    vocab_size: int  # rows of the token table
+    embedding_width: int | None = None  # of the token table; None: the encoder's width
+    vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
+    layer_config: Style = field(default_factory=Style)
+    seed: int = 0  # of the corruption
+
+
 class ObjectiveConfig(Protocol):
     """An objective's `Config`."""
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Objective:
-        """The objective with new weights, for an encoder of that width, table, style and number of layers.
-
-        `embedding_width`: of the token table, where it is not the encoder's.
-        `vocabulary` is needed to hide words, not to score or answer; `seed` is the key of what is hidden.
-        """
+    def build(self, context: BuildContext) -> Objective:
+        """The objective with new weights."""

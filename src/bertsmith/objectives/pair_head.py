@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertsmith.nn.style import Style
-from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding
 
 
@@ -14,10 +13,10 @@ class PairHead(Objective):
 
     reads_pooled = True
 
-    def __init__(self, *, width: int, style: Style, weight: float) -> None:
+    def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)
-        self.classify = nn.Linear(width, 2)
-        style.initialise(self)
+        self.classify = nn.Linear(context.width, 2)
+        context.layer_config.initialise(self)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of both answers for each text [N, 2]."""

@@ -8,36 +8,25 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
-from bertsmith.objectives.objective import exact
+from bertsmith.objectives.objective import BuildContext, exact
 from bertsmith.objectives.text_head import TextHead, TextSettings
-from bertsmith.types import Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import Batch, Encoding, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextSettings):
     """labels["regress"] [N] float: the number of each text, NaN where nothing is asked."""
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Regress:
-        """See `objective.Settings`; nothing is hidden."""
-        return Regress(self, width=width, style=style, layers=layers)
+    def build(self, context: BuildContext) -> Regress:
+        """The objective with new weights."""
+        return Regress(self, context)
 
 
 class Regress(TextHead):
     """The squared distance from the number; there is no right and wrong. `answer` gives the numbers [N, 1]."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
-        super().__init__(config, width=width, layers=layers, outputs=1, style=style)
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__(config, context, outputs=1)
         self.config = config
 
     def labels(self, batch: Batch) -> Tensor:

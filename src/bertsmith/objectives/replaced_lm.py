@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.style import Style
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect
-from bertsmith.objectives.objective import Embed, exact
+from bertsmith.objectives.objective import BuildContext, Embed, exact
 from bertsmith.objectives.words import Words
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,52 +32,21 @@ class Config(Guessing):
         if self.asked not in ("hidden", "all"):
             raise ConfigError(f"asked={self.asked} must be one of hidden, all")
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> ReplacedLM:
-        """See `objective.Settings`."""
-        generator = self.make_generator(
-            width=width,
-            embedding_width=embedding_width or width,
-            layers=layers,
-            weight=self.weight,
-            vocabulary=vocabulary,
-            vocab_size=vocab_size,
-            style=style,
-            seed=seed,
-        )
-        sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width or width}
-        return ReplacedLM(self, generator, **sizes, style=style)
+    def build(self, context: BuildContext) -> ReplacedLM:
+        """The objective with new weights."""
+        return ReplacedLM(self, self.make_generator(context, weight=self.weight), context)
 
 
 class ReplacedLM(Words):
     """Guesses words as masked_lm does, in a text without masks; the generator learns by its own loss alone."""
 
-    def __init__(
-        self,
-        config: Config,
-        generator: Generator | None,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int,
-        style: Style,
-    ) -> None:
-        sizes = {"width": width, "vocab_size": vocab_size, "embedding_width": embedding_width}
-        super().__init__(**sizes, style=style, weight=config.weight)
+    def __init__(self, config: Config, generator: Generator | None, context: BuildContext) -> None:
+        super().__init__(context, weight=config.weight)
         self.config = config
-        self.copies = nn.Linear(width, 1) if config.asked == "all" else None
+        self.copies = nn.Linear(context.width, 1) if config.asked == "all" else None
         self.mixes = self.copies is not None
         if self.copies is not None:
-            style.initialise(self.copies)
+            context.layer_config.initialise(self.copies)
         self.generator = generator
 
     @property

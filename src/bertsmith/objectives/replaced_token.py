@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import activation
-from bertsmith.nn.style import Style
 from bertsmith.objectives.generator import WORDS, Generator, Guessing, expect, put
-from bertsmith.objectives.objective import Embed, Objective
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
+from bertsmith.objectives.objective import BuildContext, Embed, Objective
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 ORIGINAL, REPLACED = 0, 1  # the labels
 
@@ -37,29 +36,9 @@ class Config(Guessing):
         if self.judged not in ("all", "words", "hidden"):
             raise ConfigError(f"judged={self.judged} must be one of all, words, hidden")
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> ReplacedToken:
-        """See `objective.Settings`."""
-        generator = self.make_generator(
-            width=width,
-            embedding_width=embedding_width or width,
-            layers=layers,
-            weight=self.weight,
-            vocabulary=vocabulary,
-            vocab_size=vocab_size,
-            style=style,
-            seed=seed,
-        )
-        return ReplacedToken(self, generator, width=width, style=style)
+    def build(self, context: BuildContext) -> ReplacedToken:
+        """The objective with new weights."""
+        return ReplacedToken(self, self.make_generator(context, weight=self.weight), context)
 
 
 class ReplacedToken(Objective):
@@ -67,13 +46,13 @@ class ReplacedToken(Objective):
 
     reads_all_tokens = True
 
-    def __init__(self, config: Config, generator: Generator | None, *, width: int, style: Style) -> None:
+    def __init__(self, config: Config, generator: Generator | None, context: BuildContext) -> None:
         super().__init__(weight=config.weight * config.judging_weight)
         self.config = config
-        self.transform = nn.Linear(width, width)
-        self.activation = activation(style.activation)
-        self.judge = nn.Linear(width, 1)
-        style.initialise(self)
+        self.transform = nn.Linear(context.width, context.width)
+        self.activation = activation(context.layer_config.activation)
+        self.judge = nn.Linear(context.width, 1)
+        context.layer_config.initialise(self)
         self.generator = generator
 
     @property

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.style import Style
 from bertsmith.objectives.between import BetweenSettings
-from bertsmith.objectives.objective import Objective, exact
+from bertsmith.objectives.objective import BuildContext, Objective, exact
 from bertsmith.objectives.texts import Texts
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +34,9 @@ class Config(BetweenSettings):
         if self.no_answer is not None and not math.isfinite(self.no_answer):
             raise ConfigError(f"no_answer={self.no_answer} must be a number")
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Span:
-        """See `objective.Settings`; nothing is hidden."""
-        return Span(self, width=width, style=style)
+    def build(self, context: BuildContext) -> Span:
+        """The objective with new weights."""
+        return Span(self, context)
 
 
 class Span(Objective):
@@ -55,14 +44,13 @@ class Span(Objective):
 
     reads_all_tokens = True
 
-    def __init__(self, config: Config, *, width: int, style: Style) -> None:
+    def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.between = config.build_between(width)
-        if self.between is not None:
-            width = self.between.width
+        self.between = config.build_between(context.width)
+        width = context.width if self.between is None else self.between.width
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
-        style.initialise(self)
+        context.layer_config.initialise(self)
 
     def label_mask(self, batch: Batch) -> Tensor:
         """Texts that are asked [N] bool."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bertsmith.nn.style import Style
 from bertsmith.objectives.between import BetweenSettings, check_dropout, read_between
 from bertsmith.objectives.label_names import check_names, numbered
-from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.objectives.readout import LayerMix, Layers, check
-from bertsmith.types import Batch, Encoding, Vocabulary
+from bertsmith.types import Batch, Encoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,28 +31,18 @@ class Config(BetweenSettings):
         check_dropout(self.dropout)
         check("raw_first", self.layers)
 
-    def build(
-        self,
-        *,
-        width: int,
-        vocab_size: int,
-        embedding_width: int | None = None,
-        vocabulary: Vocabulary | None = None,
-        style: Style = Style(),
-        layers: int = 0,
-        seed: int = 0,
-    ) -> Tag:
-        """See `objective.Settings`; nothing is hidden."""
-        return Tag(self, width=width, style=style, layers=layers)
+    def build(self, context: BuildContext) -> Tag:
+        """The objective with new weights."""
+        return Tag(self, context)
 
 
 class Tag(Objective):
     """Softmax over the classes at each word's first token; the other tokens are asked nothing."""
 
-    def __init__(self, config: Config, *, width: int, style: Style, layers: int) -> None:
+    def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.layers = LayerMix(config.layers, width=width, count=layers)
+        self.layers = LayerMix(config.layers, width=context.width, count=context.layers)
         self.reads_all_layers = self.layers.deep or config.between == "bilstm"  # which reads whole texts
         width = self.layers.width
         self.between = config.build_between(width)
@@ -61,7 +50,7 @@ class Tag(Objective):
             width = self.between.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
-        style.initialise(self)
+        context.layer_config.initialise(self)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of the classes at each place that is read [R, K]."""

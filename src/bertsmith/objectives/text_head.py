@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bertsmith.nn.style import Style
 from bertsmith.objectives.between import BetweenSettings, check_dropout
-from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.objectives.readout import Layers, Readout, TextReadout, check
 from bertsmith.types import Batch, Encoding
 
@@ -35,13 +34,13 @@ class TextSettings(BetweenSettings):
 class TextHead(Objective):
     """The vector of each text through dropout and a linear layer (bert: run_classifier.py)."""
 
-    def __init__(self, config: TextSettings, *, width: int, layers: int, outputs: int, style: Style) -> None:
+    def __init__(self, config: TextSettings, context: BuildContext, *, outputs: int) -> None:
         super().__init__(weight=config.weight)
-        self.readout = readout = config.reading(width=width, layers=layers)
+        self.readout = readout = config.reading(width=context.width, layers=context.layers)
         self.reads_pooled, self.reads_all_tokens, self.reads_all_layers = readout.pools, readout.whole, readout.deep
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(readout.width, outputs)
-        style.initialise(self)
+        context.layer_config.initialise(self)
 
     def indices(self, batch: Batch) -> Tensor:
         """One for each text [N]."""

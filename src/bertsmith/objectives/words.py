@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.nn.activations import activation
-from bertsmith.nn.style import Style
 from bertsmith.nn.transformer import learns_in_half
-from bertsmith.objectives.objective import Objective
+from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding, Loss
 
 
@@ -21,14 +20,13 @@ class Words(Objective):
 
     mixes = False  # something else into what its head answers
 
-    def __init__(
-        self, *, width: int, vocab_size: int, embedding_width: int | None, style: Style, weight: float
-    ) -> None:
+    def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)
-        self.transform = nn.Linear(width, embedding_width or width, bias=style.biases)
+        style, output_width = context.layer_config, context.embedding_width or context.width
+        self.transform = nn.Linear(context.width, output_width, bias=style.biases)
         self.activation = activation(style.of_words or style.activation)
-        self.norm = style.norm(embedding_width or width)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.norm = style.norm(output_width)
+        self.bias = nn.Parameter(torch.zeros(context.vocab_size))
         style.initialise(self)
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError
-from bertsmith.reports.history import TOTAL, History, find_runs, read_run
-from bertsmith.reports.wording import parts_of, perplexity
+from bertsmith.reports.run_history import TOTAL, History, find_runs, read_run
+from bertsmith.reports.run_summary import parts_of, perplexity
 
 ABSENT = None  # stands where a recipe has no such setting
 

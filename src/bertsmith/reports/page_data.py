@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.reports.history import TOTAL, History
+from bertsmith.reports.run_history import TOTAL, History
+from bertsmith.reports.run_summary import ACCURACY, LOSS, baselines, is_share, parts_of, perplexity, title
 from bertsmith.reports.standing import Curve
 from bertsmith.reports.text_charts import smooth, thin
-from bertsmith.reports.wording import ACCURACY, LOSS, baselines, is_share, parts_of, perplexity, title
 
 MOST_POINTS = 2000  # of one curve
 PAGE_POINTS = 90_000  # of all curves together, so that a page stays under 2 MB

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.reports.events import Column, EventReader, as_number
+from bertsmith.reports.event_log import Column, EventReader, as_number
 
 NO_CURVE = ("line", "kind", "time", "step", "skipped")
 NEVER = float("inf")

@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bertsmith.reports.comparison import differences, scores
-from bertsmith.reports.history import RUNNING, History, RunReader
 from bertsmith.reports.page_data import chart_names, smoothing
+from bertsmith.reports.run_history import RUNNING, History, RunReader
+from bertsmith.reports.run_summary import baselines, figures, is_share, perplexity, score_name, title
 from bertsmith.reports.terminal import console
 from bertsmith.reports.text_charts import NOBODY, Picture, Points, draw, number, smooth, spark
-from bertsmith.reports.wording import baselines, figures, is_share, perplexity, score_name, title
 from bertsmith.system.progress import clock
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")

@@ -16,10 +16,10 @@ from bertsmith.evaluation.page import page_main
 from bertsmith.evaluation.reading import read_cases, read_numbers
 from bertsmith.evaluation.writing import NUMBERS
 from bertsmith.reports.comparison import summary
-from bertsmith.reports.history import CHECKPOINTS, EVENTS, History, RunReader, find_runs
 from bertsmith.reports.page_data import page_data
 from bertsmith.reports.presence import is_held
-from bertsmith.reports.report import page_parts
+from bertsmith.reports.report_page import page_parts
+from bertsmith.reports.run_history import CHECKPOINTS, EVENTS, History, RunReader, find_runs
 
 DEPTH = 6  # folders below the given one in which evaluations are looked for
 MOST_READERS = 16  # logs that are kept in memory, so that reading on costs only what is new

@@ -17,7 +17,7 @@ from bertsmith.evaluation.tables import baselines
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.foreign_files import read_json
 from bertsmith.model_io.hf_config import CONFIG
-from bertsmith.reports.report import write_report
+from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, read_sealed, sealed
 from bertsmith.tasks.task import Task

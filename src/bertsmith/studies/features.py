@@ -20,7 +20,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.objectives.readout import SLICES, LayerMix, Layers
-from bertsmith.reports.history import read_run
+from bertsmith.reports.run_history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.studies.replay import Replay, digest_of, speaking

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.reports.history import is_finished
-from bertsmith.reports.report import write_report
+from bertsmith.reports.report_page import write_report
+from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.training.pretraining import pretrain
 from bertsmith.training.pretraining.parts import Data, check_model

@@ -17,7 +17,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.reports.history import CHECKPOINTS, LAST, History, is_finished, read_run
+from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finished, read_run
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tasks.task import Task

@@ -111,7 +111,7 @@ def step(case: Case) -> Finding:
     far = [name for name in expected if abs(first.scores.losses[name] - expected[name]) > FAR]
     asked = [name for name in far if first.scores.counts[name]]
     if asked:
-        text += f"; {asked[0]} is far from blind guessing: do encoder.initializer_range and the objective's weight make sense?"
+        text += f"; {asked[0]} is far from chance: do encoder.initializer_range and the objective's weight make sense?"
     return Finding(text, facts, "note" if asked else "ok")
 
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reports.comparison import differences, dotted, scores, shared, told_apart
-from bertsmith.reports.history import History, read_run
 from bertsmith.reports.html import figures as large
 from bertsmith.reports.html import fill, table, write
 from bertsmith.reports.page_data import page_data
+from bertsmith.reports.run_history import History, read_run
+from bertsmith.reports.run_summary import figures, is_share, score_name, title
 from bertsmith.reports.text_charts import thin
-from bertsmith.reports.wording import figures, is_share, score_name, title
 from bertsmith.system.progress import clock
 
 MOST_ROWS = 100  # of a table of numbers

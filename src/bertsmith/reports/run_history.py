@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, DataError, StorageError
-from bertsmith.reports.events import Column, EventReader
+from bertsmith.reports.event_log import Column, EventReader
 from bertsmith.reports.presence import is_held
 from bertsmith.reports.standing import NO_CURVE, Curve, Restarts, held_out_curves, speeds, times, wall
 from bertsmith.system.durable import read_sealed

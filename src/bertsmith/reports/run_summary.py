@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bertsmith.reports.history import TOTAL, History
+from bertsmith.reports.run_history import TOTAL, History
 from bertsmith.reports.text_charts import number
 from bertsmith.system.progress import clock
 
