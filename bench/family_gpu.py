@@ -81,8 +81,8 @@ def recipe_of(case: str, data: Data, options: argparse.Namespace) -> Recipe:
     if not length.isdigit() or name.partition("/")[0] not in MODELS:
         raise ConfigError(f"{case} is no case: {', '.join(MODELS)}, then a size and a length, such as {CASES[0]}")
     rows = max(1, options.tokens // int(length))
-    changes = [f"packing.length={length}", f"rows.full={rows}", f"micro_rows={rows}", "plan.steps=1000000"]
-    changes += ["optimizer.kind=adamw", "passes.clip=1.0", *options.set]
+    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
+    changes += ["optimizer.kind=adamw", "compute.max_grad_norm=1.0", *options.set]
     return data.complete(with_overrides(recipes.find(name), changes))
 
 
@@ -103,7 +103,7 @@ def compare(recipe: Recipe, data: Data, world: World, options: argparse.Namespac
     middles = {name: statistics.median(found) for name, found in speeds.items()}
     for one in candidates:
         show(
-            f"{recipe.name}/{recipe.packing.length} {recipe.passes.precision}",
+            f"{recipe.name}/{recipe.packing.length} {recipe.precision}",
             one,
             speeds[one.name],
             peak,
@@ -137,7 +137,7 @@ def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], 
     """A step of transformers' same model."""
     leave_out_masks()
     torch.manual_seed(0)
-    device, rows, length = world.device, recipe.rows.full, recipe.packing.length
+    device, rows, length = world.device, recipe.batch_size, recipe.packing.length
     model = MODELS[recipe.name.partition("/")[0]](recipe).to(device).train()
     given = {name: value.to(device) for name, value in random_batch(recipe, data.tokenizer.mask_id).items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -147,7 +147,7 @@ def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], 
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = forward(**given)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.passes.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.compute.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         return rows * length
@@ -157,7 +157,7 @@ def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], 
 
 def random_batch(recipe: Recipe, mask_id: int | None) -> dict[str, Tensor]:
     """Random tokens in full rows, words hidden as the recipe's family hides them; what the family's peer takes."""
-    rows, length, family = recipe.rows.full, recipe.packing.length, recipe.name.partition("/")[0]
+    rows, length, family = recipe.batch_size, recipe.packing.length, recipe.name.partition("/")[0]
     ids = torch.randint(SPECIAL, recipe.encoder.vocab_size, (rows, length))
     places = torch.randperm(rows * length)[: max(1, round(HIDDEN * rows * length))].sort().values
     labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, places, ids.flatten()[places]).view(rows, length)

@@ -47,17 +47,17 @@ MEMBERS = {
 }
 SHARED = (
     "packing.length=128",
-    "rows.full=512",
-    "micro_rows=0",
+    "batch_size=512",
+    "micro_batch_size=0",
     "optimizer.kind=adamw",
-    "plan.rate=1e-3",
-    "plan.schedule.kind=linear",
-    "plan.warmup=0.05",
+    "learning_rate=1e-3",
+    "schedule.kind=linear",
+    "warmup=0.05",
     "encoder.dropout=0",
     "encoder.attention_dropout=0",
-    "passes.clip=1.0",
-    "evaluate_every=0",
-    "evaluate_rows=2048",
+    "compute.max_grad_norm=1.0",
+    "eval_every=0",
+    "eval_rows=2048",
     "save_every=2000",
 )
 SCORES = "tasks"  # folder of the fine-tunings
@@ -125,7 +125,7 @@ def recipe_of(name: str, *, minutes: float, seed: int, changes: Sequence[str]) -
         if named and member not in MEMBERS:
             raise ConfigError(f"--set {change}: {member} is no member: {', '.join(MEMBERS)}")
         chosen += [rest] if named and member == name else [] if named else [change]
-    clock = [f"plan.minutes={minutes}", f"seed={seed}"]
+    clock = [f"minutes={minutes}", f"seed={seed}"]
     return with_overrides(recipes.find(known), [*SHARED, *own, *clock, *chosen])
 
 
@@ -257,8 +257,8 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
     """Over the seeds, of the rate that is best on dev; nothing where the seeds are not through."""
     if cell is None:
         return ABSENT
-    best = max(cell["found"]["rates"], key=lambda row: row["mean"])["rate"]
-    found = [run["scores"][measure] for run in cell["found"]["runs"] if run["rate"] == best]
+    best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
+    found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
     return spread(asdict(summarize_seeds(found)))
 
 
@@ -272,7 +272,7 @@ def _without_text(path: Path) -> dict[str, str]:
 
 def _footing(run: History) -> str:
     """How far it is, and on what it stood."""
-    minutes, seconds = run.recipe["plan"]["minutes"], float(run.finish.get("seconds", run.seconds))
+    minutes, seconds = run.recipe["minutes"], float(run.finish.get("seconds", run.seconds))
     device, padding = run.facts.get("device", "?"), run.facts.get("padding")
     spaces = f", {padding:.1%} padding" if padding is not None else ""
     spent = f"{seconds / 60:.2f} of {minutes:g} minutes, {run.steps:,} steps"

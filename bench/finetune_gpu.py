@@ -27,8 +27,8 @@ from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning.batches import TaskFeeder
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
 
@@ -76,8 +76,8 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
         "span",
         length=options.length,
         padding_id=tokenizer.padding_id,
-        rows=options.rows,
-        micro_rows=0,
+        batch_size=options.rows,
+        micro_batch_size=0,
         steps=total,
         seed=0,
         world=world,
@@ -85,9 +85,9 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     trainer = Trainer(
         Model.build(config, [span.Config()]),
         feeder,
-        plan=Plan(steps=total, rate=3e-5),
+        plan=TrainingPlan(steps=total, learning_rate=3e-5),
         optimizer=adamw.Config(),
-        settings=Settings(graphs=graphs),
+        compute=ComputeConfig(cuda_graphs=graphs),
         world=world,
     )
     for _ in range(WARM):

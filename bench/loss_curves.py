@@ -57,12 +57,12 @@ from bertsmith.training.world import World
 
 # What each way sets, whatever the recipe says.
 WAYS = {
-    "fast": ("compile=true", "graphs=false"),
-    "graphs": ("compile=true", "graphs=true"),
-    "fp8": ("compile=true", "graphs=false", "precision=fp8"),
-    "fp8-graphs": ("compile=true", "graphs=true", "precision=fp8"),
-    "plain-bf16": ("compile=false", "graphs=false", "precision=bf16"),
-    "plain-fp32": ("compile=false", "graphs=false", "precision=fp32"),
+    "fast": ("compute.compile=true", "compute.cuda_graphs=false"),
+    "graphs": ("compute.compile=true", "compute.cuda_graphs=true"),
+    "fp8": ("compute.compile=true", "compute.cuda_graphs=false", "precision=fp8"),
+    "fp8-graphs": ("compute.compile=true", "compute.cuda_graphs=true", "precision=fp8"),
+    "plain-bf16": ("compute.compile=false", "compute.cuda_graphs=false", "precision=bf16"),
+    "plain-fp32": ("compute.compile=false", "compute.cuda_graphs=false", "precision=fp32"),
 }
 LIMIT = 3.0  # standard deviations
 NEIGHBOURS = 2  # stretches to either side whose variances count too
@@ -82,7 +82,7 @@ class Curve:
     losses: list[float]  # nan from where the run could not go on
     held_out: float | None
     tokens_per_second: float
-    made: dict[str, Any]  # recipe, passes, data, device
+    made: dict[str, Any]  # recipe, compute, data, device
     words: float | None = None  # the part of the held-out loss that is about words
     guessing: float | None = None  # what guessing held-out words by their frequency loses
 
@@ -150,14 +150,14 @@ def run(options: argparse.Namespace) -> list[Curve]:
     if options.shards is None:
         raise ConfigError("no shards are named: give a folder that bertsmith prepare wrote, or --judge DIR")
     data, world = Data.open(options.shards), World(device=torch.device(choose_device(options.device)))
-    changes = [f"plan.steps={options.steps}", f"plan.warmup={options.steps // 10}", "plan.rate=5e-4"]
+    changes = [f"steps={options.steps}", "warmup=0.1", "learning_rate=5e-4"]
     changes += [f"encoder.dropout={options.dropout}", f"encoder.attention_dropout={options.dropout}", *options.set]
     recipe = data.complete(with_overrides(recipes.find(options.recipe), changes))
     curves = []
     for seed in range(options.first, options.first + options.seeds):  # a call that is cut short leaves whole pairs
         for way in options.ways:
-            passes = [f"passes.{setting}" for setting in WAYS[way]]
-            passes += ["passes.compile=false"] if options.no_compile else []
+            passes = list(WAYS[way])
+            passes += ["compute.compile=false"] if options.no_compile else []
             ours = with_overrides(recipe, passes)
             path = options.output and options.output / f"{way}-{seed}.json"
             curve = _finished(path, _made(ours, data)) if path else None
@@ -175,8 +175,8 @@ def plain() -> Iterator[None]:
     """Attention by torch's own kernels alone, dense or with a mask. GELU and dropout are torch's where not compiled."""
     before = attention.choose_kernel
 
-    def choose(*, full: bool, explicit: bool, **_: Any) -> attention.Kernel:
-        return "explicit" if explicit else "dense" if full else "masked"
+    def choose(*, dense: bool, return_attentions: bool, **_: Any) -> attention.Kernel:
+        return "eager" if return_attentions else "dense" if dense else "masked"
 
     attention.choose_kernel = choose
     try:
@@ -192,7 +192,7 @@ def train(way: str, seed: int, recipe: Recipe, data: Data, world: World) -> Curv
     with plain() if way.startswith("plain") else nullcontext():
         trainer = _trainer(recipe, data, world, seed)
         steps, seconds = _steps(trainer)
-        losses = [step.loss for step in steps] + [math.nan] * (recipe.plan.steps - len(steps))
+        losses = [step.loss for step in steps] + [math.nan] * (recipe.steps - len(steps))
         held_out = data.held_out(recipe, world)
         scores = trainer.score(held_out) if held_out else None
     tokens = sum(step.tokens for step in steps[WARM:])
@@ -207,7 +207,7 @@ def _trainer(recipe: Recipe, data: Data, world: World, seed: int) -> Trainer:
     torch.manual_seed(seed)
     vocabulary = vocabulary_of(data.tokenizer)
     model = Model.build(recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary, seed=recipe.seed)
-    how = {"plan": recipe.plan, "optimizer": recipe.optimizer, "settings": recipe.passes}
+    how = {"plan": recipe.plan, "optimizer": recipe.optimizer, "precision": recipe.precision, "compute": recipe.compute}
     return Trainer(model, Feeder(recipe, data.packing(recipe), world), **how, world=world, seed=seed)
 
 
@@ -229,7 +229,8 @@ def _steps(trainer: Trainer) -> tuple[list[Step], float]:
 
 def _made(recipe: Recipe, data: Data) -> dict[str, Any]:
     settings = config.to_dict(recipe)
-    return {"passes": settings.pop("passes"), "recipe": settings, "data": data.fingerprints}
+    compute = {"precision": settings.pop("precision"), **settings.pop("compute")}
+    return {"compute": compute, "recipe": settings, "data": data.fingerprints}
 
 
 def read(folder: Path) -> list[Curve]:

@@ -82,7 +82,7 @@ def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compile
 
     took, hiding = seconds(step), seconds(lambda: hide(batch))
     with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):
-        kernel = model.encoder._sight(batch, explicit=False).kernel
+        kernel = model.encoder._attention_context(batch, return_attentions=False).kernel
     rate = batch.input_ids.numel() / took
     print(
         f"{length:6} {'packed' if packed else 'full':7} {'compiled' if compiled else 'eager':9} {kernel:9} "

@@ -188,14 +188,14 @@ def main() -> None:
 
 
 def compare(predictor: Predictor, rival: Rival, texts: Sequence[str], rounds: int) -> None:
-    lengths = [min(count, 512) for count in predictor.tokens_in(texts)]
+    lengths = [min(count, 512) for count in predictor.count_tokens(texts)]
     padded = sum(max(part) * len(part) for part in (lengths[at : at + AT_ONCE] for at in range(0, len(texts), AT_ONCE)))
     print(f"{sum(lengths)} tokens; {padded / sum(lengths):.2f} places for each in padded batches of {AT_ONCE}")
     for pooling in ("mean", "first"):
         ours, theirs = predictor.encode(texts[:64], pooling=pooling), rival.encode(texts[:64], pooling)
         print(f"furthest apart, {pooling}: {np.abs(ours - theirs).max():.1e}")
-    with Engine(predictor.computing) as engine, ThreadPoolExecutor(THREADS) as pool:
-        through = predictor.through(engine)
+    with Engine(predictor.backend) as engine, ThreadPoolExecutor(THREADS) as pool:
+        through = predictor.with_backend(engine)
         ways: dict[str, Callable[[], Any]] = {
             "theirs, 32 at a time": lambda: rival.encode(texts),
             "ours, 32 at a time": lambda: by_32(predictor, texts),

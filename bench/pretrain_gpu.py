@@ -1,7 +1,7 @@
 """Pre-training speed: ours against transformers, same shapes, same number of tokens, one process, interleaved rounds.
 
     python bench/pretrain_gpu.py SHARDS [--cases base/512 base/128 large/512 tiny/128] [--dropout 0 0.1]
-        [--ours real full graphs] [--peers eager compiled modernbert] [--set passes.precision=bf16]... [--rounds 3]
+        [--ours real full graphs] [--peers eager compiled modernbert] [--set precision=bf16]... [--rounds 3]
         [--profile] [--turn FILE [--of 3]]
 
 Ours: `real` is packed text from shards by the run's own data path, `full` random tokens in rows without padding,
@@ -98,11 +98,11 @@ def compare(
     """One shape: everybody built, warmed up, and timed in turn."""
     size, length = case.split("/")[0], int(case.split("/")[1])
     rows = options.tokens // length
-    changes = [f"packing.length={length}", f"rows.full={rows}", f"micro_rows={rows}", "plan.steps=1000000"]
+    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += [f"encoder.dropout={dropout}", f"encoder.attention_dropout={dropout}", *options.set]
     recipe = data.complete(with_overrides(recipes.find(f"bert/{size}"), changes))
     recipe, _ = settled(recipe, Path("no run yet"), world)
-    precision = recipe.passes.precision.replace("auto", "fp32")
+    precision = recipe.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
     for kind in options.ours:
         makers[f"bertsmith {kind} {precision}"] = lambda kind=kind: ours(kind, recipe, data, world)
@@ -199,7 +199,7 @@ def useful_flops(recipe: Recipe, data: Data) -> float:
 
 def ours(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], int]:
     if kind == "graphs":
-        recipe = with_overrides(recipe, ["passes.graphs=true"])
+        recipe = with_overrides(recipe, ["compute.cuda_graphs=true"])
     if kind in ("real", "graphs"):
         packing = data.packing(recipe)
         feeder: Any = Feeder(recipe, packing, world)
@@ -208,7 +208,7 @@ def ours(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], in
         batch = full_batch(recipe)
         feeder, share = (lambda step: [batch]), 1.0
     trainer: Trainer = make_trainer(recipe, data, feeder, world, Stopper())
-    places = recipe.rows.full * recipe.packing.length
+    places = recipe.batch_size * recipe.packing.length
 
     def step() -> int:
         next(trainer)
@@ -225,7 +225,7 @@ def real_share(batches: list[Batch]) -> float:
 def full_batch(recipe: Recipe) -> Batch:
     random, length = np.random.default_rng(0), recipe.packing.length
     rows = []
-    for _ in range(recipe.rows.full):
+    for _ in range(recipe.batch_size):
         ids = random.integers(1000, recipe.encoder.vocab_size - 64, length).astype(np.int32)
         texts = np.zeros(length, np.int8)
         texts[[0, length // 2, -1]] = -1

@@ -21,7 +21,7 @@ from bertsmith.training.recipe import with_overrides
 
 def main() -> None:
     shards, name, *changes = sys.argv[1:]
-    quiet = ["evaluate_every=0", "save_every=1000000", "evaluate_rows=32", *changes]
+    quiet = ["eval_every=0", "save_every=1000000", "eval_rows=32", *changes]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "run")
         pretrain(with_overrides(recipes.find(name), quiet), shards, folder, quiet=True)

@@ -72,14 +72,14 @@ def predictor_of(size: str, vocabulary: Path) -> Any:
 
 
 def main(given: argparse.Namespace) -> None:
-    from bertsmith.server.limits import Limits
     from bertsmith.server.server import SWITCH, running
+    from bertsmith.server.settings import Limits
 
     sys.setswitchinterval(SWITCH)  # as `bertsmith serve` does
     predictor = predictor_of(given.size, given.vocabulary)
     texts = [line for line in given.texts.read_text(encoding="utf-8").splitlines() if line][: given.count]
     requests = [texts[begin : begin + given.at_once] for begin in range(0, len(texts), given.at_once)]
-    limits = Limits(max_requests=max(128, given.clients), waiting_tokens=10**6, deadline=600)
+    limits = Limits(max_requests=max(128, given.clients), max_queued_tokens=10**6, deadline=600)
     with running({"bert": predictor}, limits=limits) as address, tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "told.json")
         told.write_text(json.dumps({"address": address, "requests": requests, "clients": given.clients}))

@@ -16,10 +16,10 @@ from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import masked_lm
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.finetuning.tuning import Tuning, make_tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
 
 COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
-QUICK = ["epochs=6", "rows=16", "rate=3e-3", "save_every=7", "length=32"]
+QUICK = ["epochs=6", "batch_size=16", "learning_rate=3e-3", "save_every=7", "max_length=32"]
 
 
 def tiny_model(base: Path) -> Path:
@@ -76,9 +76,9 @@ def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
     return found
 
 
-def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> Tuning:
+def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> FinetuneConfig:
     files = {
         "train": write(folder / "train.jsonl", made_up(kind, count, 0)),
         "dev": write(folder / "dev.jsonl", made_up(kind, 40, 1)),
     }
-    return make_tuning(kind, model, files, [*QUICK, *changes])
+    return make_finetune_config(kind, model, files, [*QUICK, *changes])

@@ -86,9 +86,9 @@ def test_another_kind_brings_its_own_settings() -> None:
     from bertsmith import recipes
 
     changed = config.override(
-        recipes.find("bert/tiny"), ["plan.schedule.kind=cosine", "optimizer.kind=adamw", "optimizer.epsilon=1e-6"]
+        recipes.find("bert/tiny"), ["schedule.kind=cosine", "optimizer.kind=adamw", "optimizer.epsilon=1e-6"]
     )
-    assert type(changed.plan.schedule).__module__.endswith("cosine")
+    assert type(changed.schedule).__module__.endswith("cosine")
     assert changed.optimizer.epsilon == 1e-6
     with pytest.raises(ConfigError, match=r"optimizer\.kind|not among optimizers"):
         config.override(recipes.find("bert/tiny"), ["optimizer.kind=adamww"])

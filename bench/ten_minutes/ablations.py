@@ -19,8 +19,8 @@ from bertsmith.training.compare import folder_name
 # which those who keep no hidden word as it is stayed at the frequencies of words (LOG.md).
 SETTINGS = (
     *("encoder.kind=roformer", "encoder.dropout=0", "encoder.attention_dropout=0"),
-    *("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "plan.schedule.kind=linear"),
-    *("plan.rate=5e-4", "plan.warmup=0.2"),
+    *("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=linear"),
+    *("learning_rate=5e-4", "warmup=0.2"),
 )
 RARELY = 1_000_000  # steps between checkpoints: a run is saved when it stops or ends
 POOLER, CAUSAL = "encoder.pooler=true", "encoder.causal=true"  # of the kind of encoder, so to be said after it
@@ -89,7 +89,7 @@ def commands(names: Sequence[str], plan: Plan) -> list[Words]:
     runs = {name: _runs(name, plan.steps) for name in dict.fromkeys(names)}
     pretrained = plan.output / PRETRAINED
     compare = ["compare", *dict.fromkeys(word for found in runs.values() for word in found.values())]
-    compare += [*SETTINGS, *_shape(SHAPE), f"plan.steps={plan.steps}", f"evaluate_every={max(plan.steps // 8, 1)}"]
+    compare += [*SETTINGS, *_shape(SHAPE), f"steps={plan.steps}", f"eval_every={max(plan.steps // 8, 1)}"]
     compare += [f"save_every={RARELY}", *plan.changes]
     found: list[list[object]] = [[*compare, "-d", plan.data, "-o", pretrained, "--jobs", plan.together]]
     for name, words in runs.items():
@@ -117,7 +117,7 @@ def _runs(name: str, steps: int) -> dict[str, str]:
 def _word(model: str, own: Sequence[str], steps: int = 0, shape: tuple[int, int, int] | None = None) -> str:
     """A recipe with settings of its own and a name, which is its folder's: that of a shape has its numbers in it."""
     called = "_".join(map(str, ("size", *shape) if shape else (model, *[steps] * bool(steps))))
-    settings = (*own, *_shape(shape), *[f"plan.steps={steps}"] * bool(steps))
+    settings = (*own, *_shape(shape), *[f"steps={steps}"] * bool(steps))
     return ",".join((f"bert/{model}", *settings, f"name={called}"))
 
 
@@ -128,7 +128,7 @@ def _shape(shape: tuple[int, int, int] | None) -> list[str]:
 
 def _tuned(tasks: Sequence[str], plan: Plan) -> list[object]:
     """What `ablate` is told of tasks: folders, and how all contestants are fine-tuned."""
-    sets = [*TUNING["english"], *(f"{task}:rate={RATE:g}" for task in SMALL)]
+    sets = [*TUNING["english"], *(f"{task}:learning_rate={RATE:g}" for task in SMALL)]
     sets = [change for change in sets if change.partition(":")[0] in tasks]
     words: list[object] = []
     for task in tasks:

@@ -52,7 +52,7 @@ class Settings:
     warmup: float = 0.06  # share of the minutes
     dropout: float = 0.1
     weight_decay: float = 0.01
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     seed: int = 0
 
     @property
@@ -164,7 +164,7 @@ class Run:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = self.forward(input_ids=hidden, labels=labels).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.rate * settings.factor(share)
         self.optimizer.step()

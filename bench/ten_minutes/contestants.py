@@ -34,14 +34,14 @@ OURS = ("quick-pairs", "paper-base", "paper-medium")
 # How everybody is fine-tuned: [TASK:]SETTING=VALUE, where it is not as in BERT's paper.
 TUNING = {
     "english": (
-        *("glue/sst-2:rows=64", "glue/sst-2:epochs=2", "glue/sst-2:rate=1e-4"),
+        *("glue/sst-2:batch_size=64", "glue/sst-2:epochs=2", "glue/sst-2:learning_rate=1e-4"),
         *(f"glue/{name}:epochs=5" for name in ("cola", "mrpc", "sts-b", "rte")),
-        *("conll/conll2003:epochs=5", "conll/conll2003:rate=2e-4"),
-        *("squad/1.1:rows=64", "squad/1.1:epochs=2", "squad/1.1:rate=2e-4"),
-        *("codah:rows=16", "codah:epochs=5", "codah:rate=1e-4"),
+        *("conll/conll2003:epochs=5", "conll/conll2003:learning_rate=2e-4"),
+        *("squad/1.1:batch_size=64", "squad/1.1:epochs=2", "squad/1.1:learning_rate=2e-4"),
+        *("codah:batch_size=16", "codah:epochs=5", "codah:learning_rate=1e-4"),
     ),
     "korean": (
-        *("korean/nsmc:rows=64", "korean/nsmc:epochs=2", "korean/nsmc:rate=1e-4"),
+        *("korean/nsmc:batch_size=64", "korean/nsmc:epochs=2", "korean/nsmc:learning_rate=1e-4"),
         "korean/korsts:epochs=5",
     ),
 }
@@ -67,5 +67,5 @@ def recipe_of(name: str, *, recipe: str, changes: Sequence[str], minutes: float,
         raise ConfigError(f"{name} is no contestant: {', '.join(TABLE)}; any other name needs --recipe")
     one = Contestant(recipe) if recipe else TABLE[name]
     # the judge is called by the clock, and a run is saved when it stops or ends
-    ours = [f"plan.minutes={minutes}", f"seed={seed}", "evaluate_every=1", f"save_every={NEVER}"]
+    ours = [f"minutes={minutes}", f"seed={seed}", "eval_every=1", f"save_every={NEVER}"]
     return with_overrides(recipes.find(one.recipe), [*one.changes, *changes, *ours])

@@ -22,7 +22,7 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.tuning import Tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.finetuning.work import Prepared
 
 CLASSES = {
@@ -44,7 +44,7 @@ class Tuner:
     """One task with one model folder."""
 
     folder: Path
-    tuning: Tuning
+    tuning: FinetuneConfig
     ready: Prepared
     tokenizer: Tokenizer
     device: torch.device
@@ -57,12 +57,12 @@ class Tuner:
         fused = self.device.type == "cuda"
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=fused)  # as its scripts
         train, tuning = self.ready.train, self.tuning
-        steps, each = tuning.steps(len(train)), tuning.evaluate_every(len(train))
+        steps, each = tuning.steps(len(train)), tuning.eval_every(len(train))
         plan = tuning.plan(len(train))
         found: list[dict[str, float]] = []
         for step in range(steps):
             model.train()
-            loss = self._loss(model, [train[number] for number in _chosen(len(train), step, tuning.rows, seed)])
+            loss = self._loss(model, [train[number] for number in _chosen(len(train), step, tuning.batch_size, seed)])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:

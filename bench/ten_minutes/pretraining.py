@@ -188,7 +188,7 @@ def pretrain(
         if turn is not None:
             work.trainer.turn = turn
             stack.callback(turn.close)
-        with memory_advice(recipe.micro_rows or recipe.rows.full, "rows"):
+        with memory_advice(recipe.micro_batch_size or recipe.batch_size, "rows"):
             drive(run, quiet=quiet)
             last = work.numbers(work.trainer.seconds)
         about = dict(run.about)
@@ -219,7 +219,7 @@ def _told(
         "name": name,
         "code": "bertsmith",
         "recipe": work.recipe.name,
-        "minutes": work.recipe.plan.minutes,
+        "minutes": work.recipe.minutes,
         "seed": work.recipe.seed,
         "seconds": trainer.seconds,
         "steps": trainer.done,

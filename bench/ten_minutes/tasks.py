@@ -21,7 +21,7 @@ from bertsmith.system.durable import Disk, read_sealed
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning.sweep import Part
-from bertsmith.training.finetuning.tuning import Tuning, find_task, make_tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
 from bertsmith.training.finetuning.work import build_task, prepare
 
 GROUPS = {
@@ -173,7 +173,8 @@ def _ours(work: Work) -> dict[str, Any]:
     manner, cell = work.manner, work.cell
     cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
     found = read_sealed(cell.folder / CELL)["found"]
-    return _told(work.one.name, work.task, "bertsmith", found["main"], found["runs"])
+    runs = [{"rate": run["learning_rate"], "seed": run["seed"], "scores": run["scores"]} for run in found["runs"]]
+    return _told(work.one.name, work.task, "bertsmith", found["main"], runs)
 
 
 def _own(work: Work) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def _own(work: Work) -> dict[str, Any]:
     tuning, tuner, runs = _tuning(work), None, []
     for rate, seed in [work.only] if work.only else _runs(work):
         place = folder / f"rate-{rate:g}-seed-{seed}.json"
-        wanted = json.loads(replace(tuning, rate=rate, seed=seed).to_json())
+        wanted = json.loads(replace(tuning, learning_rate=rate, seed=seed).to_json())
         known = results.read(place)
         if known is not None and known["settings"] != wanted:
             raise ConfigError(f"{place} was found with other settings: choose another -o, or remove it")
@@ -194,18 +195,18 @@ def _own(work: Work) -> dict[str, Any]:
     return _told(work.one.name, work.task, "transformers", build_task(tuning).main, runs)
 
 
-def _tuning(work: Work) -> Tuning:
-    return make_tuning(work.trial.task, work.one.folder, {"data": work.trial.data}, work.trial.changes)
+def _tuning(work: Work) -> FinetuneConfig:
+    return make_finetune_config(work.trial.task, work.one.folder, {"data": work.trial.data}, work.trial.changes)
 
 
 def _runs(work: Work) -> list[tuple[float, int]]:
     """Rates with seeds."""
     tuning = _tuning(work)
     seeds = range(tuning.seed, tuning.seed + work.manner.seeds)
-    return list(product(work.manner.rates or (tuning.rate,), seeds))
+    return list(product(work.manner.rates or (tuning.learning_rate,), seeds))
 
 
-def _tuner(work: Work, tuning: Tuning) -> Any:
+def _tuner(work: Work, tuning: FinetuneConfig) -> Any:
     from bench.ten_minutes.own_code import Tuner
 
     folder, tokenizer = work.one.folder, load(work.one.folder)

@@ -30,8 +30,8 @@ from bertsmith.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("family_bench")  # one process: its members are trained once
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.max_positions=64", "evaluate_rows=16"]
-ROWS = ["packing.length=32", "rows.full=8"]
+SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.max_positions=64", "eval_rows=16"]
+ROWS = ["packing.length=32", "batch_size=8"]
 FAMILIES = ("roberta", "albert", "electra")
 
 
@@ -133,13 +133,13 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
     out, names = tmp_path / "out", ["bert", "roberta", "albert", "electra"]
     how = ["--data", shards, "-o", out, "--minutes", 0.012, "--device", "cpu", "--quiet", *settings(*SHAPE, *ROWS)]
     tasks = ["-t", "glue/mrpc", "--data", mrpc(tmp_path / "glue", 32), "-o", out, "--seeds", 2, "--device", "cpu"]
-    tasks += ["--quiet", *settings("epochs=1", "rows=16", "length=32")]
+    tasks += ["--quiet", *settings("epochs=1", "batch_size=16", "max_length=32")]
     assert study("tasks", *tasks) == 78
     assert "bert is not finished" in capsys.readouterr().err
-    assert study("pretrain", *names, *how, "--set", "electra:plan.rate=2e-3") == 0
-    assert study("pretrain", *names, *how, "--set", "electra:plan.rate=2e-3") == 0
+    assert study("pretrain", *names, *how, "--set", "electra:learning_rate=2e-3") == 0
+    assert study("pretrain", *names, *how, "--set", "electra:learning_rate=2e-3") == 0
     assert "electra is finished" in capsys.readouterr().out
-    assert study("pretrain", "bert", *how, "--set", "gpt:plan.rate=1") == 78
+    assert study("pretrain", "bert", *how, "--set", "gpt:learning_rate=1") == 78
     assert "gpt is no member" in capsys.readouterr().err
     assert study("tasks", "bert", "bert+fresh", *tasks) == 0
     assert study("tasks", *tasks) == 0

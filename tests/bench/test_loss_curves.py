@@ -130,14 +130,16 @@ def test_curves_that_know_no_more_than_frequencies_are_told() -> None:
 def test_a_plain_way_has_torchs_attention_alone() -> None:
     from bench.loss_curves import plain
 
-    usual = {"device": "cuda", "dtype": torch.bfloat16, "head_width": 64, "dropout": 0.0, "learns": True}
+    usual = {"device": "cuda", "dtype": torch.bfloat16, "head_width": 64, "dropout": 0.0, "requires_grad": True}
     chosen = attention.choose_kernel
     with plain():
-        assert attention.choose_kernel(**usual, full=False, explicit=False) == "masked"  # type: ignore[arg-type]
-        assert attention.choose_kernel(**usual, full=True, explicit=False) == "dense"  # type: ignore[arg-type]
+        assert attention.choose_kernel(**usual, dense=False, return_attentions=False) == "masked"  # type: ignore[arg-type]
+        assert attention.choose_kernel(**usual, dense=True, return_attentions=False) == "dense"  # type: ignore[arg-type]
         document = torch.tensor([[1, 1, 2, 0]])
-        asked = {"longest": 2, "full": False, "causal": False, "dtype": torch.float32, "head_width": 64}
+        asked = {"max_seqlen": 2, "dense": False, "causal": False, "dtype": torch.float32, "head_width": 64}
         bounds = torch.tensor([0, 2, 3, 4], dtype=torch.int32)
-        sight = attention.look(document, bounds, **asked, dropout=0.0, runs=((1, 2), (2, 1)))  # type: ignore[arg-type]
-        assert sight.kernel == "masked"
+        context = attention.make_attention_context(
+            document, bounds, **asked, dropout=0.0, equal_length_runs=((1, 2), (2, 1))
+        )  # type: ignore[arg-type]
+        assert context.kernel == "masked"
     assert attention.choose_kernel is chosen

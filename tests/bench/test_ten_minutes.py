@@ -41,8 +41,8 @@ from bertsmith.types import Batch
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
-SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "rows.full=16"]
-SMALL += ["packing.length=32", "evaluate_rows=16", "plan.rate=1e-3"]
+SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
+SMALL += ["packing.length=32", "eval_rows=16", "learning_rate=1e-3"]
 JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 
 
@@ -478,8 +478,19 @@ def test_tasks_and_table(contest: Path, capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
     mrpc(contest / "tasks" / "glue", 32)
     nsmc(contest / "tasks" / "nsmc")
-    words = ["--data", contest / "tasks", "-o", contest / "out", "--seeds", 2, "--set", "epochs=1", "--set", "rows=16"]
-    words += ["--set", "length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
+    words = [
+        "--data",
+        contest / "tasks",
+        "-o",
+        contest / "out",
+        "--seeds",
+        2,
+        "--set",
+        "epochs=1",
+        "--set",
+        "batch_size=16",
+    ]
+    words += ["--set", "max_length=32", "--rates", "1e-4,1e-3", "-t", "glue/mrpc"]
     assert call("tasks", "quick", "quick+fresh", *words, "--quiet") == 0
     assert "quick+fresh on glue/mrpc: f1" in capsys.readouterr().out
     assert call("tasks", "baseline", *words, "--own-code") == 0
@@ -514,7 +525,18 @@ def test_several_jobs_leave_scores_to_collect(
     mrpc(tmp_path / "glue", 32)
     tasks = import_module("bench.ten_minutes.tasks")
     words = ["tasks", f"tiny={tiny}", "--data", tmp_path, "-o", tmp_path / "out", "--seeds", 2, "--jobs", 2]
-    words += ["-t", "glue/mrpc", "--set", "epochs=1", "--set", "rows=16", "--set", "length=32", "--device", "cpu"]
+    words += [
+        "-t",
+        "glue/mrpc",
+        "--set",
+        "epochs=1",
+        "--set",
+        "batch_size=16",
+        "--set",
+        "max_length=32",
+        "--device",
+        "cpu",
+    ]
     beside = tasks._beside_each_other
     parts: list[int] = []
 
@@ -600,10 +622,10 @@ def test_of_two_of_ours_the_one_that_is_ahead_on_more_is_told_of() -> None:
 
 VARIANTS = """
 recipe = "bert/tiny"
-set = ["rows.full=16"]
+set = ["batch_size=16"]
 [variants]
 first = {}
-second = { set = ["plan.rate=5e-4"] }
+second = { set = ["learning_rate=5e-4"] }
 third = { recipe = "bert/mini" }
 """
 FAKE = """
@@ -629,7 +651,7 @@ def proxies(folder: Path, losses: dict[str, float], *more: object, status: int =
 
     def pretended(one: Any, output: Path, words: list[str]) -> list[str]:
         real = original(one, output, words)
-        assert ("plan.rate=5e-4" in real) == (one.name == "second")
+        assert ("learning_rate=5e-4" in real) == (one.name == "second")
         assert real[real.index("--recipe") + 1] == ("bert/mini" if one.name == "third" else "bert/tiny")
         ends = str(status if one.name == "third" else 0)
         return [sys.executable, "-c", FAKE, str(output), one.name, str(losses[one.name]), ends]
@@ -649,7 +671,7 @@ def test_proxies_are_run_once_and_told_from_the_best_on(tmp_path: Path, capsys: 
     assert not (tmp_path / "out" / "first.began").exists()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][-3:]
     assert [row.split()[1] for row in rows] == ["second", "first", "third"]
-    assert "plan.rate=5e-4" in rows[0]
+    assert "learning_rate=5e-4" in rows[0]
     assert "+0.1000 | 60.0 s |" in rows[0]
     assert "bert/mini" in rows[2]
     assert "-0.2000 | – |" in rows[2]
@@ -739,7 +761,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     for text, said in (
         ("variants = 3 3", "cannot be read"),
         ("recipe = 'bert/tiny'", "names no variants"),
-        (VARIANTS + "bad = { set = ['rows.warmup=0.3'] }", "v.toml, bad: rows.warmup=0.3 must be a whole number"),
+        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be a whole number"),
     ):
         file.write_text(text, encoding="utf-8")
         assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78
@@ -759,7 +781,7 @@ def test_every_proxy_of_ours_is_a_recipe(file: str, count: int) -> None:
     assert len(given) >= count
     for one in given:
         made = recipe_of(one.name, recipe=one.recipe, changes=one.changes, minutes=1.0, seed=0)
-        steps = [made.rows.micro_batches(step, made.micro_rows or made.rows.full) for step in (0, 1, 10**5)]
+        steps = [made.batch_sizes.micro_batches(step, made.rank_rows(1)) for step in (0, 1, 10**5)]
         assert all(len(step) > 0 for step in steps), one.name
 
 

@@ -50,7 +50,7 @@ def test_a_study_is_two_commands(name: str, tmp_path: Path) -> None:
     (output,) = values(compare, "-o")
     assert list(models.values()) == [f"{output}/{folder_name(word)}/last" for word in chosen]
     for found in trials(values(ablate, "-t"), values(ablate, "--data"), values(ablate, "--set")):
-        assert {"epochs", "rate"} <= {change.partition("=")[0] for change in found.changes}
+        assert {"epochs", "learning_rate"} <= {change.partition("=")[0] for change in found.changes}
     assert (values(compare, "--jobs"), values(ablate, "--jobs"), values(ablate, "--seeds")) == (["6"], ["14"], ["3"])
     if name != "steps":
         known = scores_for([*models, *STUDIES[name].more], values(ablate, "-t"))
@@ -62,9 +62,9 @@ def test_sizes_and_steps_are_what_they_are_called(tmp_path: Path) -> None:
     sizes = trained(commands(["sizes"], plan(tmp_path))[0])
     found = [(one.encoder.layers, one.encoder.width, one.encoder.heads) for one in sizes.values()]
     assert found == list(SHAPES.values())
-    assert {one.plan.steps for one in sizes.values()} == {800}
+    assert {one.steps for one in sizes.values()} == {800}
     compare, ablate = commands(["steps"], plan(tmp_path))
-    counts = [one.plan.steps for one in trained(compare).values()]
+    counts = [one.steps for one in trained(compare).values()]
     assert counts == [100, 200, 400, 800] * 2
     names = [word.partition("=")[0] for word in ablate[1 : ablate.index("-t")]]
     assert names == [f"{model}_{count}" for model, count in zip(["base"] * 4 + ["ltr"] * 4, counts, strict=True)]
@@ -96,8 +96,8 @@ def test_a_study_is_trained_fine_tuned_and_told(
         "encoder.width=16",
         "encoder.heads=2",
         "packing.length=32",
-        "rows.full=8",
-        "micro_rows=0",
+        "batch_size=8",
+        "micro_batch_size=0",
     ]
     words = [
         "ablations",
@@ -113,7 +113,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
     words += [
         "--tune",
         "head.between_width=8",
-        *(word for one in (*tiny, "evaluate_rows=8") for word in ("--set", one)),
+        *(word for one in (*tiny, "eval_rows=8") for word in ("--set", one)),
     ]
     assert command_line.main([str(word) for word in words]) == 0
     said = capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import SIZE, apart, random_batch, random_rows, shaken
+from model_fixtures import SIZE, random_batch, random_rows, randomize_weights, relative_difference
 
 from bertsmith import config
 from bertsmith.data.collate import in_one_line
@@ -40,7 +40,7 @@ CASES = [pytest.param(kind, change, id=f"{kind} {change}") for kind in KINDS for
 def build(kind: str, change: dict[str, Any]) -> Encoder:
     settings = config.find(encoders.FOLDER, kind).Config
     fields = {item.name for item in dataclasses.fields(settings)}
-    return shaken(
+    return randomize_weights(
         settings(**{**{name: value for name, value in SMALL.items() if name in fields}, **change}).build()
     ).eval()
 
@@ -63,7 +63,7 @@ def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
 class TestEveryEncoder:
     def test_shapes(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
-        found = encoder(batch, keep_layers=True, keep_attentions=True)
+        found = encoder(batch, return_layers=True, return_attentions=True)
         assert {layer.shape for layer in found.layers} == {(8 * 40, encoder.width)}
         assert len(found.layers) == SMALL["layers"] + 1
         assert found.last_hidden is found.layers[-1]
@@ -73,7 +73,7 @@ class TestEveryEncoder:
         assert all((probabilities.sum(-1) - 1).abs().max() < 1e-6 for probabilities in found.attentions)
         plain = encoder(batch)
         assert plain.layers == plain.attentions == ()
-        assert apart(plain.last_hidden, found.last_hidden) < 1e-5
+        assert relative_difference(plain.last_hidden, found.last_hidden) < 1e-5
 
     def test_padding_and_row_mates_change_nothing(self, kind: str, change: dict[str, Any]) -> None:
         encoder = build(kind, change)
@@ -83,43 +83,46 @@ class TestEveryEncoder:
         packed = some_texts(kind, LENGTHS, length=40, pack=True)
         assert len(packed.input_ids) < len(LENGTHS)
         for mine, other in zip(tops(encoder, packed), alone, strict=True):
-            assert apart(mine, other) < 1e-5
+            assert relative_difference(mine, other) < 1e-5
         noise = torch.where(packed.document_ids == 0, 55, packed.input_ids)
         for mine, other in zip(tops(encoder, packed.replace(input_ids=noise)), alone, strict=True):
-            assert apart(mine, other) < 1e-5
+            assert relative_difference(mine, other) < 1e-5
         pairs = config.find(encoders.FOLDER, kind).Config().segment_types > 1
         line = in_one_line(random_rows(LENGTHS, pairs=pairs))
         for mine, other in zip(tops(encoder, line), alone, strict=True):
-            assert apart(mine, other) < 1e-5
+            assert relative_difference(mine, other) < 1e-5
         longer = some_texts(kind, LENGTHS, length=60, shape=(11, 12)).replace(max_seqlen=40)
         for number, other in enumerate(alone):
-            assert apart(encoder(longer).last_hidden[60 * number : 60 * number + LENGTHS[number]], other) < 1e-5
+            assert (
+                relative_difference(encoder(longer).last_hidden[60 * number : 60 * number + LENGTHS[number]], other)
+                < 1e-5
+            )
 
     def test_another_text_in_the_row_is_not_seen_but_the_own_one_is(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, [12, 9, 19], length=40, pack=True)
         ids = batch.input_ids.clone()
         ids[0, 14] = 33 if ids[0, 14] != 33 else 34  # in the second of three texts
         before, after = tops(encoder, batch), tops(encoder, batch.replace(input_ids=ids))
-        assert apart(after[0], before[0]) < 1e-6
-        assert apart(after[2], before[2]) < 1e-6
-        assert apart(after[1][-1], before[1][-1]) > 1e-4
-        backwards = apart(after[1][0], before[1][0])
+        assert relative_difference(after[0], before[0]) < 1e-6
+        assert relative_difference(after[2], before[2]) < 1e-6
+        assert relative_difference(after[1][-1], before[1][-1]) > 1e-4
+        backwards = relative_difference(after[1][0], before[1][0])
         assert backwards < 1e-6 if encoder.causal else backwards > 1e-4
 
     def test_the_last_layer_only_where_it_is_read(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40, pack=True, shape=(5, 9))
         every = encoder(batch)
         places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
-        some = encoder(batch, places=places)
-        assert apart(some.at("one"), every.last_hidden[places["one"]]) < 1e-5
-        assert apart(some.at("other"), every.last_hidden[places["other"]]) < 1e-5
+        some = encoder(batch, indices=places)
+        assert relative_difference(some.at("one"), every.last_hidden[places["one"]]) < 1e-5
+        assert relative_difference(some.at("other"), every.last_hidden[places["other"]]) < 1e-5
         assert len(some.last_hidden) == 6 + 9 * encoder.has_pooler
         if encoder.has_pooler:
-            assert apart(some.pooled[:8], every.pooled[:8]) < 1e-5
-            assert encoder(batch, places=places, pool=False).pooled is None
-            assert len(encoder(batch, places=places, pool=False).last_hidden) == 6
-        kept = encoder(batch.replace(indices=places), places=places, keep_layers=True)
-        assert apart(kept.at("one"), some.at("one")) < 1e-5
+            assert relative_difference(some.pooled[:8], every.pooled[:8]) < 1e-5
+            assert encoder(batch, indices=places, pool=False).pooled is None
+            assert len(encoder(batch, indices=places, pool=False).last_hidden) == 6
+        kept = encoder(batch.replace(indices=places), indices=places, return_layers=True)
+        assert relative_difference(kept.at("one"), some.at("one")) < 1e-5
 
     def test_every_parameter_is_at_exactly_one_depth_and_learns(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
@@ -133,8 +136,8 @@ class TestEveryEncoder:
 
     def test_weights_make_the_same_encoder_again(self, kind: str, change: dict[str, Any]) -> None:
         encoder, batch = build(kind, change), some_texts(kind, LENGTHS, length=40)
-        other = shaken(build(kind, change), seed=9)
-        assert apart(other(batch).last_hidden, encoder(batch).last_hidden) > 1e-2
+        other = randomize_weights(build(kind, change), seed=9)
+        assert relative_difference(other(batch).last_hidden, encoder(batch).last_hidden) > 1e-2
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(other(batch).last_hidden, encoder(batch).last_hidden)
 
@@ -143,7 +146,10 @@ class TestEveryEncoder:
         torch.compiler.reset()  # encoders share code, and torch compiles the same code only so often
         compiled = torch.compile(encoder, fullgraph=True, backend="eager")
         places = {"one": torch.tensor([3, 0, 0, 90])}
-        assert apart(compiled(batch, places=places).at("one"), encoder(batch, places=places).at("one")) < 1e-6
+        assert (
+            relative_difference(compiled(batch, indices=places).at("one"), encoder(batch, indices=places).at("one"))
+            < 1e-6
+        )
 
 
 def test_bert_is_among_them() -> None:

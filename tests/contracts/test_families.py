@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_fixtures import randomize_weights
 from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
-from model_world import shaken
 
 from bertsmith import config as registry
 from bertsmith.encoders import encoder as encoders
@@ -36,7 +36,7 @@ def built(family: Family, architecture: str) -> Model:
     pools = Model.build(family.with_pooler(plain, readers=heads, there=True), settings).objectives.values()
     readers = [head.name for head in pools if head.reads_pooled]
     made = Model.build(family.with_pooler(plain, readers=readers, there=False), settings)
-    return shaken(made).eval()
+    return randomize_weights(made).eval()
 
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)

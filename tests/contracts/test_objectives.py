@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import VOCABULARY, questions, random_rows, shaken
-from model_world import config as encoder_config
+from model_fixtures import VOCABULARY, random_labels, random_rows, randomize_weights
+from model_fixtures import small_bert_config as encoder_config
 
 from bertsmith import config
 from bertsmith.data.collate import collate
@@ -20,7 +20,7 @@ from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
 KINDS = config.names(objectives.FOLDER)
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
-LABELS, PLACES = questions(random_rows(LENGTHS))  # choices 0 1, 2 3 4, 5 6, 7 8 9 and 10 11 belong together
+LABELS, PLACES = random_labels(random_rows(LENGTHS))  # choices 0 1, 2 3 4, 5 6, 7 8 9 and 10 11 belong together
 
 
 def build(kind: str, **change: Any) -> Model:
@@ -33,7 +33,7 @@ def build(kind: str, **change: Any) -> Model:
     encoder = encoder_config(causal=cls.causal, dropout=0.0, attention_dropout=0.0)
     if "dropout" in {field.name for field in dataclasses.fields(module.Config)}:
         change = {"dropout": 0.0, **change}
-    return shaken(Model.build(encoder, [module.Config(**change)], vocabulary=VOCABULARY, seed=5)).train()
+    return randomize_weights(Model.build(encoder, [module.Config(**change)], vocabulary=VOCABULARY, seed=5)).train()
 
 
 def batch_of(numbers: list[int], **how: Any) -> Batch:
@@ -133,7 +133,7 @@ class TestEveryObjective:
         batches = []
         for lengths in ([40] * 6, [5, 9, 33, 12, 5, 40]):
             rows = random_rows(lengths)
-            labels, places = questions(rows)
+            labels, places = random_labels(rows)
             batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, places=places)))
         one, other = batches
         assert one.labels[kind].shape == other.labels[kind].shape

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from model_world import random_rows
+from model_fixtures import random_rows
 
 from bertsmith.data.collate import bounds, collate, in_one_line
 from bertsmith.errors import BertsmithError

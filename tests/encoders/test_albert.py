@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import SIZE, VOCABULARY, apart, random_batch, shaken
+from model_fixtures import SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
 
 from bertsmith.encoders import albert
 from bertsmith.encoders.albert import ALBERT
@@ -16,8 +16,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import Passes, Settings
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.passes import ComputeConfig, Passes
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -40,7 +40,7 @@ def config(**changes: Any) -> albert.Config:
 
 
 def small(seed: int = 0, **changes: Any) -> ALBERT:
-    return shaken(config(**changes).build(), seed).eval()
+    return randomize_weights(config(**changes).build(), seed).eval()
 
 
 def batch(**how: Any) -> Batch:
@@ -133,7 +133,7 @@ class TestSharing:
     def test_it_says_what_copies_of_the_shared_weights_say(self, how: dict[str, Any]) -> None:
         made = small(**how)
         other = twin(made)
-        mine, theirs = (one(batch(), keep_layers=True, keep_attentions=True) for one in (made, other))
+        mine, theirs = (one(batch(), return_layers=True, return_attentions=True) for one in (made, other))
         assert len(mine.layers) == made.layers + 1 == 4 * how.get("inner_layers", 1) + 1
         assert len(mine.attentions) == made.layers
         for one, another in zip(
@@ -145,7 +145,7 @@ class TestSharing:
         with torch.no_grad():
             for parameter in other.blocks[-1].parameters():
                 parameter.add_(1)
-        assert apart(other(batch()).last_hidden, mine.last_hidden) > 1e-2, "copies are copies"
+        assert relative_difference(other(batch()).last_hidden, mine.last_hidden) > 1e-2, "copies are copies"
 
     def test_a_shared_weight_learns_what_its_copies_learn_together(self, how: dict[str, Any]) -> None:
         made = small(**how)
@@ -164,14 +164,14 @@ class TestSharing:
                     expected[key] = expected.get(key, 0) + theirs[name].grad
         for name, parameter in made.named_parameters():
             if name.startswith("blocks."):
-                assert apart(parameter.grad, expected[name]) < 1e-9, name
+                assert relative_difference(parameter.grad, expected[name]) < 1e-9, name
 
     def test_the_last_layer_only_where_it_is_read(self, how: dict[str, Any]) -> None:
         made, asked = small(**how), batch(pack=True)
         places = {"one": torch.tensor([3, 0, 0, 39])}
-        some = made(asked, places=places)
+        some = made(asked, indices=places)
         assert len(some.last_hidden) == 4 + len(asked.cls_positions)
-        assert apart(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
+        assert relative_difference(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
 
     def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
         made = small(**how)
@@ -204,7 +204,9 @@ def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
     assert attention.feed_forward is None
     assert made.layer_groups()[1] is attention
     parts = made.layer_groups()
-    rates = Plan(steps=10, rate=1.0, thaw=(Thaw(after=0, parts=4),)).rates(0.5, parts=len(parts))
+    rates = TrainingPlan(steps=10, learning_rate=1.0, unfreeze=(Unfreeze(after=0, groups=4),)).learning_rates(
+        0.5, groups=len(parts)
+    )
     asleep = [part for part, rate in zip(parts, rates, strict=True) if rate is None]
     assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
 
@@ -212,8 +214,10 @@ def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
 def test_activations_computed_again_give_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
-        made = shaken(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
-        passes = Passes(made, settings=Settings(recompute=recompute), world=World(), seed=0)
+        made = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
+        passes = Passes(
+            made, precision="auto", compute=ComputeConfig(activation_checkpointing=recompute), world=World(), seed=0
+        )
         hidden, counts, _ = passes.corrupt(batch())
         passes.learn(hidden, counts, step=0, micro=0, last=True)
         gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])

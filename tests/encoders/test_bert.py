@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import SIZE, apart, config, pretraining, random_batch, shaken
+from model_fixtures import (
+    SIZE,
+    pretraining_model,
+    random_batch,
+    randomize_weights,
+    relative_difference,
+    small_bert_config,
+)
 
 from bertsmith import config as settings
 from bertsmith.encoders import bert
@@ -33,7 +40,7 @@ def test_parameter_count_with_the_heads_of_pre_training() -> None:
 
 
 def test_the_names_that_model_folders_are_mapped_from() -> None:
-    names = dict(pretraining(layers=1).named_parameters())
+    names = dict(pretraining_model(layers=1).named_parameters())
     assert {name: tuple(weight.shape) for name, weight in names.items()} == {
         "encoder.embeddings.tokens.weight": (97, 32),
         "encoder.embeddings.positions.weight": (40, 32),
@@ -62,7 +69,7 @@ def test_the_names_that_model_folders_are_mapped_from() -> None:
         "objectives.next_sentence.classify.weight": (2, 32),
         "objectives.next_sentence.classify.bias": (2,),
     }
-    assert set(pretraining(layers=1).state_dict()) == set(names), "nothing else is stored"
+    assert set(pretraining_model(layers=1).state_dict()) == set(names), "nothing else is stored"
 
 
 @pytest.mark.parametrize("name", bert.Config.sizes)
@@ -95,7 +102,7 @@ def test_an_unknown_size() -> None:
 
 
 def test_settings_travel_through_plain_values() -> None:
-    made = config(activation="gelu_new", causal=True)
+    made = small_bert_config(activation="gelu_new", causal=True)
     plain = settings.to_dict(made)
     assert plain["kind"] == "bert"
     assert settings.from_dict(bert.Config, plain) == made
@@ -103,7 +110,7 @@ def test_settings_travel_through_plain_values() -> None:
 
 def test_texts_that_are_too_long() -> None:
     with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit the encoder's 40 positions"):
-        pretraining().encoder(random_batch([30], length=41))
+        pretraining_model().encoder(random_batch([30], length=41))
 
 
 @pytest.mark.parametrize(
@@ -119,28 +126,28 @@ def test_numbers_outside_the_tables(field: str, value: int, message: str) -> Non
     wrong = getattr(batch, field).clone()
     wrong[1, 3] = value
     with pytest.raises(BertsmithError, match=message):
-        pretraining().encoder(batch.replace(**{field: wrong}))
+        pretraining_model().encoder(batch.replace(**{field: wrong}))
 
 
 def test_full_rows_take_the_dense_kernel_and_say_the_same() -> None:
-    encoder, batch = pretraining().encoder, random_batch([30, 30], length=30)
+    encoder, batch = pretraining_model().encoder, random_batch([30, 30], length=30)
     assert batch.dense
-    assert apart(encoder(batch).last_hidden, encoder(batch.replace(dense=False)).last_hidden) < 1e-6
+    assert relative_difference(encoder(batch).last_hidden, encoder(batch.replace(dense=False)).last_hidden) < 1e-6
 
 
 def test_dropout_is_where_it_belongs() -> None:
     batch = random_batch([30, 20], length=30)
     for name in ("dropout", "attention_dropout"):
         quiet = {"dropout": 0.0, "attention_dropout": 0.0}
-        encoder = shaken(config(**{**quiet, name: 0.5}).build()).train()
-        assert apart(encoder(batch).last_hidden, encoder(batch).last_hidden) > 1e-3, name
+        encoder = randomize_weights(small_bert_config(**{**quiet, name: 0.5}).build()).train()
+        assert relative_difference(encoder(batch).last_hidden, encoder(batch).last_hidden) > 1e-3, name
         assert torch.equal(encoder.eval()(batch).last_hidden, encoder(batch).last_hidden)
-    encoder = shaken(config(dropout=0.0, attention_dropout=0.0).build()).train()
+    encoder = randomize_weights(small_bert_config(dropout=0.0, attention_dropout=0.0).build()).train()
     assert torch.equal(encoder(batch).last_hidden, encoder(batch).last_hidden)
 
 
 def test_without_a_pooler_nothing_is_pooled() -> None:
-    encoder = config(pooler=False).build()
+    encoder = small_bert_config(pooler=False).build()
     assert encoder(random_batch([30], length=30)).pooled is None
     assert not any(name.startswith("pooler") for name, _ in encoder.named_parameters())
 
@@ -159,7 +166,7 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
 
     def fingerprint(**change: Any) -> tuple[object, ...]:
         torch.manual_seed(0)
-        encoder = config(**{"initializer_range": 0.3, **change}).build().train()
+        encoder = small_bert_config(**{"initializer_range": 0.3, **change}).build().train()
         top = encoder(batch).last_hidden
         top.square().sum().backward()
         gradient = encoder.embeddings.tokens.weight.grad
@@ -173,7 +180,7 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
 
 
 def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:
-    encoder = shaken(config(segment_types=1).build()).eval()
+    encoder = randomize_weights(small_bert_config(segment_types=1).build()).eval()
     batch = random_batch([12, 9], length=24)
     plain, told = (batch.replace(segment_ids=torch.full_like(batch.segment_ids, kind)) for kind in (0, 1))
     with torch.no_grad():

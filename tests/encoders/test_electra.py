@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import apart, random_batch, shaken
+from model_fixtures import random_batch, randomize_weights, relative_difference
 
 from bertsmith.encoders import electra
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import classify
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 
 SMALL = {"layers": 3, "width": 32, "heads": 4, "vocab_size": 97, "max_positions": 40}
 
@@ -34,7 +34,7 @@ def test_sizes() -> None:
 
 def test_a_map_only_where_widths_differ() -> None:
     narrow, wide = (electra.Config(**SMALL, embedding_width=width).build() for width in (24, 32))
-    assert narrow.table.shape == (97, 24)
+    assert narrow.token_embeddings.shape == (97, 24)
     assert narrow.embeddings.project.weight.shape == (32, 24)
     assert not list(wide.embeddings.project.parameters())
     assert narrow.layer_groups()[0] is narrow.embeddings, (
@@ -43,22 +43,22 @@ def test_a_map_only_where_widths_differ() -> None:
 
 
 def test_embeddings_are_handed_out_below_the_map() -> None:
-    encoder = shaken(electra.Config(**SMALL, embedding_width=24).build()).eval()
+    encoder = randomize_weights(electra.Config(**SMALL, embedding_width=24).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     embedded = encoder.embed(batch)
     assert embedded.shape == (120, 24)
-    layers = encoder(batch, keep_layers=True).layers
-    assert apart(encoder.embeddings.project(embedded), layers[0]) < 1e-6
+    layers = encoder(batch, return_layers=True).layers
+    assert relative_difference(encoder.embeddings.project(embedded), layers[0]) < 1e-6
 
 
 def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
-    encoder = shaken(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
+    encoder = randomize_weights(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     found = encoder(batch)
     expected = F.gelu(F.linear(found.last_hidden[batch.cls_positions], encoder.pooler.weight, encoder.pooler.bias))
-    assert apart(found.pooled, expected) < 1e-6
+    assert relative_difference(found.pooled, expected) < 1e-6
     encoder.pooler.train()
-    assert apart(encoder(batch).pooled, expected) > 1e-2
+    assert relative_difference(encoder(batch).pooled, expected) > 1e-2
     assert not electra.Config().pooler
 
 
@@ -66,8 +66,8 @@ def test_rates_by_depth_are_those_of_its_code() -> None:
     """decay^(L + 2 - depth): embeddings 0, layer i at i + 1, the head at L + 2 (electra: model/optimization.py)."""
     model = Model.build(electra.Config(**SMALL, pooler=True), [classify.Config()])
     parts = model.layer_groups()
-    plan = Plan(steps=10, rate=1e-4, depth_decay=0.8)
-    rates = dict(zip(map(id, parts), plan.rates(0.0, parts=len(parts)), strict=True))
+    plan = TrainingPlan(steps=10, learning_rate=1e-4, layer_decay=0.8)
+    rates = dict(zip(map(id, parts), plan.learning_rates(0.0, groups=len(parts)), strict=True))
     layers = SMALL["layers"]
     expected = {id(model.encoder.embeddings): 0.8 ** (layers + 2), id(model.objectives): 1.0}
     expected |= {id(block): 0.8 ** (layers + 2 - (i + 1)) for i, block in enumerate(model.encoder.blocks)}

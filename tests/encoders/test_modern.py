@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import SIZE, VOCABULARY, apart, config, random_batch, random_rows, shaken
+from model_fixtures import (
+    SIZE,
+    VOCABULARY,
+    random_batch,
+    random_rows,
+    randomize_weights,
+    relative_difference,
+    small_bert_config,
+)
 
 from bertsmith.data.collate import in_one_line
 from bertsmith.encoders import modern
@@ -38,7 +46,7 @@ def settings(**changes: Any) -> modern.Config:
 
 
 def small(**changes: Any) -> modern.Modern:
-    return shaken(settings(**changes).build()).eval()
+    return randomize_weights(settings(**changes).build()).eval()
 
 
 def shapes(**changes: Any) -> set[tuple[str, tuple[int, ...]]]:
@@ -52,12 +60,12 @@ def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def test_turned_back_it_is_bert() -> None:
-    bert = shaken(config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
+    bert = randomize_weights(small_bert_config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
     ours = settings(**AS_BERT, feed_forward=64, layer_norm_eps=1e-12).build().eval()
     ours.load_state_dict(bert.state_dict())
     for pack in (False, True):
         batch = random_batch(LENGTHS, length=40, pack=pack)
-        mine, other = ours(batch, keep_layers=True), bert(batch, keep_layers=True)
+        mine, other = ours(batch, return_layers=True), bert(batch, return_layers=True)
         assert all(torch.equal(*pair) for pair in zip(mine.layers, other.layers, strict=True))
         assert torch.equal(mine.pooled, other.pooled)
 
@@ -122,19 +130,19 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
     tops = {
         name: encoder(batch).last_hidden for name, batch in (("padded", padded), ("packed", packed), ("line", line))
     }
-    explicit = encoder(packed, keep_attentions=True)
-    assert apart(explicit.last_hidden, tops["packed"]) < 1e-5
+    explicit = encoder(packed, return_attentions=True)
+    assert relative_difference(explicit.last_hidden, tops["packed"]) < 1e-5
     for number, row in enumerate(rows):
         alone = in_one_line([row]).replace(dense=True, equal_length_runs=())
-        assert encoder._sight(alone, explicit=False).kernel == "dense"
+        assert encoder._attention_context(alone, return_attentions=False).kernel == "dense"
         wanted = encoder(alone).last_hidden
         for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):
-            assert apart(text(batch, tops[name], number), wanted) < 1e-5, name
+            assert relative_difference(text(batch, tops[name], number), wanted) < 1e-5, name
     places = {"one": torch.tensor([3, 0, 0, 90]), "other": torch.tensor([41, 3])}
-    some = encoder(packed, places=places)
+    some = encoder(packed, indices=places)
     assert len(some.last_hidden) == 6
     for name, asked in places.items():
-        assert apart(some.at(name), tops["packed"][asked]) < 1e-5
+        assert relative_difference(some.at(name), tops["packed"][asked]) < 1e-5
 
 
 @pytest.mark.parametrize("change", [{"norm": "after"}, {"norm": "after", "rotary": False, "gated": False}], ids=str)
@@ -143,7 +151,9 @@ def test_it_compiles_whole_with_norms_after(change: dict[str, Any]) -> None:
     torch.compiler.reset()
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
     places = {"one": torch.tensor([3, 0, 0, 90])}
-    assert apart(compiled(batch, places=places).at("one"), encoder(batch, places=places).at("one")) < 1e-6
+    assert (
+        relative_difference(compiled(batch, indices=places).at("one"), encoder(batch, indices=places).at("one")) < 1e-6
+    )
 
 
 def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
@@ -153,17 +163,19 @@ def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
     for rotary in (True, False):
         encoder = small(rotary=rotary, max_positions=90)
         before = encoder(batch).last_hidden
-        assert (apart(encoder(later).last_hidden, before) < 1e-4) == rotary
-        assert apart(encoder(stretched).last_hidden, before) > 1e-2
+        assert (relative_difference(encoder(later).last_hidden, before) < 1e-4) == rotary
+        assert relative_difference(encoder(stretched).last_hidden, before) > 1e-2
     faster, slower = (small(rotary_base=base) for base in (50.0, 10_000.0))
-    assert apart(faster(batch).last_hidden, slower(batch).last_hidden) > 1e-2
+    assert relative_difference(faster(batch).last_hidden, slower(batch).last_hidden) > 1e-2
 
 
 def test_segments_are_looked_at_only_where_there_are_some() -> None:
     batch = random_batch(LENGTHS, length=40)
     other = batch.replace(segment_ids=1 - batch.segment_ids)
     assert torch.equal(small()(batch).last_hidden, small()(other).last_hidden)
-    assert apart(small(segment_types=2)(batch).last_hidden, small(segment_types=2)(other).last_hidden) > 1e-2
+    assert (
+        relative_difference(small(segment_types=2)(batch).last_hidden, small(segment_types=2)(other).last_hidden) > 1e-2
+    )
 
 
 def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:

@@ -21,7 +21,7 @@ from bertsmith.evaluation.predicting import write_predictions
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
 from bertsmith.tasks.tagged.sentences import Sentence
-from bertsmith.training.finetuning.tuning import make_tuning
+from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import finetune
 
 KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
@@ -40,7 +40,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     model = tiny_model(base)
     for kind in KINDS:
         (base / kind).mkdir()
-        tuning = tuning_of(kind, model, base / kind, "epochs=2", "rate=2e-3")
+        tuning = tuning_of(kind, model, base / kind, "epochs=2", "learning_rate=2e-3")
         found = finetune(tuning, base / kind / "run", device="cpu", quiet=True)
         (base / kind / "found.json").write_text(json.dumps(found), encoding="utf-8")
     glue = base / "glue" / "CoLA"
@@ -49,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
         rows = [f"x\t{number % 2}\t\tthe smith has {('red', 'blue')[number % 2]} iron\n" for number in range(32)]
         (glue / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
     (glue / "test.tsv").write_text("index\tsentence\n0\tred iron\n1\tblue iron\n", encoding="utf-8")
-    tuning = make_tuning("glue/cola", model, {"data": base / "glue"}, ["epochs=1", "length=32"])
+    tuning = make_finetune_config("glue/cola", model, {"data": base / "glue"}, ["epochs=1", "max_length=32"])
     finetune(tuning, base / "cola", device="cpu", quiet=True)
     return base
 
@@ -200,8 +200,8 @@ def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
 
 
 def test_a_sweep_knows_its_task(base: Path, tmp_path: Path) -> None:
-    (tmp_path / "rate-5e-05-seed-0").mkdir()
-    shutil.copy(base / "pairs" / "run" / "recipe.json", tmp_path / "rate-5e-05-seed-0")
+    (tmp_path / "lr-5e-05-seed-0").mkdir()
+    shutil.copy(base / "pairs" / "run" / "recipe.json", tmp_path / "lr-5e-05-seed-0")
     shutil.copytree(base / "pairs" / "run" / "best", tmp_path / "best")
     done = call("evaluate", tmp_path, "--json", "--device", "cpu")
     assert json.loads(done.stdout)["task"] == "pairs"

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export.export_world import KINDS, difference, model, rows
+from export.export_fixtures import KINDS, difference, model, rows
 
 from bertsmith.errors import BertsmithError
-from bertsmith.export.graph import Graph, with_lstm_nodes
-from bertsmith.export.parity import Measured, NotEqual, check
+from bertsmith.export.graph import OnnxModule, with_lstm_nodes
+from bertsmith.export.parity import ParityCheck, ParityError, check_parity
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives import (
     causal_lm,
@@ -52,8 +52,8 @@ CASES = [(kind, name) for kind in KINDS for name in HEADS if kind == "bert" or n
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
     heads, outputs = HEADS[name]
-    graph = Graph(model(kind, *heads, pooler=True)).eval()
-    assert graph.outputs == outputs
+    graph = OnnxModule(model(kind, *heads, pooler=True)).eval()
+    assert graph.output_names == outputs
     assert difference(graph, rows(graph)) < 2e-5
 
 
@@ -65,27 +65,27 @@ def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
     ],
 )
 def test_heads_of_the_family(kind: str, heads: list[Any], outputs: tuple[str, ...]) -> None:
-    graph = Graph(model(kind, *heads)).eval()
-    assert graph.outputs == outputs
+    graph = OnnxModule(model(kind, *heads)).eval()
+    assert graph.output_names == outputs
     assert difference(graph, rows(graph)) < 2e-5
 
 
 def test_left_to_right() -> None:
-    graph = Graph(model("bert", causal_lm.Config(), causal=True)).eval()
+    graph = OnnxModule(model("bert", causal_lm.Config(), causal=True)).eval()
     assert difference(graph, rows(graph)) < 2e-5
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "pooled"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_of_texts(pooling: str, normalize: bool) -> None:
-    graph = Graph(model("bert"), pooling=pooling, normalize=normalize).eval()
-    assert graph.outputs == ("last_hidden_state", "sentence_embedding")
+    graph = OnnxModule(model("bert"), pooling=pooling, normalize=normalize).eval()
+    assert graph.output_names == ("last_hidden_state", "sentence_embedding")
     assert difference(graph, rows(graph)) < 2e-5
 
 
 def test_what_is_wrong_is_measured() -> None:
     """A graph that sees its padding, or takes the segments for others, is far from the model."""
-    graph = Graph(model("bert", classify.Config())).eval()
+    graph = OnnxModule(model("bert", classify.Config())).eval()
     texts = rows(graph)
     size = (len(texts), max(map(len, texts)))
     assert difference(graph, texts, attention_mask=np.ones(size, np.int64)) > 1e-2
@@ -93,8 +93,8 @@ def test_what_is_wrong_is_measured() -> None:
 
 
 def test_an_encoder_without_segments_has_two_inputs() -> None:
-    graph = Graph(model("bert", segments=1)).eval()
-    assert graph.inputs == ("input_ids", "attention_mask")
+    graph = OnnxModule(model("bert", segments=1)).eval()
+    assert graph.input_names == ("input_ids", "attention_mask")
     assert difference(graph, rows(graph)) < 2e-5
 
 
@@ -117,13 +117,13 @@ def test_recurrent_layers_are_put_back() -> None:
 )
 def test_vectors_that_are_not_there(heads: list[Any], changes: Any, how: Any, words: str) -> None:
     with pytest.raises(BertsmithError, match=words):
-        Graph(model("bert", *heads, **changes), **how)
+        OnnxModule(model("bert", *heads, **changes), **how)
 
 
 def test_the_worst_batch_decides() -> None:
-    found = [Measured((3,), 1e-6), Measured((4, 2), 1e-3)]
-    assert check(found, 1e-2, "it") == 1e-3
-    with pytest.raises(NotEqual, match=r"it is up to 0.001 away from the model \(2 texts of up to 4 tokens\)"):
-        check(found, 1e-4, "it")
-    with pytest.raises(NotEqual, match="nan"):
-        check([*found, Measured((5,), float("nan"))], 1e9, "it")
+    found = [ParityCheck((3,), 1e-6), ParityCheck((4, 2), 1e-3)]
+    assert check_parity(found, 1e-2, "it") == 1e-3
+    with pytest.raises(ParityError, match=r"it is up to 0.001 away from the model \(2 texts of up to 4 tokens\)"):
+        check_parity(found, 1e-4, "it")
+    with pytest.raises(ParityError, match="nan"):
+        check_parity([*found, ParityCheck((5,), float("nan"))], 1e9, "it")

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import tokenizers
 from command_line import call
-from export.export_world import KINDS, model
+from export.export_fixtures import KINDS, model
 from export.test_graph import HEADS
 from faults.faulty_disks import FailingDisk
 from model_io.folder_world import TEXTS, folder
@@ -20,9 +20,9 @@ from model_io.folder_world import TEXTS, folder
 import bertsmith
 from bertsmith.errors import StorageError
 from bertsmith.export import conversion, onnx
-from bertsmith.export.conversion import Converted, convert
-from bertsmith.export.graph import Graph
-from bertsmith.export.parity import Measured, NotEqual, measure
+from bertsmith.export.conversion import OnnxFiles, convert
+from bertsmith.export.graph import OnnxModule
+from bertsmith.export.parity import ParityCheck, ParityError, measure_parity
 from bertsmith.model_io.model_folder import verify_folder
 from bertsmith.objectives import classify, masked_lm, next_sentence, span, tag
 
@@ -42,7 +42,7 @@ def exported(judge: Path) -> tuple[Path, Any]:
     return output, call("export", judge, "-o", output, "--to", "onnx")
 
 
-def written(path: Path, converted: Converted) -> Path:
+def written(path: Path, converted: OnnxFiles) -> Path:
     path.write_bytes(converted.model)
     if converted.weights is not None:
         path.with_name("model.onnx_data").write_bytes(b"".join(converted.weights))
@@ -111,20 +111,20 @@ def test_weights_beside_the_graph(
 @pytest.mark.slow
 def test_usual_heads_in_one_graph(tmp_path: Path) -> None:
     heads = [masked_lm.Config(), next_sentence.Config(), tag.Config(labels=LABELS), span.Config()]
-    graph = Graph(model("bert", *heads)).eval()
+    graph = OnnxModule(model("bert", *heads)).eval()
     path = written(tmp_path / "model.onnx", convert(graph, most_in_one=1000))
-    found = measure(graph, path, tokens=97, padding_id=0)
+    found = measure_parity(graph, path, tokens=97, padding_id=0)
     assert {len(set(one.lengths)) > 1 for one in found} == {False, True}
-    assert max(one.difference for one in found) < 2e-5
+    assert max(one.max_abs_diff for one in found) < 2e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_every_head(name: str, tmp_path: Path) -> None:
-    graph = Graph(model("bert", *HEADS[name][0])).eval()
+    graph = OnnxModule(model("bert", *HEADS[name][0])).eval()
     converted = convert(graph)
-    found = measure(graph, written(tmp_path / "model.onnx", converted), tokens=97, padding_id=0)
-    assert max(one.difference for one in found) < 2e-5
+    found = measure_parity(graph, written(tmp_path / "model.onnx", converted), tokens=97, padding_id=0)
+    assert max(one.max_abs_diff for one in found) < 2e-5
 
 
 @pytest.mark.slow
@@ -137,14 +137,14 @@ def test_the_same_model_gives_the_same_bytes(judge: Path, exported: tuple[Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "opset"), [*((kind, 20) for kind in KINDS), ("bert", 18), ("bert", 23)])
 def test_every_encoder(kind: str, opset: int, tmp_path: Path) -> None:
-    graph = Graph(model(kind, masked_lm.Config())).eval()
+    graph = OnnxModule(model(kind, masked_lm.Config())).eval()
     path = written(tmp_path / "model.onnx", convert(graph, opset=opset))
-    assert max(one.difference for one in measure(graph, path, tokens=97, padding_id=0)) < 2e-5
+    assert max(one.max_abs_diff for one in measure_parity(graph, path, tokens=97, padding_id=0)) < 2e-5
 
 
 def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Spares a conversion: these bytes are what comes of it."""
-    monkeypatch.setattr(onnx, "convert", lambda graph, **_: Converted(data, None, 20))
+    monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None, 20))
 
 
 def test_a_graph_that_says_something_else_is_not_left_behind(
@@ -153,14 +153,14 @@ def test_a_graph_that_says_something_else_is_not_left_behind(
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
     other = folder(tmp_path / "other", classify.Config(labels=LABELS), layers=1, seed=1)
     done = call("export", other, "-o", tmp_path / "out", "--to", "onnx")
-    assert done.returncode == NotEqual.exit_code == 70
+    assert done.returncode == ParityError.exit_code == 70
     assert "away from the model" in done.stderr
     assert done.stderr.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"other"}
     onnx.export_onnx(judge, tmp_path / "out")  # of its own model it is right
     assert (tmp_path / "out").is_dir()
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
-    with pytest.raises(NotEqual):
+    with pytest.raises(ParityError):
         onnx.export_onnx(judge, tmp_path / "stricter", tolerance=0.0)
     assert not (tmp_path / "stricter").exists()
 
@@ -169,7 +169,7 @@ def test_a_disk_that_fails_leaves_nothing(
     judge: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
-    monkeypatch.setattr(onnx, "measure", lambda *_, **__: [Measured((1,), 0.0)])
+    monkeypatch.setattr(onnx, "measure", lambda *_, **__: [ParityCheck((1,), 0.0)])
     failed = 0
     for number in range(0, 200, 3):
         try:

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call
-from export.export_world import KINDS
-from export.export_world import model as small_model
+from export.export_fixtures import KINDS
+from export.export_fixtures import model as small_model
 from faults.faulty_disks import FailingDisk
+from model_fixtures import SIZE
 from model_io.folder_world import TEXTS, folder, tokenizer
-from model_world import SIZE
 
 import bertsmith
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export import sentence_transformers as exporting
-from bertsmith.export.parity import NotEqual
+from bertsmith.export.parity import ParityError
 from bertsmith.export.sentence_transformers import export_sentence_transformers
 from bertsmith.model_io.model_folder import save_model, verify_folder
 
@@ -116,7 +116,7 @@ def test_vectors_that_differ_are_not_left_behind(source: Path, tmp_path: Path, m
     wrong = exporting.SentenceSettings("first", False)
     kept = exporting.sentence_files
     monkeypatch.setattr(exporting, "sentence_files", lambda settings, encoder: kept(wrong, encoder))
-    with pytest.raises(NotEqual, match="away"):
+    with pytest.raises(ParityError, match="away"):
         export_sentence_transformers(source, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -213,7 +213,7 @@ def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) 
     def batches(step: int):  # type: ignore[no-untyped-def]
         if where == "batch" and step == int(moment):
             send()
-        return feed(micro_rows=4)(step)
+        return feed(micro_batch_size=4)(step)
 
     class Signalling(QuickFailing):
         def _strikes(self) -> bool:

@@ -16,7 +16,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.state import State
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Feed, Trainer
@@ -36,8 +36,8 @@ class CheckpointOutcome(Outcome):
 
 def small_trainer(stopper: Stopper | None = None, batches: Feed | None = None) -> Trainer:
     """Dropout is on, and the clock stands still so that equal runs write equal bytes."""
-    plan = Plan(steps=STEPS, rate=0.05, warmup=2)
-    return trainer(plan=plan, dropout=0.3, clock=lambda: 0.0, stopper=stopper, feed=batches or feed(micro_rows=4))
+    plan = TrainingPlan(steps=STEPS, learning_rate=0.05, warmup=2 / STEPS)
+    return trainer(plan=plan, dropout=0.3, clock=lambda: 0.0, stopper=stopper, feed=batches or feed(micro_batch_size=4))
 
 
 @cache

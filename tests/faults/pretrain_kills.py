@@ -111,7 +111,7 @@ def kills_at_phases(scene: Scene, *, only: str | None = None, build: str = "") -
 def kills_at_models(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome:
     """Killed as a model is about to be written, in a run whose last one is also its best."""
     outcome = PretrainOutcome("kills_at_models", only, {"build": build})
-    whole, rate = scene.folder / "improving", ("plan.rate=5e-3",)
+    whole, rate = scene.folder / "improving", ("learning_rate=5e-3",)
     if not whole.exists():
         assert scene.call(run=whole, changes=rate).status == 0
     expected = {name: (whole / name / MODEL).read_bytes() for name in ("best", "last")}

@@ -28,7 +28,7 @@ from bertsmith.training.log import read_events
 from bertsmith.training.recipe import read_recipe
 
 FAR = 1_000_000
-LONG = (f"plan.steps={FAR + 100}",)
+LONG = (f"steps={FAR + 100}",)
 
 
 def far_gone(scene: Scene, run: Path) -> None:
@@ -81,5 +81,5 @@ def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
     frame, padding = tokenizer.frame_ids, tokenizer.padding_id
     packing = recipe.packing.build(Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed)
-    first = (step - 1) * recipe.rows.full
-    return digests(model.corrupt(from_packed(packing.take(first, recipe.rows.full))))
+    first = (step - 1) * recipe.batch_size
+    return digests(model.corrupt(from_packed(packing.take(first, recipe.batch_size))))

@@ -14,7 +14,7 @@ from faults.pretrain_world import QUICK, RESUMABLE, STEPS, PretrainOutcome, Scen
 from faults.shard_world import Outcome, emptied
 
 # Dropout is drawn for each micro-batch of each rank, and a high rate makes much of a rounding.
-SAME = ("encoder.dropout=0", "encoder.attention_dropout=0", "plan.rate=1e-3", "micro_rows=2")
+SAME = ("encoder.dropout=0", "encoder.attention_dropout=0", "learning_rate=1e-3", "micro_batch_size=2")
 TOLERANCE = 1e-4  # of a loss
 SLACK = 30.0  # seconds until ranks count as hung
 
@@ -52,7 +52,7 @@ def _segments(plan: str) -> list[tuple[int, int, str]]:
     parts = [part.split("x") for part in plan.split("-")]
     stops = [1 + place * STEPS // len(parts) for place in range(1, len(parts))]
     ends = [*stops, 0]
-    return [(int(ranks), end, f"micro_rows={rows}") for (ranks, rows), end in zip(parts, ends, strict=True)]
+    return [(int(ranks), end, f"micro_batch_size={rows}") for (ranks, rows), end in zip(parts, ends, strict=True)]
 
 
 def worlds(
@@ -126,7 +126,7 @@ def one_rank_is_asked(scene: Scene, *, only: str | None = None, build: str = "")
 
 def fewer_rows_than_ranks(scene: Scene) -> tuple[list[int], list[list[float]]]:
     """Two held-out rows for four ranks and for one: how the ranks left, and the held-out losses of both runs."""
-    few = (*SAME, "evaluate_rows=2")
+    few = (*SAME, "eval_rows=2")
     alone, run = emptied(scene.folder / "alone"), emptied(scene.folder / "few")
     ended = [*with_ranks(scene, 1, alone, changes=few), *with_ranks(scene, 4, run, changes=few)]
     found = [[float.fromhex(loss) for loss in numbers(folder, "evaluation")] for folder in (alone, run)]

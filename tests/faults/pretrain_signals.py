@@ -168,7 +168,7 @@ def not_finite(scene: Scene, *, only: str | None = None, build: str = "") -> Out
         if outcome.wants(value):
             run = scene.fresh()
             patch = ("not_finite", {"steps": list(range(5, STEPS + 1)), "value": value})
-            ended = scene.call(patch, *patches_of(build), changes=("passes.most_skips=3",))
+            ended = scene.call(patch, *patches_of(build), changes=("compute.max_skipped_steps=3",))
             steps = last_of_each_step(read_events(run / "events.jsonl"), "step")
             outcome.land(value, len(steps) >= 5)
             if problem := _learned(scene, ended, steps, value):

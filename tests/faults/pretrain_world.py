@@ -23,8 +23,15 @@ from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
 STEPS, EVERY = 10, 3  # saved after 3, 6 and 9 steps and at the end; scored after 4 and 8 and at the end
-SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "micro_rows=4", "rows.full=8"]
-SMALL += [f"plan.steps={STEPS}", "plan.warmup=2", "plan.rate=2e-2", "evaluate_every=4", "evaluate_rows=8"]
+SMALL = [
+    "encoder.width=32",
+    "encoder.heads=2",
+    "encoder.layers=1",
+    "packing.length=32",
+    "micro_batch_size=4",
+    "batch_size=8",
+]
+SMALL += [f"steps={STEPS}", "warmup=0.2", "learning_rate=2e-2", "eval_every=4", "eval_rows=8"]
 MODEL = "model.safetensors"
 QUICK: Patch = ("quick_start", {})
 RESUMABLE = 75  # the exit status of a run that was asked to stop
@@ -92,7 +99,7 @@ class Scene:
     def oracle(self) -> Oracle:
         """Saved after every step, which changes no number."""
         run, began = emptied(self.folder / "oracle"), time.time()
-        ended = self.server.call(self.words(run, "keep=99", every=1), QUICK)
+        ended = self.server.call(self.words(run, "keep_checkpoints=99", every=1), QUICK)
         assert ended.status == 0, ended.errors
         first = next(event for event in read_events(run / "events.jsonl") if event["kind"] == "step")
         states = {int(path.name.removeprefix("step-")): _sums(path) for path in (run / "checkpoints").iterdir()}

@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 from faults.server_load import Load, at_once, at_rate, request
 from faults.server_world import EXPECTED_TOKENS, TEXTS, Process, served
-from server.http_world import post, say
+from server.http_fixtures import post, say
 
-from bertsmith.server.logs import Log
+from bertsmith.server.monitoring import Log
 
 ASKED = [request({"inputs": text}) for text in TEXTS]
 WAITS = 0.5  # seconds of work that may wait
@@ -84,8 +84,8 @@ def overload_at_work(*, factor: float, share: float, seconds: float, how: str = 
     return outcome
 
 
-def _limits(waiting_tokens: int) -> dict[str, Any]:
-    return {"waiting_tokens": waiting_tokens, "max_requests": 64, "deadline": 3.0, "rejection_seconds": REJECTED}
+def _limits(max_queued_tokens: int) -> dict[str, Any]:
+    return {"max_queued_tokens": max_queued_tokens, "max_requests": 64, "deadline": 3.0, "rejection_seconds": REJECTED}
 
 
 def _judge(outcome: Outcome, calm: Load, load: Load, after: float, *, share: float) -> None:
@@ -325,7 +325,7 @@ def secrets_kept(*, how: str = "") -> Outcome:
 @contextlib.contextmanager
 def _with_key(how: str, log: Log) -> Any:
     from faults.server_world import broken
-    from server.http_world import called
+    from server.http_fixtures import called
 
     with broken(how), called("words", "kinds", log=log, api_key=SECRETS["key"]) as client:
         client.headers["authorization"] = f"Bearer {SECRETS['key']}"

@@ -21,13 +21,13 @@ from typing import Any
 from unittest import mock
 
 from model_io.folder_world import model, tokenizer
-from server.http_world import predictor
+from server.http_fixtures import predictor
 
-from bertsmith.inference.computing import Computing, Item, Wish
+from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import protocol, rejections, server, strict_json
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
+from bertsmith.server.monitoring import Log
+from bertsmith.server.settings import Limits
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXTS = ("the cat sat", "a cat on the mat", "서울은 한국의 수도이다", "the mat")
@@ -37,14 +37,14 @@ EXPECTED_TOKENS = 6  # of a text, about
 class Costly:
     """Computes as another does, and takes so many seconds for each item, however fast the machine is."""
 
-    def __init__(self, computing: Any, cost: float) -> None:
-        self.computing, self.cost = computing, cost
-        self.batch_tokens: int = computing.batch_tokens
+    def __init__(self, backend: Any, cost: float) -> None:
+        self.backend, self.cost = backend, cost
+        self.batch_tokens: int = backend.batch_tokens
 
-    def compute(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         """See `Computing`."""
         began = time.monotonic()
-        found: list[Any] = self.computing.compute(wish, items)
+        found: list[Any] = self.backend.run(wish, items)
         time.sleep(max(0.0, began + self.cost * len(items) - time.monotonic()))
         return found
 
@@ -52,8 +52,8 @@ class Costly:
 def costly(cost: float) -> Predictor:
     """A model that answers 1 / cost texts a second."""
     made = predictor("words")
-    slow: Computing = Costly(made.computing, cost)
-    return Predictor(made.model, made.tokenizer, computing=slow)
+    slow: Backend = Costly(made.backend, cost)
+    return Predictor(made.model, made.tokenizer, backend=slow)
 
 
 def heavy() -> Predictor:
@@ -77,7 +77,7 @@ def broken(how: str) -> Iterator[None]:
                 await asyncio.sleep(3600)
 
             stack.enter_context(mock.patch.object(server, "sweep", never))
-            stack.enter_context(mock.patch.object(protocol.PatientProtocol, "sweep", return_value=None))
+            stack.enter_context(mock.patch.object(protocol.DeadlineProtocol, "sweep", return_value=None))
         elif how == "drops":  # what is under way is dropped when the server is told to stop
             made = server.Server.__init__
 
@@ -103,7 +103,7 @@ def broken(how: str) -> Iterator[None]:
 
 def limits_of(how: str, **given: Any) -> Limits:
     """Limits; an unbounded build has none on what waits."""
-    return Limits(**given | ({"waiting_tokens": 10**9, "max_requests": 2000} if how == "unbounded" else {}))
+    return Limits(**given | ({"max_queued_tokens": 10**9, "max_requests": 2000} if how == "unbounded" else {}))
 
 
 @contextlib.contextmanager

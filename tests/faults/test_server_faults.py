@@ -25,10 +25,10 @@ from faults.server_campaigns import (
 )
 from faults.server_load import once_each, request
 from faults.server_world import Process, served
-from server.http_world import connected, post
+from server.http_fixtures import connected, post
 
 from bertsmith.errors import Stopped
-from bertsmith.server.logs import Log
+from bertsmith.server.monitoring import Log
 
 SEED = 20
 

@@ -13,11 +13,11 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from server.http_world import every_kind
+from server.http_fixtures import every_kind
 
 from bertsmith.server.app import build
-from bertsmith.server.guard import Guard
-from bertsmith.server.limits import Limits
+from bertsmith.server.middleware import Gateway
+from bertsmith.server.settings import Limits
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 FEW = settings(
@@ -32,14 +32,14 @@ MANY = settings(FEW, max_examples=150, derandomize=False)
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Guard]:
+def app() -> Iterator[Gateway]:
     found = build(list(every_kind().items()), limits=Limits(deadline=20))
     yield found
     assert found.service.close(drain=True, seconds=10)
 
 
 @pytest.fixture(scope="module")
-def description(app: Guard) -> schemathesis.BaseSchema:
+def description(app: Gateway) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from model_world import VOCABULARY, apart, config, random_batch, shaken
+from model_fixtures import VOCABULARY, random_batch, randomize_weights, relative_difference, small_bert_config
 
 from bertsmith.model_io.model import Model
 from bertsmith.nn import counter_random
-from bertsmith.nn.attention import Sight, _by_mask
+from bertsmith.nn.attention import AttentionContext, _sdpa_attention
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
 from bertsmith.types import Batch
 
@@ -21,10 +21,10 @@ UNITS = ["tokens", "words", "ngrams"]
 
 def build(*, causal: bool = False, units: str = "tokens") -> Model:
     """Heads of 32, large weights, no dropout."""
-    encoder = config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
+    encoder = small_bert_config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
     words = causal_lm.Config() if causal else masked_lm.Config(units=units)
     made = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
-    return shaken(made, deviation=0.2)
+    return randomize_weights(made, deviation=0.2)
 
 
 def packed(*, seed: int = 0, epoch: int = 0) -> Batch:
@@ -59,12 +59,12 @@ def test_packed_rows_are_the_same_texts_run_alone(causal: bool, half: None) -> N
         truth = texts(model, random_batch(LENGTHS, length=40))
         model = model.cuda()
         batch = packed().to("cuda")
-        assert model.encoder._sight(batch, explicit=False).kernel == "variable"
+        assert model.encoder._attention_context(batch, return_attentions=False).kernel == "varlen"
         ours = texts(model, batch)
         alone = texts(model, random_batch(LENGTHS, length=40, shape=(12, 12)).to("cuda"))
         for mine, other, right in zip(ours, alone, truth, strict=True):
-            assert apart(mine, other) < 2e-2
-            assert apart(mine, right) < 3e-2
+            assert relative_difference(mine, other) < 2e-2
+            assert relative_difference(mine, right) < 3e-2
 
 
 def test_a_row_mate_changes_no_bit(half: None) -> None:
@@ -110,9 +110,10 @@ def test_masks_are_the_same_on_both_devices(units: str) -> None:
 
 def test_counters_are_the_same_on_both_devices() -> None:
     numbers = torch.randint(-(1 << 62), 1 << 62, (100_000,), generator=torch.Generator().manual_seed(0))
-    key = counter_random.stream(1, "gpu")
+    key = counter_random.stream_key(1, "gpu")
     assert torch.equal(
-        counter_random.mix(key, numbers.cuda(), numbers.cuda()).cpu(), counter_random.mix(key, numbers, numbers)
+        counter_random.mix_counters(key, numbers.cuda(), numbers.cuda()).cpu(),
+        counter_random.mix_counters(key, numbers, numbers),
     )
 
 
@@ -162,12 +163,12 @@ def test_a_step_never_waits_for_the_device() -> None:
 
 
 def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
-    encoder = config(width=64, heads=2, attention_dropout=0.5, dropout=0.0).build().cuda().train()
+    encoder = small_bert_config(width=64, heads=2, attention_dropout=0.5, dropout=0.0).build().cuda().train()
     batch = packed().to("cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad():
-        assert encoder._sight(batch, explicit=False).kernel == "masked"
+        assert encoder._attention_context(batch, return_attentions=False).kernel == "masked"
         assert not torch.equal(encoder(batch).last_hidden, encoder(batch).last_hidden)
-        assert encoder.eval()._sight(batch, explicit=False).kernel == "variable"
+        assert encoder.eval()._attention_context(batch, return_attentions=False).kernel == "varlen"
 
 
 @pytest.mark.parametrize("compiles", [False, True])
@@ -179,8 +180,8 @@ def test_gradients_by_masks_are_numbers_where_rows_end_amid_a_tile(compiles: boo
     parts = [part.requires_grad_() for part in (q, k, v)]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool, device="cuda")
     bounds = torch.tensor([0, length], dtype=torch.int32, device="cuda")
-    sight = Sight("masked", 1, False, bounds, length, mask)
-    attend = torch.compile(_by_mask, fullgraph=True) if compiles else _by_mask
-    seen = attend(*parts, sight, 0.0)
+    context = AttentionContext("masked", 1, False, bounds, length, mask)
+    attend = torch.compile(_sdpa_attention, fullgraph=True) if compiles else _sdpa_attention
+    seen = attend(*parts, context, 0.0)
     seen.backward(torch.randn_like(seen))
     assert all(part.grad is not None and part.grad.isfinite().all() for part in parts)

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.nn import float8_choice
+from bertsmith.nn import autotune
 from bertsmith.nn.float8 import Float8FeedForward
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.roofline import device_seconds
 
@@ -83,8 +83,8 @@ def test_what_is_too_large_for_eight_bits_is_held_and_what_is_no_number_stays_no
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled(activation: str) -> None:
     torch.manual_seed(0)
-    style = Style(activation=activation)
-    half = Float8FeedForward(FeedForward(width=768, inner=3072, style=style)).cuda().train()
+    layer_config = LayerConfig(activation=activation)
+    half = Float8FeedForward(FeedForward(width=768, inner=3072, layer_config=layer_config)).cuda().train()
     x = torch.randn(2048, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     back = torch.randn_like(x) / len(x)
     found = []
@@ -98,7 +98,7 @@ def test_a_compiled_half_in_eight_bits_is_the_one_that_is_not_compiled(activatio
 
 
 def test_the_faster_precision_is_found() -> None:
-    device, block = torch.device("cuda"), make_block(width=768, heads=12, inner=3072, style=Style())
-    times = float8_choice.measure(block, 128, 512, device, clock=partial(device_seconds, device=device))
+    device, block = torch.device("cuda"), make_block(width=768, heads=12, inner=3072, layer_config=LayerConfig())
+    times = autotune.time_fp8(block, 128, 512, device, clock=partial(device_seconds, device=device))
     assert None not in times.values()
-    assert float8_choice.wins(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]
+    assert autotune.fp8_is_faster(times) == (times["fp8"] < 0.97 * times["bf16"])  # type: ignore[operator]

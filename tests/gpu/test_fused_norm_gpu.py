@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn import eight_norm, float8, float8_block
-from bertsmith.nn.attention import Sight, see
+from bertsmith.nn.attention import AttentionContext, context_for_kernel
 from bertsmith.nn.dropout import draw
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.rotary import turns
-from bertsmith.nn.style import Style
+from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.nn.transformer import make_block
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -80,11 +80,13 @@ def test_the_norm_is_a_layer_norm() -> None:
     assert (small.float() / eight.INPUT - expected).norm() < 0.04 * expected.norm()
 
 
-def chains(dropout: float = 0.0, **style: Any) -> tuple[nn.ModuleList, nn.ModuleList, nn.ModuleList]:
+def chains(dropout: float = 0.0, **layer_config: Any) -> tuple[nn.ModuleList, nn.ModuleList, nn.ModuleList]:
     """Plain blocks, the same with parts in eight bits, and whole in eight bits."""
     torch.manual_seed(0)
-    style |= {"dropout": dropout, "attention_dropout": dropout}
-    plain = nn.ModuleList(make_block(width=256, heads=4, inner=1024, style=Style(**style)) for _ in range(3))
+    layer_config |= {"dropout": dropout, "attention_dropout": dropout}
+    plain = nn.ModuleList(
+        make_block(width=256, heads=4, inner=1024, layer_config=LayerConfig(**layer_config)) for _ in range(3)
+    )
     for name, weight in plain.named_parameters():
         nn.init.normal_(weight, mean=float("norm.weight" in name), std=0.05)
     parts, whole = copy.deepcopy(plain), copy.deepcopy(plain)
@@ -93,12 +95,13 @@ def chains(dropout: float = 0.0, **style: Any) -> tuple[nn.ModuleList, nn.Module
     return plain.cuda().train(), parts.cuda().train(), whole.cuda().train()
 
 
-def sight(places: int, *, turned: bool = False) -> Sight:
+def context(places: int, *, turned: bool = False) -> AttentionContext:
     document = torch.zeros(1, places, dtype=torch.int32, device="cuda")
     bounds = torch.tensor([0, 77, 300, places], dtype=torch.int32, device="cuda")
-    seen = see(document, bounds, kernel="packed", longest=places, causal=False)
+    seen = context_for_kernel(document, bounds, kernel="triton", max_seqlen=places, causal=False)
     return replace(
-        seen, turns=turns(torch.arange(places, device="cuda"), head_width=64, base=100.0) if turned else None
+        seen,
+        rotary=rotary_embedding(torch.arange(places, device="cuda"), head_width=64, theta=100.0) if turned else None,
     )
 
 
@@ -111,7 +114,7 @@ def learnt(
         torch.randn(places, 256, device="cuda").bfloat16().float().requires_grad_()
     )  # compiled, one rounding is left out
     back = torch.randn(places if last is None else len(last), 256, device="cuda") / places
-    seen = sight(places, turned=turned)
+    seen = context(places, turned=turned)
 
     def run(x: Tensor) -> Tensor:
         y: Tensor | Normed = x
@@ -173,7 +176,7 @@ def test_with_dropout_it_is_right_on_average() -> None:
     exact = learnt(plain, places=512, compiles=False)[0]
     with torch.autocast("cuda", torch.bfloat16):
         torch.manual_seed(1)
-        x, seen = torch.randn(512, 256, device="cuda"), sight(512)
+        x, seen = torch.randn(512, 256, device="cuda"), context(512)
         sums = torch.zeros_like(x)
         for _ in range(32):
             y: Tensor | Normed = x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import VOCABULARY, random_batch
+from model_fixtures import VOCABULARY, random_batch
 from torch import Tensor
 
 from bertsmith.encoders import bert

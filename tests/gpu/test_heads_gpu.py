@@ -11,8 +11,8 @@ from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Passes, Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig, Passes
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
 
@@ -68,7 +68,7 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).train(), packed()
-    passes = Passes(model, settings=Settings(), world=World(device=torch.device("cuda")), seed=0)
+    passes = Passes(model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0)
     hidden, counts, _ = passes.corrupt(batch)
     learn = partial(passes.learn, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True)
     learn(step=0)
@@ -88,9 +88,9 @@ def test_steps_with_a_bilstm_are_replayed(case: str, recwarn: pytest.WarningsRec
         trainer = Trainer(
             asking(RECURRENT[case], **QUIET).train(),
             lambda step: [packed()],
-            plan=Plan(steps=12, rate=1e-3),
+            plan=TrainingPlan(steps=12, learning_rate=1e-3),
             optimizer=adamw.Config(),
-            settings=Settings(graphs=graphs, compile=False),
+            compute=ComputeConfig(cuda_graphs=graphs, compile=False),
             world=World(device=torch.device("cuda")),
         )
         return [step.loss for step in trainer]

@@ -7,17 +7,17 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import VOCABULARY, random_batch
+from model_fixtures import VOCABULARY, random_batch
 from torch import Tensor
 
 from bertsmith.encoders import modern
 from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
 from bertsmith.nn.activations import activation
-from bertsmith.nn.attention import Attention, Sight, look
+from bertsmith.nn.attention import Attention, AttentionContext, make_attention_context
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.float8 import convert
-from bertsmith.nn.rotary import turns
+from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.objectives import masked_lm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -93,13 +93,15 @@ def test_a_layer_in_eight_bits_is_near_the_plain_one(bounds: list[int]) -> None:
     eight = copy.deepcopy(plain)
     assert convert(eight) == 2
     x, back = (torch.randn(bounds[-1], 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    sight = Sight("packed", 1, False, torch.tensor(bounds, device="cuda"), 1024, None, reach=reach(bounds))
+    context = AttentionContext(
+        "triton", 1, False, torch.tensor(bounds, device="cuda"), 1024, None, sequence_bounds=reach(bounds)
+    )
     found = []
     for run, layer in ((plain, plain), (eight, eight), (torch.compile(eight, fullgraph=True), eight)):
         mine = x.clone().requires_grad_()
         layer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
-            out, _ = run(mine, sight)
+            out, _ = run(mine, context)
         out.backward(back / len(back))
         found.append([out.detach(), mine.grad, *(weight.grad.clone() for weight in layer.parameters())])
     for theirs, ours, compiled in zip(*found, strict=True):
@@ -136,11 +138,11 @@ def test_dropout_is_a_function_of_the_seed_and_right_on_average() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_training_takes_it_and_nothing_else_does(dropout: float) -> None:
     document, bounds = torch.ones(2, 64, dtype=torch.int32, device="cuda"), torch.tensor([0, 64, 128], device="cuda")
-    how = {"longest": 64, "full": False, "causal": False, "head_width": 64, "dropout": dropout}
-    assert look(document, bounds, dtype=torch.bfloat16, **how).kernel == "packed"  # type: ignore[arg-type]
+    how = {"longest": 64, "dense": False, "causal": False, "head_width": 64, "dropout": dropout}
+    assert make_attention_context(document, bounds, dtype=torch.bfloat16, **how).kernel == "triton"  # type: ignore[arg-type]
     with torch.no_grad():
-        assert look(document, bounds, dtype=torch.bfloat16, **how).kernel != "packed"  # type: ignore[arg-type]
-    assert look(document, bounds, dtype=torch.float32, **how).kernel != "packed"  # type: ignore[arg-type]
+        assert make_attention_context(document, bounds, dtype=torch.bfloat16, **how).kernel != "triton"  # type: ignore[arg-type]
+    assert make_attention_context(document, bounds, dtype=torch.float32, **how).kernel != "triton"  # type: ignore[arg-type]
 
 
 def test_compiled_gelu_and_dropout() -> None:
@@ -164,12 +166,14 @@ def test_turned_queries_and_keys_learn_alike_by_any_kernel_compiled(monkeypatch:
     model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3).cuda()
     batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5], length=40, pack=True).to("cuda"))
     found = []
-    for avoided in (set(), {"packed"}):
-        monkeypatch.setattr(attention, "AVOIDED", avoided)
+    for avoided in (set(), {"triton"}):
+        monkeypatch.setattr(attention, "DISABLED_KERNELS", avoided)
         torch.compiler.reset()
         model.zero_grad()
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            assert (model.encoder._sight(batch, explicit=False).kernel == "packed") == (not avoided)
+            assert (model.encoder._attention_context(batch, return_attentions=False).kernel == "triton") == (
+                not avoided
+            )
             loss = torch.compile(model)(batch).mean()
         loss.backward()
         plain = [weight.grad for name, weight in model.named_parameters() if "qkv" not in name]  # these are noise here
@@ -184,13 +188,13 @@ def test_turns_there_and_back_in_eight_bits(places: int, width: int) -> None:
 
     torch.manual_seed(0)
     qkv, back = (torch.randn(places, 3, 4, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    turn = turns(torch.arange(places, device="cuda"), head_width=width, base=100.0)
+    turn = rotary_embedding(torch.arange(places, device="cuda"), head_width=width, theta=100.0)
     mine = qkv.clone().requires_grad_()
     q, k, v = mine.unbind(1)
-    right = torch.stack((turn.turn(q), turn.turn(k), v), 1)
+    right = torch.stack((turn.rotate(q), turn.rotate(k), v), 1)
     (exact,) = torch.autograd.grad(right.float(), mine, back.float())
-    assert torch.allclose(packed_attention.turn_both(qkv, turn.cosine, turn.sine), right, atol=0.02)
-    small, turned, sums = packed_attention.turn_back_eight(back, turn.cosine, turn.sine, 16.0)
+    assert torch.allclose(packed_attention.turn_both(qkv, turn.cos, turn.sin), right, atol=0.02)
+    small, turned, sums = packed_attention.turn_back_eight(back, turn.cos, turn.sin, 16.0)
     exact = exact.flatten(1).float()
     assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()
     assert torch.equal(turned.view(torch.uint8)[:, :places], small.view(torch.uint8).t())

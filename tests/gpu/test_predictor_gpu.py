@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
@@ -39,8 +39,8 @@ def test_equal_to_the_cpu() -> None:
     expected = asked(here)
     for found, other in zip(asked(there), expected, strict=True):
         assert np.allclose(found, other, atol=1e-4)
-    with Engine(there.computing) as engine, ThreadPoolExecutor(8) as pool:
-        for some in pool.map(asked, [there.through(engine)] * 16):
+    with Engine(there.backend) as engine, ThreadPoolExecutor(8) as pool:
+        for some in pool.map(asked, [there.with_backend(engine)] * 16):
             assert all(np.allclose(found, other, atol=1e-4) for found, other in zip(some, expected, strict=True))
 
 

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import same, snapshot, toy_batch, trainer
 
 from bertsmith import config
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw, optimizer, reference
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig, Precision
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.schedules import constant_then_decay
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-LEVEL = Plan(steps=12, rate=1e-2, schedule=constant_then_decay.Config())
-EAGER = Settings(compile=False, precision="fp32")
+LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=constant_then_decay.Config())
+EAGER = ComputeConfig(compile=False)
 
 
 def on_gpu() -> World:
@@ -37,10 +37,15 @@ def on_gpu() -> World:
 
 
 def bert(
-    *, dropout: float = 0.0, settings: Settings = EAGER, world: World | None = None, plan: Plan = LEVEL
+    *,
+    dropout: float = 0.0,
+    compute: ComputeConfig = EAGER,
+    precision: Precision = "fp32",
+    world: World | None = None,
+    plan: TrainingPlan = LEVEL,
 ) -> Trainer:
-    model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "settings": settings}
+    model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
+    how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "precision": precision, "compute": compute}
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
 
@@ -50,7 +55,13 @@ def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     batches = [toy_batch(step).to("cuda") for step in range(12)]
     settings = config.find(optimizer.FOLDER, kind).Config()
     made = trainer(
-        model=model, feed=lambda step: [batches[step]], world=on_gpu(), optimiser=settings, settings=EAGER, plan=LEVEL
+        model=model,
+        feed=lambda step: [batches[step]],
+        world=on_gpu(),
+        optimiser=settings,
+        precision="fp32",
+        compute=EAGER,
+        plan=LEVEL,
     )
     steps = list(itertools.islice(made, 3))
     torch.cuda.set_sync_debug_mode("error")
@@ -77,8 +88,8 @@ def test_the_numbers_are_the_cpus() -> None:
 
 def test_compiled_half_precision_is_the_default_and_near() -> None:
     """At a rate where rounding is not what decides: at 1e-2 losses in half precision are up to 5 % off on a CPU too."""
-    plan = replace(LEVEL, rate=3e-3)
-    for step, other in zip(bert(settings=Settings(), plan=plan), bert(plan=plan), strict=True):
+    plan = replace(LEVEL, learning_rate=3e-3)
+    for step, other in zip(bert(compute=ComputeConfig(), precision="auto", plan=plan), bert(plan=plan), strict=True):
         assert step.loss == pytest.approx(other.loss, rel=1e-2)
 
 
@@ -95,24 +106,24 @@ def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     assert [step.loss for step in heir] == pytest.approx(losses[6:], rel=1e-3)
 
 
-def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: Plan = LEVEL) -> Trainer:
-    model = pretraining(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    settings = Settings(graphs=graphs, compile=compiled)
-    how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "settings": settings}
+def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: TrainingPlan = LEVEL) -> Trainer:
+    model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
+    compute = ComputeConfig(cuda_graphs=graphs, compile=compiled)
+    how: dict[str, Any] = {"plan": plan, "optimizer": adamw.Config(), "compute": compute}
     return Trainer(model, bert_feed(16, rows=16), world=on_gpu(), **how)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -> None:
     """Rates change, dropout is drawn anew, a run that goes on begins without a recording."""
-    how: dict[str, Any] = {"compiled": compiled, "plan": Plan(steps=12, rate=1e-2, warmup=4)}
+    how: dict[str, Any] = {"compiled": compiled, "plan": TrainingPlan(steps=12, learning_rate=1e-2, warmup=4 / 12)}
     plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
     found = [step.loss for step in replayed]
     assert replayed._replay is not None
     assert len(replayed._replay._recordings) == 1
     assert found == pytest.approx(losses, rel=2e-3)
-    assert len({step.rate for step in short(graphs=True, **how)}) > 4
+    assert len({step.learning_rate for step in short(graphs=True, **how)}) > 4
     begun = short(graphs=True, **how)
     for _ in range(6):
         next(begun)
@@ -125,7 +136,7 @@ def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_replayed_step_never_waits(compiled: bool) -> None:
-    replayed = short(graphs=True, compiled=compiled, plan=Plan(steps=100, rate=1e-3))
+    replayed = short(graphs=True, compiled=compiled, plan=TrainingPlan(steps=100, learning_rate=1e-3))
     for _ in range(6):
         next(replayed)
     torch.cuda.set_sync_debug_mode("error")
@@ -139,9 +150,9 @@ def test_a_replayed_step_never_waits(compiled: bool) -> None:
 @pytest.mark.parametrize("graphs", [False, True])
 def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
     """The host hands out steps far faster than the device takes them: its own time says nothing of theirs."""
-    model = pretraining(layers=2, width=64, heads=2)
-    how: dict[str, Any] = {"plan": Plan(steps=30, rate=1e-3), "optimizer": adamw.Config()}
-    made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), settings=Settings(graphs=graphs), **how)
+    model = pretraining_model(layers=2, width=64, heads=2)
+    how: dict[str, Any] = {"plan": TrainingPlan(steps=30, learning_rate=1e-3), "optimizer": adamw.Config()}
+    made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
     work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
     feed = made.feed
 
@@ -163,8 +174,9 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
 
 TWO_RUNS = """
 from gpu.test_trainer_gpu import bert
-from bertsmith.training.passes import Settings
-losses = [[step.loss.hex() for step in bert(dropout=0.1, settings=Settings(deterministic=True))] for _ in range(2)]
+from bertsmith.training.passes import ComputeConfig
+how = {"dropout": 0.1, "compute": ComputeConfig(deterministic=True), "precision": "auto"}
+losses = [[step.loss.hex() for step in bert(**how)] for _ in range(2)]
 assert losses[0] == losses[1], losses
 """
 

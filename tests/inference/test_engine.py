@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import pytest
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
-from bertsmith.inference.engine import Closed, Engine, Expired, Facts, Overloaded, deadline
+from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, EngineClosed, Overloaded, deadline
+from bertsmith.inference.forward import ModelInput
 
 BUDGET = 50
 
@@ -31,27 +31,27 @@ def _in_time() -> Iterator[None]:
 class Spell:
     """A wish for the items' own names."""
 
-    name: str = "plain"
-    kind: ClassVar[str] = "spell"
-    alone: ClassVar[bool] = False
+    label: str = "plain"
+    name: ClassVar[str] = "spell"
+    one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def read(self, model: Any, batch: Any, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Any, batch: Any, items: Sequence[ModelInput]) -> list[Any]:
         raise AssertionError("no model is asked here")
 
 
 class Huge(Spell):
     """A wish whose results are large."""
 
-    alone: ClassVar[bool] = True
+    one_per_batch: ClassVar[bool] = True
 
 
-def item(name: str, tokens: int = 10) -> Item:
+def item(name: str, tokens: int = 10) -> ModelInput:
     rows: Any = ((name,) * tokens,)
-    return Item(rows)
+    return ModelInput(rows)
 
 
-def items(name: str, count: int, tokens: int = 10) -> list[Item]:
+def items(name: str, count: int, tokens: int = 10) -> list[ModelInput]:
     return [item(f"{name}{number}", tokens) for number in range(count)]
 
 
@@ -60,15 +60,15 @@ class Speller:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.wishes: list[Any] = []
+        self.queries: list[Any] = []
         self.go = threading.Event()
         self.go.set()
         self.entered = threading.Semaphore(0)
 
-    def compute(self, wish: Any, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
         names: list[Any] = [one.rows[0][0] for one in items]  # type: ignore[index]
         self.batches.append(names)
-        self.wishes.append(wish)
+        self.queries.append(wish)
         self.entered.release()
         assert self.go.wait(20)
         if any(name.startswith("broken") for name in names):
@@ -83,9 +83,9 @@ class Slow(Speller):
         super().__init__()
         self.seconds = seconds
 
-    def compute(self, wish: Any, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
         time.sleep(self.seconds)
-        return super().compute(wish, items)
+        return super().run(wish, items)
 
 
 @contextmanager
@@ -96,12 +96,12 @@ def held(**settings: Any) -> Iterator[tuple[Engine, Speller, Callable[..., Futur
     with ThreadPoolExecutor(16) as pool:
         engine = Engine(speller, batch_tokens=BUDGET, **settings)
 
-        def ask(what: Sequence[Item], wish: Any = Spell(), seconds: float | None = None) -> Future[list[Any]]:
+        def ask(what: Sequence[ModelInput], wish: Any = Spell(), seconds: float | None = None) -> Future[list[Any]]:
             before = engine._waiting, len(speller.batches)
 
             def call() -> list[Any]:
                 with deadline(seconds):
-                    return engine.compute(wish, what)
+                    return engine.run(wish, what)
 
             found = pool.submit(call)
             until = time.monotonic() + 10
@@ -129,7 +129,7 @@ def expect_own_results(engine: Any, *, callers: int = 8, turns: int = 60) -> Non
         for turn in range(turns):
             asked = [item(f"{number}.{turn}.{place}", draw.randint(1, 30)) for place in range(draw.randint(1, 12))]
             expected = [one.rows[0][0] for one in asked]  # type: ignore[index]
-            assert engine.compute(Spell(draw.choice("abc")), asked) == expected
+            assert engine.run(Spell(draw.choice("abc")), asked) == expected
 
     with ThreadPoolExecutor(callers) as pool:
         for done in [pool.submit(caller, number) for number in range(callers)]:
@@ -140,7 +140,7 @@ def test_everyone_gets_their_own_in_order() -> None:
     speller = Slow(0.0005)
     with Engine(speller, batch_tokens=BUDGET) as engine:
         expect_own_results(engine)
-        assert engine.waiting == 0
+        assert engine.queued_tokens == 0
     names = [name for batch in speller.batches for name in batch]
     assert len(set(names)) == len(names), "nothing is computed twice"
     callers = [{name.split(".")[0] for name in batch} for batch in speller.batches]
@@ -150,8 +150,8 @@ def test_everyone_gets_their_own_in_order() -> None:
 class Shuffling(Speller):
     """A broken one: what is computed together comes back in another order."""
 
-    def compute(self, wish: Any, items: Sequence[Item]) -> list[Any]:
-        found = super().compute(wish, items)
+    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
+        found = super().run(wish, items)
         return found[1:] + found[:1]
 
 
@@ -163,7 +163,7 @@ def test_a_broken_order_would_be_seen() -> None:
 def test_nothing_asked_is_nothing_computed() -> None:
     speller = Speller()
     with Engine(speller) as engine:
-        assert engine.compute(Spell(), []) == []
+        assert engine.run(Spell(), []) == []
     assert speller.batches == []
 
 
@@ -171,12 +171,12 @@ def test_those_who_wait_share_the_next_batch() -> None:
     with held() as (engine, speller, ask):
         waiting = [ask(items(name, 1)) for name in "abcde"]
         other = ask(items("other", 1), Spell("another"))
-        assert engine.waiting == 60
+        assert engine.queued_tokens == 60
         speller.go.set()
         assert [one.result(10) for one in waiting] == [[f"{name}0"] for name in "abcde"]
         assert other.result(10) == ["other0"]
     assert speller.batches[1:] == [["a0", "b0", "c0", "d0", "e0"], ["other0"]]
-    assert [wish.name for wish in speller.wishes] == ["plain", "plain", "another"]
+    assert [query.label for query in speller.queries] == ["plain", "plain", "another"]
 
 
 def test_batches_are_bounded_and_a_large_item_stands_alone() -> None:
@@ -203,18 +203,18 @@ def test_a_small_request_does_not_wait_for_all_of_a_large_one() -> None:
 
 def test_turns_go_round() -> None:
     """Of several large requests none is served twice before every other was served once."""
-    with held(waiting_tokens=10_000) as (_, speller, ask):
+    with held(max_queued_tokens=10_000) as (_, speller, ask):
         found = [ask(items(name, 40), Spell(name)) for name in "abc"]
         last = ask(items("z", 1), Spell("z"))
         speller.go.set()
         assert last.result(10) == ["z0"]
         assert [len(one.result(10)) for one in found] == [40, 40, 40]
-    order = [wish.name for wish in speller.wishes[1:]]
+    order = [query.label for query in speller.queries[1:]]
     assert order[:7] == ["a", "b", "c", "z", "a", "b", "c"]
 
 
 def test_a_crowd_shares_evenly() -> None:
-    with held(waiting_tokens=10_000) as (_, speller, ask):
+    with held(max_queued_tokens=10_000) as (_, speller, ask):
         found = [ask(items(name, 10)) for name in "abcdefg"]  # seven shares of 7 tokens: one item each, as they fit
         speller.go.set()
         assert all(len(one.result(10)) == 10 for one in found)
@@ -234,30 +234,30 @@ def test_large_results_are_computed_one_by_one() -> None:
 
 
 def test_too_much_is_refused_at_once() -> None:
-    with held(waiting_tokens=100) as (engine, speller, ask):
+    with held(max_queued_tokens=100) as (engine, speller, ask):
         kept = ask(items("kept", 9))
         with pytest.raises(Overloaded, match="110 tokens wait to be computed, and at most 100 may") as refused:
-            engine.compute(Spell(), items("more", 2))
-        assert (refused.value.waiting, refused.value.limit) == (110, 100)
+            engine.run(Spell(), items("more", 2))
+        assert (refused.value.queued, refused.value.limit) == (110, 100)
         assert isinstance(refused.value, BertsmithError)
-        assert engine.waiting == 90
+        assert engine.queued_tokens == 90
         also = ask(items("also", 1))
         speller.go.set()
         assert (len(kept.result(10)), len(also.result(10))) == (9, 1)
-        assert len(engine.compute(Spell(), items("whale", 40))) == 40, "where nothing waits, anything is taken"
+        assert len(engine.run(Spell(), items("whale", 40))) == 40, "where nothing waits, anything is taken"
     assert "more0" not in [name for batch in speller.batches for name in batch]
 
 
 def test_what_is_late_is_never_computed() -> None:
     with held() as (engine, speller, ask):
         late, patient = ask(items("late", 3), seconds=0.05), ask(items("patient", 1), seconds=20)
-        with pytest.raises(Expired):
+        with pytest.raises(DeadlineExceeded):
             late.result(10)
-        assert engine.waiting == 10
+        assert engine.queued_tokens == 10
         speller.go.set()
         assert patient.result(10) == ["patient0"]
-        with deadline(0), pytest.raises(Expired):
-            engine.compute(Spell(), items("over", 1))
+        with deadline(0), pytest.raises(DeadlineExceeded):
+            engine.run(Spell(), items("over", 1))
     assert [name for batch in speller.batches for name in batch] == ["first0", "patient0"]
 
 
@@ -265,14 +265,14 @@ def test_late_in_the_middle() -> None:
     """A request that is partly computed when its time is over leaves the rest."""
     speller = Slow(0.02)
     with Engine(speller, batch_tokens=BUDGET) as engine:
-        with deadline(0.1), pytest.raises(Expired):
-            engine.compute(Spell(), items("late", 200))
-        assert engine.waiting == 0
-        assert engine.compute(Spell(), items("next", 1)) == ["next0"]
+        with deadline(0.1), pytest.raises(DeadlineExceeded):
+            engine.run(Spell(), items("late", 200))
+        assert engine.queued_tokens == 0
+        assert engine.run(Spell(), items("next", 1)) == ["next0"]
     assert len(speller.batches) < 40
 
 
-def test_callers_may_give_up() -> None:
+def test_callers_may_cancel() -> None:
     with held() as (engine, speller, _):
         inside = threading.Event()
         patience: list[Any] = []
@@ -281,18 +281,18 @@ def test_callers_may_give_up() -> None:
             with deadline(None) as mine:
                 patience.append(mine)
                 inside.set()
-                return engine.compute(Spell(), items("gone", 3))
+                return engine.run(Spell(), items("gone", 3))
 
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(call)
             assert inside.wait(10)
-            while engine.waiting != 30:
+            while engine.queued_tokens != 30:
                 time.sleep(0.001)
-            patience[0].give_up()
+            patience[0].cancel()
             speller.go.set()
-            with pytest.raises(Expired):
+            with pytest.raises(DeadlineExceeded):
                 found.result(10)
-        assert engine.waiting == 0
+        assert engine.queued_tokens == 0
     assert speller.batches == [["first0"]]
 
 
@@ -304,24 +304,24 @@ def test_a_broken_item_fails_alone() -> None:
         with pytest.raises(ZeroDivisionError, match="an item is broken"):
             bad.result(10)
         with pytest.raises(ZeroDivisionError):
-            engine.compute(Spell(), [item("broken"), *items("rest", 30)])
-        assert engine.compute(Spell(), items("later", 1)) == ["later0"]
-        assert engine.waiting == 0
+            engine.run(Spell(), [item("broken"), *items("rest", 30)])
+        assert engine.run(Spell(), items("later", 1)) == ["later0"]
+        assert engine.queued_tokens == 0
     assert speller.batches[1:5] == [["good0", "x", "broken", "also0"], ["good0"], ["x", "broken"], ["also0"]]
     assert not any("rest9" in batch for batch in speller.batches), "what is left of a failed request is dropped"
 
 
 def test_every_batch_is_told_of() -> None:
-    told: list[Facts] = []
+    told: list[BatchStats] = []
 
-    def observe(facts: Facts) -> None:
+    def observe(facts: BatchStats) -> None:
         told.append(facts)
         raise RuntimeError("whoever observes has troubles of their own")
 
     with Engine(Speller(), batch_tokens=BUDGET, observe=observe) as engine:
-        engine.compute(Spell(), items("a", 7))
-        engine.compute(Spell(), items("b", 1, tokens=3))
-    assert [(facts.kind, facts.items, facts.tokens) for facts in told] == [
+        engine.run(Spell(), items("a", 7))
+        engine.run(Spell(), items("b", 1, tokens=3))
+    assert [(facts.query, facts.inputs, facts.tokens) for facts in told] == [
         ("spell", 5, 50),
         ("spell", 2, 20),
         ("spell", 1, 3),
@@ -336,8 +336,8 @@ def test_closing_finishes_what_waits() -> None:
             closed = pool.submit(engine.close)
             while not engine._closed:
                 time.sleep(0.001)
-            with pytest.raises(Closed):
-                engine.compute(Spell(), items("late", 1))
+            with pytest.raises(EngineClosed):
+                engine.run(Spell(), items("late", 1))
             speller.go.set()
             assert closed.result(10) is True
         assert [len(one.result(10)) for one in waiting] == [8, 8, 8]
@@ -348,9 +348,9 @@ def test_closing_in_haste_tells_those_who_wait(settings: dict[str, Any]) -> None
     with held() as (engine, speller, ask):
         waiting = ask(items("a", 8))
         assert engine.close(**settings) is False
-        with pytest.raises(Closed):
+        with pytest.raises(EngineClosed):
             waiting.result(10)
-        assert engine.waiting == 0
+        assert engine.queued_tokens == 0
         speller.go.set()
         engine._thread.join(10)
     assert speller.batches == [["first0"]]
@@ -360,5 +360,5 @@ def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
     for _ in range(3):
         with Engine(Speller()) as engine:
-            engine.compute(Spell(), items("a", 1))
+            engine.run(Spell(), items("a", 1))
     assert set(threading.enumerate()) == before

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import TEXTS, random_model, tokenizer
 from torch import nn
 
 import bertsmith
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.precision import Narrow, computes_half
+from bertsmith.inference.precision import QuantizedLinear, supports_bfloat16
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import classify, masked_lm
@@ -43,7 +43,7 @@ def test_nearly_equal_to_float32(tmp_path: Path, precision: Any, tolerance: floa
 @pytest.mark.parametrize(("precision", "share"), [("bfloat16", 0.52), ("int8", 0.3)])
 def test_matrices_take_less_memory(precision: Any, share: float) -> None:
     def bytes_of_matrices(predictor: Predictor) -> int:
-        parts = [part for part in predictor.model.modules() if isinstance(part, nn.Linear | Narrow)]
+        parts = [part for part in predictor.model.modules() if isinstance(part, nn.Linear | QuantizedLinear)]
         tensors = [value for part in parts for value in [*part.parameters(), *part.buffers()] if value.dim() > 1]
         return sum(value.nbytes for value in tensors)
 
@@ -62,7 +62,7 @@ def test_a_narrow_layer_is_the_rounded_one(whole: bool, bias: bool) -> None:
         linear.weight[3] = 0  # nothing to scale by
     x = torch.randn(5, 24)
     with torch.no_grad():
-        expected, found = linear(x), Narrow(linear, whole=whole)(x)
+        expected, found = linear(x), QuantizedLinear(linear, whole=whole)(x)
     most = float(linear.weight.detach().abs().max()) * (0.5 / 127 if whole else 2**-9)
     assert float((found - expected).abs().max()) <= most * float(x.abs().sum(1).max())
     assert torch.equal(found[:, 3], expected[:, 3])
@@ -72,5 +72,5 @@ def test_unknown_precisions_are_named() -> None:
     wrong: Any = "float8"
     with pytest.raises(BertsmithError, match="precision float8 is not known: float32, bfloat16, int8"):
         Predictor(random_model(*HEADS), tokenizer(), precision=wrong)
-    assert isinstance(computes_half("cpu"), bool)
-    assert computes_half("cuda") is True
+    assert isinstance(supports_bfloat16("cpu"), bool)
+    assert supports_bfloat16("cuda") is True

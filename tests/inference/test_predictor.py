@@ -164,7 +164,7 @@ def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any
         assert np.allclose(found["first"][place], layers[-2][0], atol=1e-5)
         assert np.allclose(found["last four"][place], torch.cat([layer.mean(0) for layer in layers[-4:]]), atol=1e-5)
         assert np.allclose(found["pooled"][place], output.pooler_output[0], atol=1e-5)
-    assert predictor.embed(texts).cut == (4,)
+    assert predictor.embed(texts).truncated == (4,)
     assert np.allclose(np.linalg.norm(predictor.encode(texts, normalize=True), axis=1), 1, atol=1e-5)
     assert predictor.encode("one").shape == (32,)
     assert predictor.encode([]).shape == (0, 32)
@@ -180,7 +180,7 @@ def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) ->
             assert np.allclose(found.vectors[place], output.hidden_states[-1][0], atol=1e-5)
             assert np.allclose(lower.vectors[place], output.hidden_states[1][0], atol=1e-5)
             assert list(found.tokens[place]) == tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
-    assert found.cut == (2,)
+    assert found.truncated == (2,)
     assert found.vectors[2].shape == (48, 32)
     assert predictor.embed_all([]).vectors == []
     with pytest.raises(BertsmithError, match="layer 7 is not there"):
@@ -200,9 +200,9 @@ def test_texts_as_tokens(predictor: Predictor) -> None:
             )
             assert [predictor.tokenizer.token_to_id(token) for token in found.tokens] == list(found.ids)
     counts = [len(found.ids) for found in predictor.tokenize(texts)]
-    assert predictor.tokens_in(texts) == counts
-    assert counts[2] > predictor.length
-    assert predictor.tokenize([]) == predictor.tokens_in([]) == []
+    assert predictor.count_tokens(texts) == counts
+    assert counts[2] > predictor.max_length
+    assert predictor.tokenize([]) == predictor.count_tokens([]) == []
 
 
 def test_ids_as_texts(predictor: Predictor) -> None:
@@ -211,7 +211,7 @@ def test_ids_as_texts(predictor: Predictor) -> None:
     found = predictor.embed_ids(ids, normalize=True)
     expected = predictor.embed(texts, normalize=True)
     assert np.array_equal(found.vectors, expected.vectors)
-    assert found.cut == expected.cut == (1,)
+    assert found.truncated == expected.truncated == (1,)
     for wrong in (-1, predictor.tokenizer.vocab_size):
         with pytest.raises(BertsmithError, match=f"id {wrong} is outside this vocabulary"):
             predictor.embed_ids([[3, wrong]])

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inference.answer_world import LONG, TAGS, TEXTS, random_model, tokenizer
+from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokenizer
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.engine import Engine, Expired, Facts, Overloaded, deadline
+from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, Overloaded, deadline
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
 
@@ -84,40 +84,40 @@ def test_threads_share_a_predictor(predictor: Predictor, serial: list[Any], seco
 
 @SHORT_AND_LONG
 def test_threads_share_an_engine(predictor: Predictor, serial: list[Any], seconds: float) -> None:
-    told: list[Facts] = []
-    with Engine(predictor.computing, batch_tokens=256, observe=told.append) as engine:
-        through = predictor.through(engine)
+    told: list[BatchStats] = []
+    with Engine(predictor.backend, batch_tokens=256, observe=told.append) as engine:
+        through = predictor.with_backend(engine)
         assert through.model is predictor.model
         assert expect_equal(through, serial, seconds=seconds) > THREADS
-        assert engine.waiting == 0
+        assert engine.queued_tokens == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "bertsmith-engine"]
-    assert {facts.kind for facts in told} == {"vectors", "states", "answers", "attentions"}
+    assert {facts.query for facts in told} == {"vectors", "states", "answers", "attentions"}
     assert max(facts.tokens for facts in told) <= 256
-    assert predictor.computing is not engine, "the first one still computes for itself"
+    assert predictor.backend is not engine, "the first one still computes for itself"
 
 
 def test_an_exchange_of_answers_would_be_seen(predictor: Predictor, serial: list[Any]) -> None:
     class Exchanging:
         def compute(self, wish: Any, items: Any) -> list[Any]:
-            return predictor.computing.compute(wish, items)[::-1]
+            return predictor.backend.run(wish, items)[::-1]
 
     with Engine(Exchanging()) as engine, pytest.raises((AssertionError, ValueError, IndexError)):
-        expect_equal(predictor.through(engine), serial, seconds=0)
+        expect_equal(predictor.with_backend(engine), serial, seconds=0)
 
 
 def test_engines_refuse_through_every_method(predictor: Predictor) -> None:
-    with Engine(predictor.computing) as engine, deadline(0):
+    with Engine(predictor.backend) as engine, deadline(0):
         for ask in ASKED:
-            with pytest.raises(Expired):
-                ask(predictor.through(engine))
-        assert engine.waiting == 0
+            with pytest.raises(DeadlineExceeded):
+                ask(predictor.with_backend(engine))
+        assert engine.queued_tokens == 0
     assert issubclass(Overloaded, BertsmithError)
 
 
 def test_a_wrong_question_harms_nobody(predictor: Predictor, serial: list[Any]) -> None:
     """Ids that the model has no row for, asked straight of the engine, beside good ones."""
-    with Engine(predictor.computing) as engine, ThreadPoolExecutor(4) as pool:
-        wrong = predictor.through(engine)
+    with Engine(predictor.backend) as engine, ThreadPoolExecutor(4) as pool:
+        wrong = predictor.with_backend(engine)
         row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), max_length=8)
         row.ids[1] = 10_000
         bad = [pool.submit(wrong.word_log_probabilities, [row], [1]) for _ in range(4)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import config, shaken
+from model_fixtures import randomize_weights, small_bert_config
 from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import BertsmithError
@@ -71,7 +71,7 @@ def model(*objectives: Any, seed: int = 0, **changes: Any) -> Model:
     """A small BERT with large weights and these heads, by name or with settings."""
     small = {"layers": 2, "vocab_size": tokenizer().vocab_size} | changes
     heads = [OBJECTIVES[head]() if isinstance(head, str) else head for head in objectives]
-    return shaken(Model.build(config(**small), heads), seed).eval()
+    return randomize_weights(Model.build(small_bert_config(**small), heads), seed).eval()
 
 
 def folder(path: Path, *objectives: Any, **changes: Any) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import VOCABULARY, random_batch, randomize_weights, relative_difference
+from model_fixtures import small_bert_config as bert
 from model_io.folder_world import tokenizer
-from model_world import VOCABULARY, apart, random_batch, shaken
-from model_world import config as bert
 
 from bertsmith.encoders import electra
 from bertsmith.errors import DataError
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "max_positions": 
 
 def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **changes: Any) -> Model:
     config = electra.Config(**SMALL | {"vocab_size": rows, "embedding_width": 24} | changes)
-    return shaken(Model.build(config, [replaced_token.Config(generator=0.5)], vocabulary=vocabulary)).eval()
+    return randomize_weights(Model.build(config, [replaced_token.Config(generator=0.5)], vocabulary=vocabulary)).eval()
 
 
 @pytest.mark.parametrize("narrow", [24, 16], ids=["with a map", "without one"])
@@ -40,12 +40,12 @@ def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path:
         inside(model.encoder.embed(batch), batch), batch, model.encoder.token_embeddings
     )
     real = (batch.document_ids != 0).flatten()
-    assert apart(generator.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
+    assert relative_difference(generator.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
     save_model(generator, tokenizer(), tmp_path / "generator")
     opened, _, facts = open_model(tmp_path / "generator")
     assert facts.architectures == ("ElectraForMaskedLM",)
     assert (opened.encoder.width, opened.encoder.config.heads, opened.encoder.config.inner) == (16, 1, 64)
-    assert apart(opened.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
+    assert relative_difference(opened.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
 
 
 def test_its_weights_are_the_model_s() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import randomize_weights
 from model_io.folder_world import (
     Tensors,
     change_config,
@@ -19,7 +20,6 @@ from model_io.folder_world import (
     same_weights,
     tokenizer,
 )
-from model_world import shaken
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.importing import import_folder
@@ -246,7 +246,7 @@ def test_heads_that_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_was_fine_tuned_is_saved_and_opened(tmp_path: Path) -> None:
-    made = shaken(open_for(folder(tmp_path / "m"), [SETTINGS["words"]])[0], 3)
+    made = randomize_weights(open_for(folder(tmp_path / "m"), [SETTINGS["words"]])[0], 3)
     save_model(made, tokenizer(), tmp_path / "n")
     again, _, facts = open_model(tmp_path / "n")
     same_weights(made, again)

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import VOCABULARY, apart, config, pretraining, random_batch, shaken
+from model_fixtures import (
+    VOCABULARY,
+    pretraining_model,
+    random_batch,
+    randomize_weights,
+    relative_difference,
+    small_bert_config,
+)
 
 from bertsmith.encoders.bert import BERT
 from bertsmith.errors import BertsmithError
@@ -20,7 +27,7 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 
 
 def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = pretraining(), []
+    model, seen = pretraining_model(), []
     forward = model.encoder.forward
 
     def watch(batch: Batch, **how: Any) -> Encoding:
@@ -40,7 +47,7 @@ def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_reading_less_gives_the_same_gradients() -> None:
-    model = pretraining()
+    model = pretraining_model()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
     model(batch).mean().backward()
     less = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -50,7 +57,7 @@ def test_reading_less_gives_the_same_gradients() -> None:
     (losses[0] + losses[1]).mean().backward()
     for name, parameter in model.named_parameters():
         if "qkv.bias" not in name:
-            assert apart(less[name], parameter.grad) < 1e-5, name
+            assert relative_difference(less[name], parameter.grad) < 1e-5, name
 
 
 class Doubling(NextSentence):
@@ -61,8 +68,8 @@ class Doubling(NextSentence):
 
 
 def test_guesses_are_filled_in_before_the_encoding() -> None:
-    plain = shaken(Model.build(config(), [next_sentence.Config()])).eval()
-    head = Doubling(width=32, style=plain.encoder.style, weight=1.0)
+    plain = randomize_weights(Model.build(small_bert_config(), [next_sentence.Config()])).eval()
+    head = Doubling(width=32, layer_config=plain.encoder.layer_config, weight=1.0)
     filling = Model(plain.encoder, [head]).eval()
     head.load_state_dict(plain.objectives["next_sentence"].state_dict())
     batch = random_batch(LENGTHS, length=40)
@@ -75,7 +82,7 @@ def test_guesses_are_filled_in_before_the_encoding() -> None:
 
 
 def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape() -> None:
-    model = pretraining(dropout=0.0, attention_dropout=0.0)
+    model = pretraining_model(dropout=0.0, attention_dropout=0.0)
 
     def step(batch: Batch) -> torch.Tensor:
         return model(model.corrupt(batch)).mean()
@@ -90,7 +97,9 @@ def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape() -> None:
 def test_learns() -> None:
     """Sixty steps on one batch: the loss falls to a fraction, so gradients point the right way."""
     torch.manual_seed(0)
-    model = Model.build(config(), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY).train()
+    model = Model.build(
+        small_bert_config(), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY
+    ).train()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -104,7 +113,7 @@ def test_learns() -> None:
 
 
 def test_depths_hold_every_parameter_once() -> None:
-    model = pretraining()
+    model = pretraining_model()
     found = [id(parameter) for part in model.layer_groups() for parameter in part.parameters()]
     assert sorted(found) == sorted(map(id, model.parameters()))
     assert model.layer_groups()[-1] is model.objectives
@@ -112,7 +121,7 @@ def test_depths_hold_every_parameter_once() -> None:
 
 def test_the_table_is_one() -> None:
     """Tied, not copied: the head's gradient reaches the rows of words that never stood in the text."""
-    model = pretraining()
+    model = pretraining_model()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
     absent = sorted(set(range(97)) - set(batch.input_ids.flatten().tolist()) - set(batch.labels["masked_lm"].tolist()))
     assert isinstance(model.encoder, BERT)
@@ -122,7 +131,7 @@ def test_the_table_is_one() -> None:
 
 
 def test_what_is_refused() -> None:
-    model = pretraining()
+    model = pretraining_model()
     batch = random_batch([12], length=12)
     with pytest.raises(BertsmithError, match="masked_lm has asked nothing of this batch: hide it first"):
         model(batch)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
-from model_world import apart, shaken
 
 from bertsmith.encoders import modern
 from bertsmith.errors import BertsmithError
@@ -37,7 +37,7 @@ OWN: dict[str, tuple[dict[str, Any], list[Any]]] = {
 
 def model(heads: list[Any], **changes: Any) -> Model:
     settings = modern.Config(**SMALL | {"vocab_size": tokenizer().vocab_size} | changes)
-    return shaken(Model.build(settings, heads)).eval()
+    return randomize_weights(Model.build(settings, heads)).eval()
 
 
 @pytest.mark.parametrize("case", OWN)
@@ -178,5 +178,5 @@ def test_a_decoder_that_is_no_copy_is_refused(theirs: Path) -> None:
 def test_the_encoder_is_the_same_with_and_without_a_head_over_it(theirs: Path) -> None:
     whole, _, _ = open_model(theirs)
     bare, _, _ = open_model(theirs, objectives=())
-    assert apart(whole.encoder.token_embeddings, bare.encoder.token_embeddings) == 0
+    assert relative_difference(whole.encoder.token_embeddings, bare.encoder.token_embeddings) == 0
     assert list(bare.objectives) == []

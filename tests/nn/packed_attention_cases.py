@@ -16,7 +16,7 @@ import fused_norm_cases
 import fused_words_cases
 import numpy as np
 import torch
-from model_world import VOCABULARY, random_batch
+from model_fixtures import VOCABULARY, random_batch
 from numpy.typing import NDArray
 from torch import Tensor
 from triton.runtime import interpreter
@@ -24,9 +24,9 @@ from triton.runtime import interpreter
 from bertsmith.encoders import bert, modern
 from bertsmith.model_io.model import Model
 from bertsmith.nn import attention, eight_bits, float8, float8_block, packed_attention
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.normed import in_full
-from bertsmith.nn.rotary import turns
-from bertsmith.nn.style import Style
+from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 
@@ -100,14 +100,14 @@ def whole(kind: str) -> dict[str, float]:
     model = Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY, seed=3)
     batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 31], length=40, pack=True))
     found = {}
-    for kernel in ("masked", "packed"):
+    for kernel in ("masked", "triton"):
         attention.choose_kernel = lambda kernel=kernel, **how: kernel
         model.zero_grad()
         loss = model(batch).mean()
         loss.backward()
         gradients = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
         found[kernel] = loss.item(), gradients
-    (ours, mine), (theirs, right) = found["packed"], found["masked"]
+    (ours, mine), (theirs, right) = found["triton"], found["masked"]
     return {"seen": abs(ours - theirs), "gradient": (mine - right).abs().max().item()}
 
 
@@ -134,13 +134,13 @@ def turned(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     """How far queries and keys that are turned by kernels are from those turned by torch, there and back."""
     places, (begin, _), draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
-    turn = turns(torch.arange(places) - begin, head_width=width, base=100.0)
+    turn = rotary_embedding(torch.arange(places) - begin, head_width=width, theta=100.0)
     q, k, v = qkv.unbind(1)
-    right = torch.stack((turn.turn(q), turn.turn(k), v), 1)
-    found = packed_attention.turn_both(qkv, turn.cosine, turn.sine)
+    right = torch.stack((turn.rotate(q), turn.rotate(k), v), 1)
+    found = packed_attention.turn_both(qkv, turn.cos, turn.sin)
     whole = torch.randn(right.shape, generator=draw)
     (ours,), (theirs,) = (torch.autograd.grad(each, qkv, whole, retain_graph=True) for each in (found, right))
-    small, over, sums = packed_attention.turn_back_eight(whole, turn.cosine, turn.sine, 16.0)
+    small, over, sums = packed_attention.turn_back_eight(whole, turn.cos, turn.sin, 16.0)
     exact = theirs.flatten(1)
     return {
         "there": (found - right).abs().max().item(),
@@ -158,11 +158,11 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
     other = copy.deepcopy(plain)
     assert float8.convert(other) == 2
     x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
-    sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
+    context = attention.AttentionContext("triton", 1, False, reach[0], places, None, sequence_bounds=reach)
     found = []
     for each in (plain, other):
         mine = x.clone().requires_grad_()
-        out, _ = each(mine, sight)
+        out, _ = each(mine, context)
         out.backward((back / places).to(out.dtype))
         found.append([out, mine.grad, *(weight.grad for weight in each.parameters())])
     offs = [
@@ -174,9 +174,11 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
 def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
     """How far two whole blocks in eight bits are from plain ones and from those whose parts are in eight bits."""
     places, reach, draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
-    sight = attention.Sight("packed", 1, False, reach[0], places, None, reach=reach)
+    context = attention.AttentionContext("triton", 1, False, reach[0], places, None, sequence_bounds=reach)
     torch.manual_seed(0)
-    plain = torch.nn.ModuleList(make_block(width=width, heads=HEADS, inner=48, style=Style()) for _ in range(2)).train()
+    plain = torch.nn.ModuleList(
+        make_block(width=width, heads=HEADS, inner=48, layer_config=LayerConfig()) for _ in range(2)
+    ).train()
     for weight in plain.parameters():
         torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.2, generator=draw)
     parts, whole = copy.deepcopy(plain), copy.deepcopy(plain)
@@ -187,7 +189,7 @@ def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
         mine = x.clone().requires_grad_()
         out = mine
         for block in chain:
-            out, _ = block(out, sight)
+            out, _ = block(out, context)
         assert isinstance(out, Tensor) == (chain is not whole)
         out = in_full(out)
         out.backward((back / places).to(out.dtype))

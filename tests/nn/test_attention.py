@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import apart, shaken
+from model_fixtures import randomize_weights, relative_difference
 from torch.nn.attention import varlen
 
 from bertsmith.nn import attention as room
-from bertsmith.nn.attention import Attention, Kernel, Sight, choose_kernel, see
+from bertsmith.nn.attention import Attention, AttentionContext, Kernel, choose_kernel, context_for_kernel
 
 ROWS, LENGTH, WIDTH = 3, 12, 16
 DOCUMENT = torch.tensor([[1] * 5 + [2] * 7, [1] * 3 + [2] * 3 + [3] * 2 + [0] * 4, [1] * 12], dtype=torch.int32)
@@ -20,11 +20,11 @@ BOUNDS = torch.tensor([0, 5, 12, 15, 18, 20, 24, 36, 36], dtype=torch.int32)
 
 
 def attention() -> Attention:
-    return shaken(Attention(width=WIDTH, heads=2, dropout=0.0)).eval()
+    return randomize_weights(Attention(width=WIDTH, heads=2, dropout=0.0)).eval()
 
 
-def sight(kernel: Kernel, *, causal: bool = False, document: torch.Tensor = DOCUMENT) -> Sight:
-    return see(document, BOUNDS, kernel=kernel, longest=LENGTH, causal=causal)
+def context(kernel: Kernel, *, causal: bool = False, document: torch.Tensor = DOCUMENT) -> AttentionContext:
+    return context_for_kernel(document, BOUNDS, kernel=kernel, max_seqlen=LENGTH, causal=causal)
 
 
 def inputs(seed: int = 0) -> torch.Tensor:
@@ -34,15 +34,15 @@ def inputs(seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_agree(causal: bool) -> None:
     layer, x_TD = attention(), inputs()
-    masked, none = layer(x_TD, sight("masked", causal=causal))
-    explicit, probabilities = layer(x_TD, sight("explicit", causal=causal))
+    masked, none = layer(x_TD, context("masked", causal=causal))
+    explicit, probabilities = layer(x_TD, context("eager", causal=causal))
     assert none is None
     assert probabilities.shape == (ROWS, 2, LENGTH, LENGTH)
-    assert apart(explicit, masked) < 1e-6
+    assert relative_difference(explicit, masked) < 1e-6
     one = torch.ones_like(DOCUMENT)
-    dense, _ = layer(x_TD, sight("dense", causal=causal, document=one))
-    assert apart(dense, layer(x_TD, sight("masked", causal=causal, document=one))[0]) < 1e-6
-    assert apart(dense, masked) > 1e-2, "with one document to a row the answer is another"
+    dense, _ = layer(x_TD, context("dense", causal=causal, document=one))
+    assert relative_difference(dense, layer(x_TD, context("masked", causal=causal, document=one))[0]) < 1e-6
+    assert relative_difference(dense, masked) > 1e-2, "with one document to a row the answer is another"
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -51,13 +51,24 @@ def test_runs_of_equal_texts_need_no_mask(causal: bool) -> None:
     runs = ((3, 2), (1, 12), (2, 5), (1, 8))
     sizes = [length for texts, length in runs for _ in range(texts)]
     document = torch.repeat_interleave(torch.arange(1, 8), torch.tensor(sizes))[None].int()
-    masked, _ = layer(x_TD, see(document, BOUNDS, kernel="masked", longest=12, causal=causal))
-    found, none = layer(x_TD, see(document, BOUNDS, kernel="runs", longest=12, causal=causal, runs=runs))
+    masked, _ = layer(x_TD, context_for_kernel(document, BOUNDS, kernel="masked", max_seqlen=12, causal=causal))
+    found, none = layer(
+        x_TD,
+        context_for_kernel(
+            document, BOUNDS, kernel="equal_lengths", max_seqlen=12, causal=causal, equal_length_runs=runs
+        ),
+    )
     assert none is None
-    assert apart(found, masked) < 1e-6
+    assert relative_difference(found, masked) < 1e-6
     places = torch.tensor([0, 7, 35])
-    some, _ = layer(x_TD, see(document, BOUNDS, kernel="runs", longest=12, causal=causal, runs=runs), places)
-    assert apart(some, masked[places]) < 1e-6
+    some, _ = layer(
+        x_TD,
+        context_for_kernel(
+            document, BOUNDS, kernel="equal_lengths", max_seqlen=12, causal=causal, equal_length_runs=runs
+        ),
+        places,
+    )
+    assert relative_difference(some, masked[places]) < 1e-6
 
 
 REAL = inspect.signature(varlen.varlen_attn)
@@ -79,16 +90,16 @@ def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, w
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_variable_length_kernel_is_given_what_it_needs(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x_TD = attention(), inputs()
-    masked, _ = layer(x_TD, sight("masked", causal=causal))
+    masked, _ = layer(x_TD, context("masked", causal=causal))
     monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
-    assert apart(layer(x_TD, sight("variable", causal=causal))[0], masked) < 1e-6
+    assert relative_difference(layer(x_TD, context("varlen", causal=causal))[0], masked) < 1e-6
     places = torch.tensor([30, 2, 2])
-    assert apart(layer(x_TD, sight("variable", causal=causal), places)[0], masked[places]) < 1e-6
+    assert relative_difference(layer(x_TD, context("varlen", causal=causal), places)[0], masked[places]) < 1e-6
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_probabilities_are_where_they_may_be_and_sum_to_one(causal: bool) -> None:
-    _, probabilities = attention()(inputs(), sight("explicit", causal=causal))
+    _, probabilities = attention()(inputs(), context("eager", causal=causal))
     allowed = DOCUMENT[:, :, None] == DOCUMENT[:, None, :]
     if causal:
         allowed &= torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
@@ -98,11 +109,11 @@ def test_probabilities_are_where_they_may_be_and_sum_to_one(causal: bool) -> Non
     assert (probabilities.sum(-1) - 1).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("kernel", ["masked", "explicit"])
+@pytest.mark.parametrize("kernel", ["masked", "eager"])
 def test_only_where_it_is_read(kernel: Kernel) -> None:
     layer, x_TD = attention(), inputs()
     places = torch.tensor([0, 35, 7, 7, 14])
-    assert apart(layer(x_TD, sight(kernel), places)[0], layer(x_TD, sight(kernel))[0][places]) < 1e-6
+    assert relative_difference(layer(x_TD, context(kernel), places)[0], layer(x_TD, context(kernel))[0][places]) < 1e-6
 
 
 def test_every_head_looks_at_the_whole_of_its_document() -> None:
@@ -115,46 +126,55 @@ def test_every_head_looks_at_the_whole_of_its_document() -> None:
             part = slice(8 * head, 8 * head + 8)
             weights = torch.softmax(q[begin:end, part] @ k[begin:end, part].T / 8**0.5, -1)
             seen[begin:end, part] = weights @ v[begin:end, part]
-    assert apart(layer(x_TD, sight("masked"))[0], seen @ layer.output.weight.T + layer.output.bias) < 1e-6
+    assert (
+        relative_difference(layer(x_TD, context("masked"))[0], seen @ layer.output.weight.T + layer.output.bias) < 1e-6
+    )
 
 
 def test_dropout_only_in_training() -> None:
     layer, x_TD = Attention(width=WIDTH, heads=2, dropout=0.5), inputs()
-    for kernel in ("masked", "explicit"):
+    for kernel in ("masked", "eager"):
         layer.train()
-        assert apart(layer(x_TD, sight(kernel))[0], layer(x_TD, sight(kernel))[0]) > 1e-2
+        assert relative_difference(layer(x_TD, context(kernel))[0], layer(x_TD, context(kernel))[0]) > 1e-2
         layer.eval()
-        assert torch.equal(layer(x_TD, sight(kernel))[0], layer(x_TD, sight(kernel))[0])
+        assert torch.equal(layer(x_TD, context(kernel))[0], layer(x_TD, context(kernel))[0])
 
 
-USUAL = {"device": "cuda", "dtype": torch.bfloat16, "full": False, "head_width": 64, "dropout": 0.0, "explicit": False}
+USUAL = {
+    "device": "cuda",
+    "dtype": torch.bfloat16,
+    "dense": False,
+    "head_width": 64,
+    "dropout": 0.0,
+    "return_attentions": False,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "kernel"),
     [
-        ({}, "variable"),
-        ({"dtype": torch.float16}, "variable"),
+        ({}, "varlen"),
+        ({"dtype": torch.float16}, "varlen"),
         ({"dtype": torch.float32}, "masked"),
         ({"device": "cpu"}, "masked"),
         ({"dropout": 0.1}, "masked"),
         ({"head_width": 20}, "masked"),
         ({"head_width": 512}, "masked"),
-        ({"runs": True}, "variable"),
-        ({"runs": True, "device": "cpu"}, "runs"),
-        ({"runs": True, "dtype": torch.float32}, "runs"),
-        ({"runs": True, "full": True}, "dense"),
-        ({"runs": True, "explicit": True}, "explicit"),
-        ({"full": True}, "dense"),
-        ({"learns": True}, "packed"),
-        ({"learns": True, "dropout": 0.1}, "packed"),
-        ({"learns": True, "full": True, "runs": True}, "packed"),
-        ({"learns": True, "head_width": 24}, "variable"),
-        ({"learns": True, "device": "cpu"}, "masked"),
-        ({"learns": True, "dtype": torch.float32}, "masked"),
-        ({"learns": True, "explicit": True}, "explicit"),
-        ({"full": True, "device": "cpu", "dropout": 0.1}, "dense"),
-        ({"full": True, "explicit": True}, "explicit"),
+        ({"equal_length_runs": True}, "varlen"),
+        ({"equal_length_runs": True, "device": "cpu"}, "equal_lengths"),
+        ({"equal_length_runs": True, "dtype": torch.float32}, "equal_lengths"),
+        ({"equal_length_runs": True, "dense": True}, "dense"),
+        ({"equal_length_runs": True, "return_attentions": True}, "eager"),
+        ({"dense": True}, "dense"),
+        ({"requires_grad": True}, "triton"),
+        ({"requires_grad": True, "dropout": 0.1}, "triton"),
+        ({"requires_grad": True, "dense": True, "equal_length_runs": True}, "triton"),
+        ({"requires_grad": True, "head_width": 24}, "varlen"),
+        ({"requires_grad": True, "device": "cpu"}, "masked"),
+        ({"requires_grad": True, "dtype": torch.float32}, "masked"),
+        ({"requires_grad": True, "return_attentions": True}, "eager"),
+        ({"dense": True, "device": "cpu", "dropout": 0.1}, "dense"),
+        ({"dense": True, "return_attentions": True}, "eager"),
     ],
 )
 def test_which_kernel(changes: dict[str, object], kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from training.test_trainer import bert_feed
 
 from bertsmith.nn.eight_bits import INPUT, WEIGHT
 from bertsmith.nn.float8 import Float8FeedForward, Float8Linear, Float8Output, convert
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 
 T, K, N = 256, 64, 48
@@ -95,7 +94,7 @@ def test_compiles_in_one_graph() -> None:
 
 def test_weights_that_layers_share_are_cast_once() -> None:
     torch.manual_seed(0)
-    feeds, made = Float8FeedForward(FeedForward(width=32, inner=64, style=Style())).train(), list[str]()
+    feeds, made = Float8FeedForward(FeedForward(width=32, inner=64, layer_config=LayerConfig())).train(), list[str]()
 
     def noted(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
         made.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
@@ -113,15 +112,15 @@ def test_weights_that_layers_share_are_cast_once() -> None:
 
 
 def test_relu_stays_as_it_is() -> None:
-    part = make_block(width=32, heads=2, inner=64, style=Style(activation="relu"))
+    part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig(activation="relu"))
     assert convert(part) == 4
     assert type(part.feed_forward) is FeedForward
     assert type(part.feed_forward.expand) is Float8Linear
 
 
 def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
-    part = make_block(width=32, heads=2, inner=64, style=Style())
-    odd = make_block(width=24, heads=2, inner=64, style=Style())
+    part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig())
+    odd = make_block(width=24, heads=2, inner=64, layer_config=LayerConfig())
     names = list(part.state_dict())
     assert convert(part) == 4
     assert type(part.attention.output) is Float8Output
@@ -150,7 +149,7 @@ def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 def test_a_feed_forward_half_is_near_the_plain_one_there_and_back(activation: str) -> None:
     torch.manual_seed(0)
-    plain = FeedForward(width=K, inner=2 * K, style=Style(activation=activation))
+    plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig(activation=activation))
     small = Float8FeedForward(copy.deepcopy(plain))
     x = torch.randn(T, K, requires_grad=True)
     again = x.detach().clone().requires_grad_()
@@ -190,7 +189,7 @@ def test_the_matrix_behind_attention_takes_what_was_cast_for_it() -> None:
 def test_a_feed_forward_half_takes_any_number_of_rows(rows: int) -> None:
     """Products over places want a multiple of 16 of them."""
     torch.manual_seed(0)
-    plain = FeedForward(width=K, inner=2 * K, style=Style())
+    plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig())
     small, x = Float8FeedForward(copy.deepcopy(plain)), torch.randn(rows, K)
     gradient = torch.randn(rows, K) / rows
     plain(x).backward(gradient)
@@ -204,13 +203,13 @@ def test_a_model_learns_as_in_bfloat16() -> None:
     curves, batches = {}, bert_feed(8, rows=8)(0)
     for precision in ("bf16", "fp8"):
         torch.manual_seed(0)
-        model = pretraining(layers=2, dropout=0.0, attention_dropout=0.0, width=32, heads=2)
+        model = pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0, width=32, heads=2)
         trainer = Trainer(
             model,
             lambda step: batches,
-            plan=Plan(steps=8, rate=1e-2),
+            plan=TrainingPlan(steps=8, learning_rate=1e-2),
             optimizer=adamw.Config(),
-            settings=Settings(precision=precision),
+            precision=precision,
         )
         curves[precision] = torch.tensor([step.loss for step in trainer])
         assert isinstance(model.encoder.blocks[0].attention.qkv, Float8Linear) == (precision == "fp8")

@@ -10,33 +10,37 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from nn.test_float8 import off
 from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn import float8
-from bertsmith.nn.attention import Sight, see
+from bertsmith.nn.attention import AttentionContext, context_for_kernel
 from bertsmith.nn.float8 import Float8Qkv
 from bertsmith.nn.float8_block import Float8Block, convert
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.rotary import Turns, turns
-from bertsmith.nn.style import Style
+from bertsmith.nn.rotary import RotaryEmbedding, rotary_embedding
 from bertsmith.nn.transformer import Block, FeedForward, make_block
 
 T, D, F = 48, 64, 128
 
 
-def blocks(count: int = 2, **style: object) -> nn.ModuleList:
+def blocks(count: int = 2, **layer_config: object) -> nn.ModuleList:
     torch.manual_seed(0)
-    made = nn.ModuleList(make_block(width=D, heads=2, inner=F, style=Style(**style)) for _ in range(count))
+    made = nn.ModuleList(
+        make_block(width=D, heads=2, inner=F, layer_config=LayerConfig(**layer_config)) for _ in range(count)
+    )
     for weight in made.parameters():
         nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.05)
     return made.train()
 
 
-def everyone() -> Sight:
-    return see(torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel="dense", longest=T, causal=False)
+def everyone() -> AttentionContext:
+    return context_for_kernel(
+        torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel="dense", max_seqlen=T, causal=False
+    )
 
 
 def test_blocks_are_converted_whole_and_keep_their_names() -> None:
@@ -51,23 +55,23 @@ def test_blocks_are_converted_whole_and_keep_their_names() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> None:
-    model = pretraining(layers=2, width=32, heads=2)
+    model = pretraining_model(layers=2, width=32, heads=2)
     model.enable_fp8(whole=whole)
     block = model.encoder.blocks[0]
     assert (type(block) is Float8Block) == whole
     assert type(block.attention.qkv) is Float8Qkv
 
 
-@pytest.mark.parametrize("style", [{"activation": "relu"}, {"biases": False}])
-def test_blocks_of_which_a_part_stays_plain_are_not_whole(style: dict[str, object]) -> None:
-    made = blocks(**style)
+@pytest.mark.parametrize("layer_config", [{"activation": "relu"}, {"biases": False}])
+def test_blocks_of_which_a_part_stays_plain_are_not_whole(layer_config: dict[str, object]) -> None:
+    made = blocks(**layer_config)
     convert(made)
     assert all(type(block) is Block for block in made)
 
 
 def test_half_a_block_is_not_whole() -> None:
-    feeds = FeedForward(width=D, inner=F, style=Style())
-    half = Block(attention=None, feed_forward=feeds, width=D, style=Style(), dropout=0.0)
+    feeds = FeedForward(width=D, inner=F, layer_config=LayerConfig())
+    half = Block(attention=None, feed_forward=feeds, width=D, layer_config=LayerConfig(), dropout=0.0)
     assert convert(half) == 2
     assert type(half) is Block
 
@@ -132,29 +136,29 @@ class Kernels(ModuleType):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
 
     @classmethod
-    def attend_forth_eight(cls, qkv: Tensor, *sight: Any) -> tuple[Tensor, ...]:
-        assert len(sight) == 6
+    def attend_forth_eight(cls, qkv: Tensor, *context: Any) -> tuple[Tensor, ...]:
+        assert len(context) == 6
         seen = cls._seen(qkv)
-        small = eight.cast(seen.flatten(1), sight[-1], eight.FORWARD)
-        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, eight.turn(small)
+        small = eight.cast(seen.flatten(1), context[-1], eight.FORWARD)
+        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, eight.transpose(small)
 
     @staticmethod
     def turn_both(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         q, k, v = qkv.unbind(1)
-        turn = Turns(cosine, sine).turn
+        turn = RotaryEmbedding(cosine, sine).rotate
         return torch.stack((turn(q), turn(k), v), 1)
 
     @classmethod
-    def attend_back(cls, back: Tensor, qkv: Tensor, *sight: Any) -> Tensor:
-        assert len(sight) == 7
+    def attend_back(cls, back: Tensor, qkv: Tensor, *context: Any) -> Tensor:
+        assert len(context) == 7
         mine = qkv.detach().float().requires_grad_()
         with torch.enable_grad():
             (found,) = torch.autograd.grad(cls._seen(mine), mine, back.float())
         return found.bfloat16()
 
     @classmethod
-    def attend_back_eight(cls, back: Tensor, qkv: Tensor, *sight: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return cls._small(cls.attend_back(back, qkv, *sight[:-1]), sight[-1])
+    def attend_back_eight(cls, back: Tensor, qkv: Tensor, *context: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return cls._small(cls.attend_back(back, qkv, *context[:-1]), context[-1])
 
     @classmethod
     def turn_back_eight(cls, back: Tensor, cosine: Tensor, sine: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +168,7 @@ class Kernels(ModuleType):
     def _small(gradient: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         gradient = gradient.flatten(1)
         small = eight.cast(gradient, scale, eight.BACKWARD)
-        return small, eight.turn(small), gradient.float().sum(0, keepdim=True)
+        return small, eight.transpose(small), gradient.float().sum(0, keepdim=True)
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -176,16 +180,18 @@ def test_attention_learns_as_the_plain_one_does_turned_or_not(
     plain = blocks()
     small = copy.deepcopy(plain)
     (float8.convert if parts else convert)(small)
-    turn = turns(torch.arange(T), head_width=D // 2, base=100.0)
+    turn = rotary_embedding(torch.arange(T), head_width=D // 2, theta=100.0)
     x, gradient = torch.randn(T, D).bfloat16().float(), torch.randn(T, D) / T
     found = []
-    for chain, kernel, seen in ((plain, "dense", turned), (small, "packed", turned), (small, "packed", not turned)):
-        sight = see(torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel=kernel, longest=T, causal=False)
+    for chain, kernel, seen in ((plain, "dense", turned), (small, "triton", turned), (small, "triton", not turned)):
+        context = context_for_kernel(
+            torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel=kernel, max_seqlen=T, causal=False
+        )
         mine = x.clone().requires_grad_()
         chain.zero_grad()
         y: Tensor | Normed = mine
         for block in chain:
-            y, _ = block(y, replace(sight, turns=turn if seen else None))
+            y, _ = block(y, replace(context, rotary=turn if seen else None))
         in_full(y).backward(gradient.to(in_full(y).dtype))
         found.append([in_full(y), mine.grad, *(weight.grad for weight in chain.parameters())])
     (y, *theirs), (z, *ours), (other, *_) = found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from model_world import config, questions, random_rows, shaken
+from model_fixtures import random_labels, random_rows, randomize_weights, small_bert_config
 
 from bertsmith.data.collate import collate
 from bertsmith.model_io.model import Model
@@ -17,13 +17,13 @@ SHAPE = (6, 10)  # two slots for texts stay empty
 
 def asking(settings: Any, **changes: Any) -> Model:
     """A small BERT with large weights and one head, asleep."""
-    return shaken(Model.build(config(**{"layers": 5} | changes), [settings])).eval()
+    return randomize_weights(Model.build(small_bert_config(**{"layers": 5} | changes), [settings])).eval()
 
 
 def rows_and_labels(lengths: list[int] | None = None) -> tuple[list[Row], dict[str, Any], dict[str, Any]]:
     """Rows, and labels and places for all objectives."""
     rows = random_rows(lengths or LENGTHS)
-    return rows, *questions(rows)
+    return rows, *random_labels(rows)
 
 
 def packed(**how: Any) -> Batch:
@@ -41,4 +41,4 @@ def alone(number: int) -> Batch:
 
 def layers_of(model: Model, number: int) -> list[torch.Tensor]:
     """Every layer [tokens, D] of one text that was encoded alone."""
-    return list(model.encoder(alone(number), keep_layers=True).layers)
+    return list(model.encoder(alone(number), return_layers=True).layers)

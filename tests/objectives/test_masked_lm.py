@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_world import FIRST_CONTINUING, MASK, SIZE, UNKNOWN, VOCABULARY, frame, random_batch, random_rows
+from model_fixtures import FIRST_CONTINUATION, MASK, SIZE, UNKNOWN, VOCABULARY, make_row, random_batch, random_rows
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
@@ -103,7 +103,7 @@ def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
 
 def test_golden() -> None:
     """Old runs are resumed with these masks: they may never change."""
-    rows = [frame(5 + np.arange(18) * 7 % 92), frame(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
+    rows = [make_row(5 + np.arange(18) * 7 % 92), make_row(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
     batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
@@ -152,7 +152,7 @@ def test_lengths_of_ngrams(longest: int) -> None:
     """p(n) in proportion to 1/n, seen where 2 % are hidden so that runs seldom touch; every token a word."""
     batch = random_batch([512] * 2000, length=512, pairs=False)
     words = torch.randint(
-        UNKNOWN + 1, FIRST_CONTINUING, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
+        UNKNOWN + 1, FIRST_CONTINUATION, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
     )
     batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
     objective = build(units="ngrams", longest_ngram=longest, rate=0.02)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from model_world import random_batch
+from model_fixtures import random_batch
 from torch import Tensor
 
 from bertsmith.objectives import masking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import config, pretraining, random_batch
+from model_fixtures import pretraining_model, random_batch, small_bert_config
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
@@ -13,7 +13,7 @@ from bertsmith.objectives import next_sentence
 
 
 def test_reads_the_pooled_first_token_of_each_text() -> None:
-    model = pretraining()
+    model = pretraining_model()
     batch = model.corrupt(random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6)))
     logits = model.predict(batch, "next_sentence")
     head = model.objectives["next_sentence"].classify
@@ -31,7 +31,7 @@ def test_labels_are_as_in_the_reference() -> None:
 
 
 def test_without_labels() -> None:
-    model = pretraining()
+    model = pretraining_model()
     batch = model.corrupt(random_batch([12], length=12).replace(labels={}))
     with pytest.raises(BertsmithError, match=r"no labels for next_sentence \(it has masked_lm\)"):
         model(batch)
@@ -39,4 +39,4 @@ def test_without_labels() -> None:
 
 def test_an_encoder_without_a_pooler_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"next_sentence reads one vector for each text: it needs .* a pooler"):
-        Model.build(config(pooler=False), [next_sentence.Config()])
+        Model.build(small_bert_config(pooler=False), [next_sentence.Config()])

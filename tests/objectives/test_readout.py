@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import apart
+from model_fixtures import relative_difference
 from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
@@ -59,8 +59,8 @@ def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
         for number in range(len(LENGTHS)):
             vector = TEXTS[readout](LAYERS[layers](layers_of(model, number), head.readout.layers))
             expected = vector @ head.head.weight.T + head.head.bias
-            assert apart(logits[number], expected) < 1e-5
-            assert apart(model.predict(alone(number), "classify")[0], expected) < 1e-5
+            assert relative_difference(logits[number], expected) < 1e-5
+            assert relative_difference(model.predict(alone(number), "classify")[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
@@ -77,7 +77,7 @@ def test_behind_a_bilstm(readout: Any, settings: Any) -> None:
         for number in range(len(LENGTHS)):
             x = LAYERS["all_sum"](layers_of(model, number), head.readout.layers)[None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
-            assert apart(said[number], head.head(TEXTS[readout](both))) < 1e-5
+            assert relative_difference(said[number], head.head(TEXTS[readout](both))) < 1e-5
 
 
 def test_the_pooler_is_not_behind_a_bilstm() -> None:
@@ -98,7 +98,7 @@ def test_vectors_of_places(layers: Any) -> None:
         for number, first in enumerate(batch.cls_positions[: len(LENGTHS)].tolist()):
             vectors = LAYERS[layers](layers_of(model, number), head.layers)
             expected = vectors @ head.head.weight.T + head.head.bias
-            assert apart(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
+            assert relative_difference(everywhere[first : first + LENGTHS[number]], expected) < 1e-5
         assert torch.allclose(model.predict(batch, "tag"), everywhere[batch.indices["tag"]], atol=1e-5)
 
 
@@ -107,7 +107,7 @@ def test_first_is_the_encoders_pooler() -> None:
     head, batch = model.objectives["classify"].head, packed()
     with torch.no_grad():
         expected = model.encoder(batch).pooled @ head.weight.T + head.bias
-        assert apart(model.predict(batch, "classify"), expected) < 1e-6
+        assert relative_difference(model.predict(batch, "classify"), expected) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from model_fixtures import MASK, SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
 from model_io.folder_world import tokenizer
-from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
 
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
@@ -26,7 +26,9 @@ def build(rows: int = SIZE, **settings: Any) -> Model:
     small: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "embedding_width": 24, "max_positions": 40}
     config = electra.Config(**small, vocab_size=rows, dropout=0.0, attention_dropout=0.0)
     known = VOCABULARY if rows == SIZE else None
-    return shaken(Model.build(config, [replaced_lm.Config(generator=0.5, **settings)], vocabulary=known)).eval()
+    return randomize_weights(
+        Model.build(config, [replaced_lm.Config(generator=0.5, **settings)], vocabulary=known)
+    ).eval()
 
 
 def filled(model: Model, hidden: Batch) -> Batch:
@@ -65,7 +67,7 @@ def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
     guessed = F.linear(h, model.encoder.token_embeddings, objective.bias).softmax(-1)
     expected = copy * F.one_hot(after.input_ids.flatten(), SIZE) + (1 - copy) * guessed
     found = model.predict(after, "replaced_lm").exp()
-    assert apart(found, expected) < 1e-5
+    assert relative_difference(found, expected) < 1e-5
     assert (found.sum(-1) - 1).abs().max() < 1e-5
 
 
@@ -95,7 +97,7 @@ def test_folders_are_those_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
     batch = random_batch([12, 9], length=12)
     batch = batch.replace(input_ids=batch.input_ids % rows)
     if asked == "hidden":
-        assert apart(opened.predict(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
+        assert relative_difference(opened.predict(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
     assert list(companions(model)) == ["generator"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import MASK, SIZE, VOCABULARY, apart, random_batch, shaken
+from model_fixtures import MASK, SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
 
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
@@ -32,7 +32,7 @@ def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: in
         vocabulary=VOCABULARY,
         seed=3,
     )
-    return (shaken(made) if shake else made).eval()
+    return (randomize_weights(made) if shake else made).eval()
 
 
 def objective_of(model: Model) -> ReplacedToken:
@@ -151,7 +151,7 @@ class TestGuessing:
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
         batch = random_batch([40] * 2500, length=40).replace(sample_ids=torch.arange(draws).view(2500, 40))
-        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream(0, "test"))
+        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream_key(0, "test"))
         shares = found.bincount(minlength=5) / draws
         expected = logits.softmax(0)
         assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
@@ -318,9 +318,9 @@ class TestShapes:
         assert not list(generator.project.parameters())
 
     def test_any_encoder_can_be_asked(self) -> None:
-        from model_world import config as bert
+        from model_fixtures import small_bert_config as bert
 
-        model = shaken(
+        model = randomize_weights(
             Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
         ).eval()
         assert model(model.corrupt(texts())).mean().item() > 0
@@ -337,7 +337,7 @@ class TestRefused:
         logits = model.predict(batch, "replaced_token")
         expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX)
         assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(expected.item())
-        assert apart(logits, model.predict(batch.replace(labels={}), "replaced_token")) == 0
+        assert relative_difference(logits, model.predict(batch.replace(labels={}), "replaced_token")) == 0
 
     def test_settings(self) -> None:
         for generator in (-0.1, 1.5):

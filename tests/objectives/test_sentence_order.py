@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import VOCABULARY, config, frame, random_batch, shaken
+from model_fixtures import VOCABULARY, make_row, random_batch, randomize_weights, small_bert_config
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError
@@ -16,7 +16,7 @@ from bertsmith.types import IGNORE_INDEX
 
 
 def test_reads_the_pooled_first_token_of_each_text() -> None:
-    model = shaken(Model.build(config(), [sentence_order.Config()])).eval()
+    model = randomize_weights(Model.build(small_bert_config(), [sentence_order.Config()])).eval()
     batch = random_batch([12, 9, 23, 7], length=40, pack=True, shape=(3, 6))
     batch = batch.replace(labels={"sentence_order": torch.tensor([1, IGNORE_INDEX, 0, 1, IGNORE_INDEX, IGNORE_INDEX])})
     logits = model.predict(batch, "sentence_order")
@@ -32,7 +32,7 @@ def test_reads_the_pooled_first_token_of_each_text() -> None:
 def test_an_order_that_can_be_told_is_learned() -> None:
     torch.manual_seed(0)
     model = Model.build(
-        config(layers=1, initializer_range=0.1, dropout=0, attention_dropout=0), [sentence_order.Config()]
+        small_bert_config(layers=1, initializer_range=0.1, dropout=0, attention_dropout=0), [sentence_order.Config()]
     )
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -43,7 +43,7 @@ def test_an_order_that_can_be_told_is_learned() -> None:
             (text[:4], text[4:]) if label == IN_ORDER else (text[4:], text[:4])
             for text, label in zip(words, labels, strict=True)
         ]
-        batch = collate([frame(*pair) for pair in halves], length=16, labels={"sentence_order": labels})
+        batch = collate([make_row(*pair) for pair in halves], length=16, labels={"sentence_order": labels})
         loss = model(batch)
         optimizer.zero_grad()
         loss.mean().backward()
@@ -54,4 +54,4 @@ def test_an_order_that_can_be_told_is_learned() -> None:
 
 def test_an_encoder_without_a_pooler_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"sentence_order reads one vector for each text: it needs .* a pooler"):
-        Model.build(config(pooler=False), [sentence_order.Config()], vocabulary=VOCABULARY)
+        Model.build(small_bert_config(pooler=False), [sentence_order.Config()], vocabulary=VOCABULARY)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from encoders.test_albert import config
+from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_world import same_weights
-from model_world import apart, shaken
 from parity.test_heads_transformers import unpadded
 
 from bertsmith.data.collate import collate
@@ -69,7 +69,7 @@ def tokenizer() -> Unigram:
 
 def model(heads: Sequence[Any], **changes: Any) -> Model:
     made = config(**{"vocab_size": tokenizer().vocab_size, **changes})
-    return shaken(Model.build(made, heads)).eval()
+    return randomize_weights(Model.build(made, heads)).eval()
 
 
 def asked() -> Batch:
@@ -130,16 +130,18 @@ def compare(ours: Model, theirs: Any, batch: Batch) -> None:
     real, heads = (batch.document_ids != 0).flatten(), list(ours.objectives)
     said = say(theirs, batch, heads)
     with torch.no_grad():
-        encoding = ours.encoder(batch, keep_layers=True, keep_attentions=True)
+        encoding = ours.encoder(batch, return_layers=True, return_attentions=True)
         for mine, other in zip(encoding.layers, said.hidden_states, strict=True):
-            assert apart(mine[real], other.flatten(0, 1)[real]) < 1e-5
+            assert relative_difference(mine[real], other.flatten(0, 1)[real]) < 1e-5
         for mine, other in zip(encoding.attentions, said.attentions, strict=True):
             assert (
-                apart(mine.transpose(1, 2)[batch.document_ids != 0], other.transpose(1, 2)[batch.document_ids != 0])
+                relative_difference(
+                    mine.transpose(1, 2)[batch.document_ids != 0], other.transpose(1, 2)[batch.document_ids != 0]
+                )
                 < 1e-5
             )
         if getattr(said, "pooler_output", None) is not None:
-            assert apart(encoding.pooled, said.pooler_output) < 1e-5
+            assert relative_difference(encoding.pooled, said.pooler_output) < 1e-5
         for head in heads:
             other = next(said[key] for key in (*LOGITS.get(head, ()), "logits") if key in said)
             mine = ours.predict(batch.replace(indices={}), head)
@@ -148,7 +150,7 @@ def compare(ours: Model, theirs: Any, batch: Batch) -> None:
             elif head == "span":
                 mine = mine.flatten(0, 1)[real]
                 other = torch.stack((said.start_logits, said.end_logits), -1).flatten(0, 1)[real]
-            assert apart(mine, other.T if head == "choose" else other) < 1e-5, head
+            assert relative_difference(mine, other.T if head == "choose" else other) < 1e-5, head
         if heads:
             loss = float(said.loss)
             if heads == ["span"]:  # theirs lets padding compete: its losses are of texts without any

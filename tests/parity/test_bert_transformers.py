@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from model_world import apart, pretraining, random_batch
+from model_fixtures import pretraining_model, random_batch, relative_difference
 from torch import Tensor
 
 from bertsmith.encoders import bert
@@ -111,7 +111,7 @@ def texts_of(batch: Batch) -> list[Tensor]:
 
 def of_ours(model: Model, batch: Batch) -> Results:
     places = torch.cat(texts_of(batch))
-    encoding = model.encoder(batch, keep_layers=True)
+    encoding = model.encoder(batch, return_layers=True)
     return Results(
         hidden=[layer[places] for layer in encoding.layers],
         pooled=encoding.pooled,
@@ -157,9 +157,12 @@ def compare(ours: Model, theirs: torch.nn.Module, batch: Batch, *, alone: bool) 
     mine, other = of_ours(ours, batch), of_theirs(theirs, batch, alone=alone)
     mine.loss.backward()
     other.loss.backward()
-    found = {f"layer {number}": apart(*two) for number, two in enumerate(zip(mine.hidden, other.hidden, strict=True))}
+    found = {
+        f"layer {number}": relative_difference(*two)
+        for number, two in enumerate(zip(mine.hidden, other.hidden, strict=True))
+    }
     for what in ("pooled", "words", "follows", "loss"):
-        found[what] = apart(getattr(mine, what), getattr(other, what))
+        found[what] = relative_difference(getattr(mine, what), getattr(other, what))
     gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
     names = [name for name, _ in theirs.named_parameters()]
     for name, (parameter, gradient) in zip(names, pairs_of_parameters(theirs, gradients), strict=True):
@@ -190,7 +193,7 @@ def worst(differences: dict[str, float]) -> tuple[float, str]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
     settings, lengths, length = SHAPES[shape]
-    model = pretraining(**settings).to(dtype)
+    model = pretraining_model(**settings).to(dtype)
     batch = model.corrupt(random_batch(lengths, length=length))
     difference, where = worst(compare(model, same_in_transformers(model), batch, alone=False))
     assert difference < TOLERANCE[dtype], where
@@ -198,7 +201,7 @@ def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
-    model = pretraining().to(dtype)
+    model = pretraining_model().to(dtype)
     batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 5, 16], length=40, pack=True))
     assert len(batch.input_ids) < 8, "several texts share a row"
     difference, where = worst(compare(model, same_in_transformers(model), batch, alone=True))
@@ -207,7 +210,7 @@ def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
 def test_the_wrong_gelu_shows(ours: str, theirs: str) -> None:
-    model, other = pretraining(activation=ours), pretraining(activation=theirs)
+    model, other = pretraining_model(activation=ours), pretraining_model(activation=theirs)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
     differences = compare(model, same_in_transformers(other), batch, alone=False)
     assert differences["layer 0"] < 1e-5, "before the first activation nothing differs"
@@ -215,15 +218,15 @@ def test_the_wrong_gelu_shows(ours: str, theirs: str) -> None:
 
 
 def test_another_epsilon_shows() -> None:
-    model, other = pretraining(layer_norm_eps=1e-12), pretraining(layer_norm_eps=1e-5)
+    model, other = pretraining_model(layer_norm_eps=1e-12), pretraining_model(layer_norm_eps=1e-5)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
     assert worst(compare(model, same_in_transformers(other), batch, alone=False))[0] > 1e-5
 
 
 def test_attention_probabilities() -> None:
-    model = pretraining()
+    model = pretraining_model()
     batch = random_batch([40, 17, 29, 5, 33], length=40)
-    ours = model.encoder(batch, keep_attentions=True).attentions
+    ours = model.encoder(batch, return_attentions=True).attentions
     mask = (batch.document_ids != 0).long()
     theirs = (
         same_in_transformers(model).bert(batch.input_ids, mask, batch.segment_ids, output_attentions=True).attentions
@@ -231,5 +234,5 @@ def test_attention_probabilities() -> None:
     real = mask.bool()
     assert len(ours) == len(theirs) == 3
     for mine, other in zip(ours, theirs, strict=True):
-        assert apart(mine.transpose(1, 2)[real], other.transpose(1, 2)[real]) < 1e-5
+        assert relative_difference(mine.transpose(1, 2)[real], other.transpose(1, 2)[real]) < 1e-5
         assert (mine.sum(-1) - 1).abs().max() < 1e-6

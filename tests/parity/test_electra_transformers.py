@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import VOCABULARY, random_batch, randomize_weights, relative_difference
 from model_io.folder_world import same_weights, tokenizer
-from model_world import VOCABULARY, apart, random_batch, shaken
 from parity.test_folders_transformers import batch as some_texts
 from parity.test_heads_transformers import asked as asked_of_texts
 from parity.test_heads_transformers import said_by, unpadded
@@ -59,7 +59,7 @@ def settings(kind: str, **changes: Any) -> electra.Config:
 
 def ours_of(kind: str, **changes: Any) -> Model:
     heads = [] if CASES[kind][1] is None else [CASES[kind][1]]
-    return shaken(Model.build(settings(kind, **changes), heads)).eval()
+    return randomize_weights(Model.build(settings(kind, **changes), heads)).eval()
 
 
 def compare_hidden(ours: Model, theirs: Any, batch: Batch) -> None:
@@ -70,11 +70,11 @@ def compare_hidden(ours: Model, theirs: Any, batch: Batch) -> None:
         "token_type_ids": batch.segment_ids,
     }
     with torch.no_grad():
-        mine = ours.encoder(batch, keep_layers=True).layers
+        mine = ours.encoder(batch, return_layers=True).layers
         said = theirs.base_model.eval()(**given, output_hidden_states=True).hidden_states
     assert len(mine) == len(said) == 4
     for one, other in zip(mine, said, strict=True):
-        assert apart(one[real], other.flatten(0, 1)[real]) < 1e-5
+        assert relative_difference(one[real], other.flatten(0, 1)[real]) < 1e-5
 
 
 def compare(ours: Model, theirs: Any, kind: str) -> None:
@@ -205,7 +205,7 @@ def test_the_wrong_activation_shows(tmp_path: Path) -> None:
 
 def test_a_training_model_is_written_without_its_generator(tmp_path: Path) -> None:
     heads = [replaced_token.Config(generator=0.5)]
-    ours = shaken(Model.build(settings("replaced_token", embedding_width=24), heads)).eval()
+    ours = randomize_weights(Model.build(settings("replaced_token", embedding_width=24), heads)).eval()
     save_model(ours, tokenizer(), tmp_path / "m")
     theirs, loading = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not any(loading[what] for what in ("missing_keys", "mismatched_keys", "unexpected_keys")), loading
@@ -221,7 +221,7 @@ def ours_without_generator(ours: Model) -> Model:
 def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
     """Guesses filled in by our generator; transformers' discriminator, told the same labels, has the same loss."""
     small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40, "vocab_size": 97}
-    ours = shaken(
+    ours = randomize_weights(
         Model.build(
             electra.Config(**small, embedding_width=24), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY
         )

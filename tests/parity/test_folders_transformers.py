@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import relative_difference
 from model_io.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights, tokenizer
-from model_world import apart
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
@@ -80,7 +80,7 @@ def compare(ours: Model, said: tuple[Any, Any], asked: Batch) -> None:
         with torch.no_grad():
             mine = ours.predict(asked, "next_sentence")
         assert mine.dtype == torch.float32
-        assert apart(mine, logits_of("next_sentence", double)) < 1e-6
+        assert relative_difference(mine, logits_of("next_sentence", double)) < 1e-6
 
 
 def logits_of(name: str, said: Any) -> torch.Tensor:
@@ -91,17 +91,17 @@ def compare_states(ours: Model, said: Any, asked: Batch, limit: float, *, names:
     """Hidden states of every layer at real places, pooled vectors, logits of heads, relative to the largest."""
     real = (asked.document_ids != 0).flatten()
     with torch.no_grad():
-        encoding = ours.encoder(asked, keep_layers=True)
+        encoding = ours.encoder(asked, return_layers=True)
         assert len(encoding.layers) == len(said.hidden_states)
         for mine, other in zip(encoding.layers, said.hidden_states, strict=True):
-            assert apart(mine[real], other.flatten(0, 1)[real]) < limit
+            assert relative_difference(mine[real], other.flatten(0, 1)[real]) < limit
         if getattr(said, "pooler_output", None) is not None:
-            assert apart(encoding.pooled, said.pooler_output) < limit
+            assert relative_difference(encoding.pooled, said.pooler_output) < limit
         for name in names:
             mine, other = ours.predict(asked, name), logits_of(name, said)
             if name != "next_sentence":
                 mine, other = mine[real], other.flatten(0, 1)[real]
-            assert apart(mine, other) < limit, name
+            assert relative_difference(mine, other) < limit, name
 
 
 @pytest.mark.parametrize("architecture", HEADS)

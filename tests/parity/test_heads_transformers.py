@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import relative_difference
 from model_io.folder_world import model, same_weights, tokenizer
-from model_world import apart
 from parity.test_folders_transformers import batch as some_texts
 
 from bertsmith.model_io.model import Model
@@ -86,7 +86,7 @@ def compare(ours: Model, theirs: Any, kind: str, batch: Batch | None = None) -> 
             mine, logits = mine[real], logits[real]
         elif kind == "span":
             mine, logits = mine.flatten(0, 1)[real], logits.flatten(0, 1)[real]
-        assert apart(mine, logits) < 1e-5
+        assert relative_difference(mine, logits) < 1e-5
         if kind == "span":  # theirs lets padding compete: its losses are of texts without any
             loss = sum(said_by(theirs, kind, unpadded(batch, text))[1] for text in range(3)) / 3
         assert ours(batch).mean().item() == pytest.approx(loss, rel=1e-5)

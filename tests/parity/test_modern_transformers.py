@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_world import one_line, same_weights, tokenizer
-from model_world import apart, shaken
 from parity.test_folders_transformers import batch
 from parity.test_roberta_transformers import in_full
 
@@ -47,14 +47,14 @@ OTHER = {"biases": True, "activation": "gelu_new", "layer_norm_eps": 1e-3, "rota
 def ours_of(name: str, **changes: Any) -> Model:
     """A small encoder with large weights."""
     settings = modern.Config(**SMALL | {"vocab_size": tokenizer().vocab_size} | changes)
-    return shaken(Model.build(settings, CLASSES[name]), deviation=DEVIATION).eval()
+    return randomize_weights(Model.build(settings, CLASSES[name]), deviation=DEVIATION).eval()
 
 
 def theirs_of(name: str, attention: str, **changes: Any) -> Any:
     """transformers' model with large random weights."""
     settings = THEIRS | {"vocab_size": tokenizer().vocab_size, "attn_implementation": attention} | changes
     found = getattr(transformers, name)(transformers.ModernBertConfig(**settings))
-    return shaken(found, deviation=DEVIATION).eval()
+    return randomize_weights(found, deviation=DEVIATION).eval()
 
 
 def opened_there(name: str, attention: str, path: Path) -> Any:
@@ -73,15 +73,15 @@ def compare(ours: Model, theirs: Any) -> None:
     labels = {"labels": torch.where(mask.bool(), asked.input_ids, -100)} if ours.objectives else {}
     with torch.no_grad():
         said = theirs(input_ids=asked.input_ids, attention_mask=mask, output_hidden_states=True, **labels)
-        found = ours.encoder(asked, keep_layers=True)
+        found = ours.encoder(asked, return_layers=True)
         assert len(found.layers) == len(said.hidden_states)
         for mine, other in zip(found.layers, said.hidden_states, strict=True):
-            assert apart(mine[real], other.flatten(0, 1)[real]) < 1e-5
+            assert relative_difference(mine[real], other.flatten(0, 1)[real]) < 1e-5
         if ours.objectives:
-            assert apart(ours.predict(asked, "masked_lm")[real], said.logits.flatten(0, 1)[real]) < 1e-5
+            assert relative_difference(ours.predict(asked, "masked_lm")[real], said.logits.flatten(0, 1)[real]) < 1e-5
             assert ours(in_full(asked)).mean().item() == pytest.approx(said.loss.item(), rel=1e-5)
         else:
-            assert apart(found.last_hidden[real], said.last_hidden_state.flatten(0, 1)[real]) < 1e-5
+            assert relative_difference(found.last_hidden[real], said.last_hidden_state.flatten(0, 1)[real]) < 1e-5
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -151,7 +151,10 @@ def test_local_attention_is_read_where_it_makes_no_difference(
         asked = asked.replace(document_ids=torch.ones_like(long, dtype=torch.int32), dense=True, max_seqlen=33)
         asked = asked.replace(cls_positions=torch.tensor([0, 33]), sample_ids=torch.arange(2)[:, None].expand(2, 33))
         with torch.no_grad():
-            assert apart(ours.predict(asked, "masked_lm"), theirs(input_ids=long).logits.flatten(0, 1)) < 1e-5
+            assert (
+                relative_difference(ours.predict(asked, "masked_lm"), theirs(input_ids=long).logits.flatten(0, 1))
+                < 1e-5
+            )
         return
     with pytest.raises(ConfigError) as found:
         open_model(tmp_path / "theirs")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_world import same_weights
-from model_world import apart, shaken
 from parity import test_heads_transformers as heads
 from parity.test_folders_transformers import compare as compare_states
 from parity.test_folders_transformers import said_by
@@ -64,7 +64,7 @@ def ours_of(case: str, **changes: Any) -> Model:
         "pooler_dropout": 0.1 if case in ("classify", "regress") else 0.0,
         "causal": case == "causal_lm",
     }
-    return shaken(Model.build(roberta.Config(**small | changes), CASES[case][1])).eval()
+    return randomize_weights(Model.build(roberta.Config(**small | changes), CASES[case][1])).eval()
 
 
 def batch() -> Batch:
@@ -100,7 +100,7 @@ def compare(ours: Model, theirs: Any, case: str) -> None:
     said = said_by(theirs, {"input_ids": asked.input_ids, "attention_mask": mask})
     compare_states(ours, said, asked)
     if case == "encoder":
-        assert apart(ours.encoder(asked).pooled, said[0].pooler_output) < 1e-6
+        assert relative_difference(ours.encoder(asked).pooled, said[0].pooler_output) < 1e-6
     else:
         labels = torch.where(mask.bool(), asked.input_ids, -100)
         hidden = ours.objectives[case].corrupt(asked) if case == "causal_lm" else in_full(asked)
@@ -201,4 +201,4 @@ def test_the_first_position_is_behind_the_padding() -> None:
     table[:2] *= -3
     assert torch.equal(ours.predict(asked, "masked_lm")[real], before[real])
     table[2] *= -3
-    assert apart(ours.predict(asked, "masked_lm")[real], before[real]) > 1e-3
+    assert relative_difference(ours.predict(asked, "masked_lm")[real], before[real]) > 1e-3

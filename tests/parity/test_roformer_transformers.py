@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_fixtures import randomize_weights, relative_difference
 from model_io.folder_world import change_config, one_line, same_weights, tokenizer
-from model_world import apart, shaken
 from parity.test_electra_transformers import NAMES, compare
 from parity.test_folders_transformers import batch
 from safetensors.torch import load_file
@@ -57,7 +57,7 @@ def ours_of(kind: str, **changes: Any) -> Model:
     pooler = kind in ("classify", "regress", "choose")
     settings = roformer.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)
     heads = [] if CASES[kind][1] is None else [CASES[kind][1]]
-    return shaken(Model.build(settings, heads), deviation=DEVIATION).eval()
+    return randomize_weights(Model.build(settings, heads), deviation=DEVIATION).eval()
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -81,7 +81,7 @@ def theirs_of(architecture: str, **changes: Any) -> Any:
     settings = transformers.RoFormerConfig(**THEIRS | {"vocab_size": tokenizer().vocab_size} | changes)
     found = getattr(transformers, architecture)(settings)
     angles = found.base_model.encoder.embed_positions
-    shaken(found, deviation=DEVIATION)
+    randomize_weights(found, deviation=DEVIATION)
     with torch.no_grad():
         angles.weight.copy_(angles.create_weight())
     return found.eval()
@@ -109,7 +109,7 @@ def test_angles_are_transformers_own(tmp_path: Path) -> None:
 
 def test_pre_training_on_pairs_is_in_our_own_words_and_is_fine_tuned_into_a_class_of_theirs(tmp_path: Path) -> None:
     plain = ours_of("alone", pooler=True).encoder.config
-    made = shaken(Model.build(plain, [masked_lm.Config(), next_sentence.Config()])).eval()
+    made = randomize_weights(Model.build(plain, [masked_lm.Config(), next_sentence.Config()])).eval()
     save_model(made, tokenizer(), tmp_path / "m")
     assert json.loads((tmp_path / "m" / "config.json").read_text())["model_type"] == "bertsmith"
     again, words, _ = open_model(tmp_path / "m")
@@ -130,7 +130,7 @@ def test_positions_turn_and_nothing_else_tells_them() -> None:
     real = (asked.document_ids != 0).flatten()
     with torch.no_grad():
         here, there, far = (encoder(each).last_hidden[real] for each in (asked, moved, other))
-    assert apart(there, here) < 1e-5 < 1e-3 < apart(far, here)
+    assert relative_difference(there, here) < 1e-5 < 1e-3 < relative_difference(far, here)
 
 
 @pytest.mark.parametrize(

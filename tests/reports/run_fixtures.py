@@ -13,7 +13,9 @@ RECIPE = {
     "name": "made/up",
     "encoder": {"kind": "bert", "layers": 2},
     "objectives": {"guess_lm": {}, "next_sentence": {}},
-    "plan": {"steps": 40, "rate": 0.001, "minutes": 0.0},
+    "steps": 40,
+    "learning_rate": 0.001,
+    "minutes": 0.0,
     "seed": 0,
 }
 
@@ -29,7 +31,7 @@ def step_facts(step: int, **changes: Any) -> dict[str, Any]:
         "accuracy/next_sentence": 0.5 + step / 1000,
         "count/guess_lm": 100,
         "gradient_norm": 1.0 + 1 / step,
-        "rate": 1e-3 / step,
+        "learning_rate": 1e-3 / step,
         "rows": 8,
         "tokens": 500,
         "seconds": 0.25,

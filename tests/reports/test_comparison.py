@@ -18,10 +18,10 @@ from bertsmith.reports.run_summary import baselines, figures, perplexity, title
 
 def test_recipes_part_where_they_differ(tmp_path: Path) -> None:
     finished_run(tmp_path / "a")
-    other = RECIPE | {"plan": {"steps": 40, "rate": 0.002, "minutes": 0.0, "warmup": 5}, "seed": 3}
+    other = RECIPE | {"learning_rate": 0.002, "warmup": 0.1, "seed": 3}
     finished_run(tmp_path / "b", recipe=other)
     runs = read_runs([tmp_path])
-    assert differences(runs) == {"plan.rate": [0.001, 0.002], "seed": [0, 3], "plan.warmup": [None, 5]}
+    assert differences(runs) == {"learning_rate": [0.001, 0.002], "seed": [0, 3], "warmup": [None, 0.1]}
     assert shared(runs)["encoder.layers"] == 2
     assert not shared(runs).keys() & differences(runs).keys()
     assert dotted({"a": {"b": {"c": 1}, "d": []}, "e": {}}) == {"a.b.c": 1, "a.d": [], "e": {}}

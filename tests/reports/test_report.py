@@ -20,9 +20,14 @@ def test_a_page_tells_the_run(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     data = embedded(text)
     charts = {chart["name"]: chart for chart in data["charts"]}
-    assert {"loss", "loss/guess_lm", "accuracy/next_sentence", "rate", "gradient_norm", "tokens_per_second"} <= set(
-        charts
-    )
+    assert {
+        "loss",
+        "loss/guess_lm",
+        "accuracy/next_sentence",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+    } <= set(charts)
     assert not any(name.startswith(("count", "rows")) for name in charts)
     series = {one["kind"]: one for one in charts["loss/guess_lm"]["series"]}
     assert series["held out"]["x"] == [10, 20, 30, 40]
@@ -32,7 +37,7 @@ def test_a_page_tells_the_run(tmp_path: Path) -> None:
     assert data["runs"][0]["axis"]["tokens"][-1] == 20_000
     assert data["runs"][0]["axis"]["minutes"][-1] == pytest.approx(10 / 60, rel=1e-4)
     assert "40 of 40" in text
-    assert "plan.rate" in text
+    assert "learning_rate" in text
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_many_runs_are_compared_in_as_many_tables_as_it_takes(
 
 def test_runs_whose_names_leave_no_room_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
-        f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-plan.rate=1e-3" for number in (3, 6)
+        f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-learning_rate=1e-3" for number in (3, 6)
     ]
     for number, name in enumerate(names):
         finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})

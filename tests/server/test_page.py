@@ -14,7 +14,7 @@ import pytest
 from browser_fixtures import Reader
 from command_line import call
 from reports.run_fixtures import MadeUp
-from server.page_world import EVIL, records
+from server.page_fixtures import EVIL, records
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -146,7 +146,7 @@ def test_a_history_is_what_a_report_embeds(client: TestClient) -> None:
     assert "<td>seed</td><td>7</td><td>0</td>" in found["parts"]["recipes"]
     alone = client.get("/runs/forge/two/history").json()
     assert alone["parts"]["scores"] == ""
-    assert "plan.rate" in alone["parts"]["recipes"]
+    assert "learning_rate" in alone["parts"]["recipes"]
 
 
 def test_a_history_grows_with_its_run(tmp_path: Path) -> None:

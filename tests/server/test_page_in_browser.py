@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from browser_fixtures import IN_A_BROWSER
-from inference.answer_world import tokenizer
+from inference.predictor_fixtures import tokenizer
 from reports.run_fixtures import step_facts
-from server.page_world import EVIL, browsing, models, records
+from server.page_fixtures import EVIL, browsing, models, records
 
 from bertsmith.encoders import bert
 from bertsmith.inference.predictor import Predictor

@@ -9,7 +9,7 @@ from typing import Any
 import h11
 import pytest
 
-from bertsmith.server.protocol import PatientProtocol
+from bertsmith.server.protocol import DeadlineProtocol
 
 
 class Transport:
@@ -40,7 +40,7 @@ def test_an_idle_connection_ends_unless_a_request_has_come(come: bytes) -> None:
     with ours, theirs:
         theirs.sendall(come)
         later: list[float] = []
-        connection = PatientProtocol.__new__(PatientProtocol)
+        connection = DeadlineProtocol.__new__(DeadlineProtocol)
         connection.transport = Transport(ours)  # type: ignore[assignment]
         connection.conn = h11.Connection(h11.SERVER)
         connection.loop = SimpleNamespace(call_later=lambda seconds, call: later.append(seconds))  # type: ignore[assignment]

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from server.http_world import KINDS, called, predictor
+from server.http_fixtures import KINDS, called, predictor
 
 TEXTS = ["the cats sat on a mat", "서울은 한국의 수도이다!", ""]
 LONG = "the cat sat on a mat . " * 20
@@ -158,7 +158,7 @@ def test_attention(client: httpx.Client) -> None:
     expected = predictor("words").attention("the cat", "a mat")
     found = asked(client, "/attention", inputs="the cat", second="a mat")
     assert found["tokens"] == list(expected.tokens)
-    assert found["texts"] == expected.texts.tolist()
+    assert found["texts"] == expected.sequence_ids.tolist()
     np.testing.assert_allclose(found["attention"], expected.weights, atol=1e-5)
     one = asked(client, "/attention", inputs="the cat", second="a mat", layer=2, head=3)["attention"]
     np.testing.assert_allclose(one, expected.weights[1:2, 2:3], atol=1e-5)
@@ -173,7 +173,7 @@ def test_openai_clients_get_the_same_vectors(client: httpx.Client) -> None:
     np.testing.assert_allclose(
         [one.embedding for one in listed.data], ours.encode(TEXTS[:2], normalize=True), atol=1e-6
     )
-    assert listed.usage.prompt_tokens == sum(ours.tokens_in(TEXTS[:2]))
+    assert listed.usage.prompt_tokens == sum(ours.count_tokens(TEXTS[:2]))
     plain = theirs.embeddings.create(input=TEXTS[0], model="words", encoding_format="float")
     np.testing.assert_allclose(plain.data[0].embedding, ours.encode(TEXTS[0], normalize=True), atol=1e-6)
     ids = ours.tokenizer.encode(TEXTS[0]).ids.tolist()

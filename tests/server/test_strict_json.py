@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.server.limits import Limits
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
+from bertsmith.server.settings import Limits
 from bertsmith.server.strict_json import DEPTH, VALUES, parse
 
 LIMITS = Limits(max_bytes_per_text=10)
@@ -50,7 +50,7 @@ def test_what_is_json_comes_through(value: object) -> None:
     ],
 )
 def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
-    with pytest.raises(Problem) as found:
+    with pytest.raises(RequestError) as found:
         parse(body.encode() if isinstance(body, str) else body, LIMITS)
     assert found.value.status == status
     assert "secret" not in found.value.message
@@ -58,6 +58,6 @@ def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
 
 
 def test_a_limit_is_named_with_its_flag() -> None:
-    with pytest.raises(Problem, match=r"11 bytes, at most 10: --max-bytes-per-text"):
+    with pytest.raises(RequestError, match=r"11 bytes, at most 10: --max-bytes-per-text"):
         parse(b'["aaaaaaaaaaa"]', LIMITS)
     assert parse('["쇠쇠쇠"]'.encode(), LIMITS) == ["쇠쇠쇠"]

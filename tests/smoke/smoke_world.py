@@ -22,13 +22,13 @@ SMALL = [
     "encoder.heads=2",
     "encoder.initializer_range=0.1",
     "encoder.max_positions=64",
-    "rows.full=16",
-    "micro_rows=8",
-    f"plan.steps={STEPS}",
-    "plan.warmup=4",
+    "batch_size=16",
+    "micro_batch_size=8",
+    f"steps={STEPS}",
+    f"warmup={4 / STEPS}",
     f"save_every={HALF}",
-    "evaluate_every=8",
-    "evaluate_rows=16",
+    "eval_every=8",
+    "eval_rows=16",
 ]
 
 

@@ -12,7 +12,7 @@ from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, st
 
 from bertsmith.training.log import last_of_each_step, read_events
 
-SIZES = [*SMALL, "encoder.embedding_width=16", "packing.length=32", "plan.rate=3e-2", "keep=4"]
+SIZES = [*SMALL, "encoder.embedding_width=16", "packing.length=32", "learning_rate=3e-2", "keep_checkpoints=4"]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:
 
 def test_it_is_fine_tuned(road: Path) -> None:
     files = metals(road)
-    settings = ["epochs=12", "rows=16", "rate=1e-2", "length=32"]
+    settings = ["epochs=12", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
     found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert found[f"score/{found['main']}"] > 0.9, found
     said = call("predict", road / "tuned", "--file", road / "dev.jsonl", "--device", "cpu")
@@ -69,7 +69,7 @@ def test_it_is_fine_tuned(road: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["share_attention", "nsp"])
 def test_ablations_train_and_are_used(name: str, road: Path) -> None:
-    shorter = ["encoder.layers=2", "plan.steps=2", "plan.warmup=1"]
+    shorter = ["encoder.layers=2", "steps=2", "warmup=0.5"]
     done("pretrain", f"albert/{name}", *where(road, name), *SIZES, *shorter)
     settings = json.loads((road / name / "last" / "config.json").read_text())
     assert settings["model_type"] == "bertsmith", "transformers has no class for these"

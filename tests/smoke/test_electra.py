@@ -26,13 +26,13 @@ SMALL = [
     "encoder.embedding_width=16",
     "objectives.replaced_token.generator=0.5",
     "packing.length=32",
-    "plan.steps=8",
-    "plan.warmup=2",
-    "plan.rate=3e-3",
-    "rows.full=8",
-    "micro_rows=4",
-    "evaluate_every=4",
-    "evaluate_rows=8",
+    "steps=8",
+    "warmup=0.25",
+    "learning_rate=3e-3",
+    "batch_size=8",
+    "micro_batch_size=4",
+    "eval_every=4",
+    "eval_rows=8",
     "save_every=2",
 ]
 PROGRAM = "from bertsmith.cli import main\nif __name__ == '__main__':\n    main()\n"
@@ -106,7 +106,7 @@ def test_killed_and_gone_on_gives_the_same_bits(base: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_stage_takes_both_networks(base: Path) -> None:
-    shorter = ["plan.steps=1", "plan.warmup=0", "plan.rate=0", "evaluate_every=0", f"start={base / 'run' / 'last'}"]
+    shorter = ["steps=1", "warmup=0", "learning_rate=0", "eval_every=0", f"start={base / 'run' / 'last'}"]
     gone_well(*pretraining(base, base / "second"), *shorter)
     start = next(event for event in read_events(base / "second" / "events.jsonl") if event["kind"] == "start")
     wanted = [base / "run" / "last", base / "run" / "generator" / "last"]
@@ -120,7 +120,7 @@ def test_fine_tuned_judged_and_embedded(base: Path) -> None:
     rows = [f"{word} the smith\t{label}" for word, label in (("iron", "metal"), ("fire", "heat")) for _ in range(12)]
     (base / "task.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     files = ["--train", base / "task.tsv", "--dev", base / "task.tsv", "-o", base / "tuned", "--device", "cpu", "-q"]
-    settings = ["epochs=2", "rate=3e-3", "depth_decay=0.8", "rows=8"]
+    settings = ["epochs=2", "learning_rate=3e-3", "layer_decay=0.8", "batch_size=8"]
     gone_well("finetune", base / "run" / "best", "-t", "classification", *files, *settings)
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)

@@ -14,7 +14,7 @@ from threads import threads
 
 from bertsmith import load
 
-SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "plan.rate=1e-2"]
+SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "learning_rate=1e-2"]
 AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segments=2", "pooler=true"]
 
 
@@ -58,7 +58,7 @@ def test_a_pair_is_told_apart_by_its_separator_alone(road: Path) -> None:
             rows.append({"sentence1": f"the {one}", "sentence2": f"the {other}", "label": one})
         (road / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = ["-t", "pairs", "--train", road / "train.jsonl", "--dev", road / "dev.jsonl"]
-    settings = ["epochs=3", "rows=16", "rate=1e-2", "length=32"]
+    settings = ["epochs=3", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
     found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert found[f"score/{found['main']}"] > 0.9, found
     assert json.loads((road / "tuned" / "best" / "config.json").read_text())["model_type"] == "bertsmith"

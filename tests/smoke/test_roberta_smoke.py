@@ -11,7 +11,7 @@ from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, st
 
 from bertsmith import load
 
-SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "plan.rate=1e-2", "keep=4"]
+SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "learning_rate=1e-2", "keep_checkpoints=4"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:
 
 def test_it_is_fine_tuned(road: Path) -> None:
     files = metals(road)
-    settings = ["epochs=4", "rows=16", "rate=1e-2", "length=32"]
+    settings = ["epochs=4", "batch_size=16", "learning_rate=1e-2", "max_length=32"]
     found = done("finetune", road / "run" / "last", *files, "-o", road / "tuned", "--device", "cpu", *settings)
     assert found[f"score/{found['main']}"] > 0.9, found
     settings = json.loads((road / "tuned" / "best" / "config.json").read_text())
@@ -60,7 +60,7 @@ def test_it_is_fine_tuned(road: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sentence_pair", "segment_pair", "doc_sentences"])
 def test_the_other_formats_of_input(name: str, road: Path) -> None:
-    done("pretrain", f"roberta/{name}", *where(road, name), *SIZES, "plan.steps=2", "plan.warmup=1")
+    done("pretrain", f"roberta/{name}", *where(road, name), *SIZES, "steps=2", "warmup=0.5")
     settings = json.loads((road / name / "last" / "config.json").read_text())
     pair = name.endswith("pair")
     assert settings["model_type"] == ("bertsmith" if pair else "roberta"), "transformers' RoBERTa has no next sentence"

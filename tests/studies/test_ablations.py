@@ -24,7 +24,7 @@ from bertsmith.training.finetuning.sweep import numbers
 from bertsmith.training.finetuning.work import open_with_head
 
 SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
-QUICK = ["epochs=6", "rows=16", "length=32", "evaluations=0", *SMALL]
+QUICK = ["epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0", *SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,9 @@ def test_one_table_and_nothing_is_done_twice(
 def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Path) -> None:
     """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
     those = [Candidate("base", folders["base"])]
-    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "rows=16", "length=32", "evaluations=0"))]
+    tried = [
+        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
+    ]
     how = {"rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert first["rows"][1]["cells"]["glue/mrpc"]["rate"] == 1e-2
@@ -123,7 +125,9 @@ def test_work_travels_to_other_processes(
     monkeypatch.setattr("bertsmith.training.finetuning.sweep.ordered_map", sent)
     said: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
+    tried = [
+        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
+    ]
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "say": said.append}
     found = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
@@ -141,7 +145,9 @@ def test_work_travels_to_other_processes(
 @pytest.mark.slow
 def test_two_at_a_time_give_what_one_at_a_time_gives(folders: dict[str, Path], tmp_path: Path) -> None:
     those = candidates([f"base={folders['base']}", "base+fresh"])
-    tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "rows=16", "length=32", "evaluations=0"))]
+    tried = [
+        Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
+    ]
     how = {"rates": [1e-3], "device": "cpu", "quiet": True}
     both = ablations.ablate(those, tried, tmp_path / "two", jobs=2, **how)
     alone = ablations.ablate(those, tried, tmp_path / "one", **how)
@@ -205,7 +211,7 @@ def test_words_for_tasks() -> None:
     assert [one.changes for one in found] == [
         ("epochs=2",),
         ("epochs=2", "epochs=10"),
-        ("epochs=2", "rows=48"),
+        ("epochs=2", "batch_size=48"),
     ]
     assert numbers("2e-5,3e-5") == [2e-5, 3e-5]
     assert numbers("") == []

@@ -11,7 +11,7 @@ import pytest
 from faults.broken_disks import QuickDisk
 from faults.faulty_disks import FailingDisk, RecordingDisk
 from faults.power_loss import power_loss_states
-from model_world import random_rows
+from model_fixtures import random_rows
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.studies import feature_files

@@ -25,16 +25,16 @@ from bertsmith.training.finetuning.batches import batches_in_order
 from bertsmith.training.finetuning.sweep import best_scores
 from bertsmith.training.finetuning.work import build_task, finetune
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.plan import Thaw
+from bertsmith.training.plan import Unfreeze
 
 QUICK = [
     "epochs=8",
-    "rows=8",
-    "rate=3e-2",
-    "length=32",
+    "batch_size=8",
+    "learning_rate=3e-2",
+    "max_length=32",
     "head.between_width=16",
     "head.between_layers=1",
-    "evaluations=0",
+    "evals_per_epoch=0",
 ]
 
 
@@ -106,7 +106,7 @@ def losses(folder: Path) -> list[float]:
 def test_training_is_that_of_a_live_encoder_asleep(model: Path, tmp_path: Path) -> None:
     tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
     found = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
-    asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, thaw=(Thaw(after=0, parts=1),))
+    asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, unfreeze=(Unfreeze(after=0, groups=1),))
     finetune(asleep, tmp_path / "live", device="cpu", quiet=True)
     cached = losses(tmp_path / "cached" / "all_sum" / "seed-0")
     assert cached == pytest.approx(losses(tmp_path / "live"), abs=1e-6)

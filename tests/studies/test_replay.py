@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_world import PADDING, apart, config, questions, random_rows, shaken
+from model_fixtures import (
+    PADDING,
+    random_labels,
+    random_rows,
+    randomize_weights,
+    relative_difference,
+    small_bert_config,
+)
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
@@ -24,14 +31,14 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 
 def batch_of(*, pack: bool = True) -> Batch:
     rows = random_rows(LENGTHS)
-    labels, places = questions(rows)
+    labels, places = random_labels(rows)
     tags = {"labels": {"tag": labels["tag"]}, "places": places}
     return collate(rows, length=40, padding_id=PADDING, pack=pack, shape=(9, 10), **tags)
 
 
 def model_of(**head: object) -> Model:
-    settings = config(layers=4, dropout=0.0, attention_dropout=0.0)
-    return shaken(Model.build(settings, [tag.Config(between_width=8, **head)]))  # type: ignore[arg-type]
+    settings = small_bert_config(layers=4, dropout=0.0, attention_dropout=0.0)
+    return randomize_weights(Model.build(settings, [tag.Config(between_width=8, **head)]))  # type: ignore[arg-type]
 
 
 def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = "float32") -> Replay:
@@ -46,7 +53,7 @@ def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = 
 def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, between: str, tmp_path: Path) -> None:
     live = model_of(layers=layers, between=between, dropout=0.0).eval()
     cached, batch = live.with_encoder(replayed(live, tmp_path, layers)), batch_of()
-    assert apart(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6
+    assert relative_difference(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6
     gradients = []
     for model in (live, cached):
         model.zero_grad()
@@ -59,7 +66,7 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, betw
 def test_half_precision_is_near(tmp_path: Path) -> None:
     live = model_of(layers="all_sum", between="bilstm").eval()
     cached = live.with_encoder(replayed(live, tmp_path, "all_sum", "float16"))
-    assert 0 < apart(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
+    assert 0 < relative_difference(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
 
 
 def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
@@ -75,18 +82,18 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
     live = model_of(layers="top", between="bilstm")
     replay = replayed(live, tmp_path, "top")
     with pytest.raises(BertsmithError, match="attention is not kept"):
-        replay(batch_of(), keep_attentions=True)
+        replay(batch_of(), return_attentions=True)
     with pytest.raises(BertsmithError, match="no features were kept"):
-        replay(batch_of().replace(input_ids=batch_of().input_ids + 1), keep_layers=True)
+        replay(batch_of().replace(input_ids=batch_of().input_ids + 1), return_layers=True)
     with pytest.raises(ConfigError, match="it needs an encoder with a pooler"):
         Model(replay, [classify.Config().build(BuildContext(width=32, vocab_size=97))])
 
 
 def test_other_weights_or_settings_are_another_encoder() -> None:
-    first = config(heads=4).build()
-    same = config(heads=4).build()
+    first = small_bert_config(heads=4).build()
+    same = small_bert_config(heads=4).build()
     same.load_state_dict(first.state_dict())
-    other = config(heads=2).build()
+    other = small_bert_config(heads=2).build()
     other.load_state_dict(first.state_dict())
     assert digest_of(first) == digest_of(same) != digest_of(other)
     with torch.no_grad():
@@ -95,10 +102,10 @@ def test_other_weights_or_settings_are_another_encoder() -> None:
 
 
 def test_a_small_encoder_has_fewer_rows() -> None:
-    assert chosen_layers(config(layers=2).build(), ()) == ("embeddings", "second_to_last", "top", "all_sum")
-    assert chosen_layers(config(layers=4).build(), ()) == ROWS
-    assert chosen_layers(config(layers=2).build(), ["mix", "top", "mix"]) == ("mix", "top")
+    assert chosen_layers(small_bert_config(layers=2).build(), ()) == ("embeddings", "second_to_last", "top", "all_sum")
+    assert chosen_layers(small_bert_config(layers=4).build(), ()) == ROWS
+    assert chosen_layers(small_bert_config(layers=2).build(), ["mix", "top", "mix"]) == ("mix", "top")
     with pytest.raises(ConfigError, match="the encoder has only 2 layers"):
-        chosen_layers(config(layers=2).build(), ["last_four_sum"])
+        chosen_layers(small_bert_config(layers=2).build(), ["last_four_sum"])
     with pytest.raises(ConfigError, match="--layers last: it must be among"):
-        chosen_layers(config(layers=2).build(), ["last"])
+        chosen_layers(small_bert_config(layers=2).build(), ["last"])

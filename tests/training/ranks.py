@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_world import VOCABULARY, config, shaken
+from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import feed, toy_batch, trainer
 
@@ -19,12 +19,16 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World, join
 
-THAW = Plan(steps=6, rate=0.05, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=2), Thaw(after=4, parts=3)))
+UNFREEZE = TrainingPlan(
+    steps=6,
+    learning_rate=0.05,
+    unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=2 / 6, groups=2), Unfreeze(after=4 / 6, groups=3)),
+)
 
 
 def told(made: Trainer) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def told(made: Trainer) -> dict[str, Any]:
 
 
 def shared_feed(world: World) -> Any:
-    return feed(micro_rows=2, rank=world.rank, ranks=world.size)
+    return feed(micro_batch_size=2, rank=world.rank, ranks=world.size)
 
 
 def straight(world: World, **how: Any) -> dict[str, Any]:
@@ -46,13 +50,13 @@ def straight(world: World, **how: Any) -> dict[str, Any]:
 def real_model(world: World) -> dict[str, Any]:
     """BERT whose pooler nobody reads: it has no gradient, which ranks must not wait for."""
     changes = {"layers": 2, "dropout": 0.0, "attention_dropout": 0.0}
-    model = shaken(Model.build(config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
+    model = randomize_weights(Model.build(small_bert_config(**changes), [masked_lm.Config()], vocabulary=VOCABULARY))
     whole = bert_feed(4, rows=8)
 
     def share(step: int) -> Any:
         return whole(step) if world.size == 1 else [whole(step)[world.rank]]
 
-    plan = Plan(steps=3, rate=1e-3, warmup=1)
+    plan = TrainingPlan(steps=3, learning_rate=1e-3, warmup=1 / 3)
     return told(Trainer(model, share, plan=plan, optimizer=adamw.Config(), world=world))
 
 
@@ -82,7 +86,9 @@ def goes_on(world: World, run: Path) -> dict[str, Any]:
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
     model = Poisoned(where="loss", value=math.nan, passes=[2] if world.rank == 1 else [])
-    return told(trainer(feed=shared_feed(world), world=world, model=model, plan=Plan(steps=4, rate=0.05)))
+    return told(
+        trainer(feed=shared_feed(world), world=world, model=model, plan=TrainingPlan(steps=4, learning_rate=0.05))
+    )
 
 
 def clocks_differ(world: World) -> dict[str, Any]:
@@ -92,8 +98,10 @@ def clocks_differ(world: World) -> dict[str, Any]:
         now[0] += 1.0 + 5 * world.rank
         return now[0]
 
-    made = trainer(feed=shared_feed(world), world=world, clock=clock, plan=Plan(steps=99, rate=1.0, minutes=0.3))
-    return {"rates": [step.rate for step in made]}
+    made = trainer(
+        feed=shared_feed(world), world=world, clock=clock, plan=TrainingPlan(steps=99, learning_rate=1.0, minutes=0.3)
+    )
+    return {"rates": [step.learning_rate for step in made]}
 
 
 def scored(world: World) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def main(folder: Path) -> None:
         answers = {
             "straight": straight(world),
             "dropout": straight(world, dropout=0.3),
-            "thaw": straight(world, plan=THAW),
+            "thaw": straight(world, plan=UNFREEZE),
             "real": real_model(world),
             "stop": one_rank_is_told_to_stop(world, folder / "run"),
             "goes_on": goes_on(world, folder / "run"),

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from encoders.test_albert import config as albert_config
-from model_world import VOCABULARY, config, shaken
+from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from torch import nn
 from torch.distributed.tensor import DTensor
-from training.ranks import THAW, shared_feed
+from training.ranks import UNFREEZE, shared_feed
 from training.test_trainer import Poisoned, bert_feed
 from training.train_world import WIDTH, Toy, toy_batch, trainer
 
@@ -24,8 +24,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw, lamb, muon, reference
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World, join
 
@@ -52,29 +52,35 @@ def told(made: Trainer, steps: int = 99) -> dict[str, Any]:
     return {"steps": reports, "weights": weights, "done": made.done, "split": split}
 
 
-def settings(shard: bool, **how: Any) -> Settings:
-    return Settings(shard=shard, clip=CLIP, **how)
+def compute(shard: bool, **how: Any) -> ComputeConfig:
+    return ComputeConfig(fsdp=shard, max_grad_norm=CLIP, **how)
 
 
 def toy(world: World, shard: bool, *, seed: int = 0, **how: Any) -> Trainer:
     """Two micro-batches on each of two ranks, four on one."""
-    passes = how.pop("settings", None) or settings(shard)
-    model, plan = Narrow(dropout=how.pop("dropout", 0.0), seed=seed), Plan(steps=12, rate=0.01, warmup=3)
+    chosen = how.pop("compute", None) or compute(shard)
+    model, plan = (
+        Narrow(dropout=how.pop("dropout", 0.0), seed=seed),
+        TrainingPlan(steps=12, learning_rate=0.01, warmup=0.25),
+    )
     given = {"model": model, "plan": plan, "optimiser": reference.Config(), **how}
-    return trainer(feed=shared_feed(world), world=world, settings=passes, **given)
+    return trainer(feed=shared_feed(world), world=world, compute=chosen, **given)
 
 
 def real(world: World, shard: bool, *, encoder: Any = None, **how: Any) -> Trainer:
     """BERT, or another encoder, whose pooler nobody reads."""
-    encoder = encoder or config(layers=2, dropout=0.0, attention_dropout=0.0)
-    model = shaken(Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY))
+    encoder = encoder or small_bert_config(layers=2, dropout=0.0, attention_dropout=0.0)
+    model = randomize_weights(Model.build(encoder, [masked_lm.Config()], vocabulary=VOCABULARY))
     whole = bert_feed(2, rows=8)
 
     def share(step: int) -> Any:
         return whole(step)[world.rank :: world.size]
 
-    plan, optimizer = Plan(steps=4, rate=1e-3, warmup=1), adamw.Config(epsilon=how.pop("epsilon", 1e-8))
-    return Trainer(model, share, plan=plan, optimizer=optimizer, world=world, settings=settings(shard, **how))
+    plan, optimizer = (
+        TrainingPlan(steps=4, learning_rate=1e-3, warmup=0.25),
+        adamw.Config(epsilon=how.pop("epsilon", 1e-8)),
+    )
+    return Trainer(model, share, plan=plan, optimizer=optimizer, world=world, compute=compute(shard, **how))
 
 
 def shared(world: World, shard: bool) -> Trainer:
@@ -133,7 +139,7 @@ def refused(world: World) -> list[str]:
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
     model = Poisoned(where="gradient", value=math.nan, passes=[2] if world.rank == 1 else [])
-    return told(toy(world, True, model=model, plan=Plan(steps=4, rate=0.05)))
+    return told(toy(world, True, model=model, plan=TrainingPlan(steps=4, learning_rate=0.05)))
 
 
 def scored(world: World, shard: bool) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def main(folder: Path) -> None:
     with join("cpu") as world:
         answers: dict[str, Any] = {
             "toy": [told(toy(world, shard)) for shard in (False, True)],
-            "thaw": [told(toy(world, shard, plan=THAW)) for shard in (False, True)],
+            "thaw": [told(toy(world, shard, plan=UNFREEZE)) for shard in (False, True)],
             "real": [told(real(world, shard)) for shard in (False, True)],
             "shared": [told(shared(world, shard)) for shard in (False, True)],
             "recompute": told(real(world, True, recompute=True)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_world import pretraining
+from model_fixtures import pretraining_model
 from training.test_trainer import bert_feed
 from training.train_world import same, snapshot, trainer
 
@@ -18,7 +18,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import optimizer
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.state import State
 from bertsmith.training.trainer import Trainer
 
@@ -41,20 +41,20 @@ def damage(path: Path) -> None:
 
 # --- the same run ----------------------------------------------------------------------------------------------------
 
-THAWING = Plan(
+UNFREEZING = TrainingPlan(
     steps=8,
-    rate=1e-2,
-    warmup=2,
-    depth_decay=0.9,
-    thaw=(Thaw(after=0, parts=2), Thaw(after=3, parts=9)),
+    learning_rate=1e-2,
+    warmup=2 / 8,
+    layer_decay=0.9,
+    unfreeze=(Unfreeze(after=0, groups=2), Unfreeze(after=3 / 8, groups=9)),
 )
 
 
 def bert_run(kind: str) -> Trainer:
     """A real model with dropout, two micro-batches a step, parts that wake within the run."""
-    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.1)
+    model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
     settings = config.find(optimizer.FOLDER, kind).Config()
-    return Trainer(model, bert_feed(4, rows=8), plan=THAWING, optimizer=settings, seed=3)
+    return Trainer(model, bert_feed(4, rows=8), plan=UNFREEZING, optimizer=settings, seed=3)
 
 
 @pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
@@ -178,7 +178,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
             checkpoints.save(state(step))
         assert [int(path.name.split("-")[1]) for path in checkpoints.all()] == [99_999_999, 100_000_000, 100_000_001]
         assert checkpoints.resume().state.step == 100_000_001
-    with pytest.raises(ConfigError, match="keep=1 must be at least 2"):
+    with pytest.raises(ConfigError, match="keep_checkpoints=1 must be at least 2"):
         Checkpoints(tmp_path, keep=1)
 
 

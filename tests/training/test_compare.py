@@ -15,17 +15,17 @@ from bertsmith import recipes
 from bertsmith.errors import ConfigError
 from bertsmith.training.compare import PAGE, chosen_recipes, compare, folder_name
 
-SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "rows.full=8", "plan.steps=6"]
+SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "batch_size=8", "steps=6"]
 SMALL += [
-    "plan.warmup=2",
-    "plan.rate=3e-3",
-    "evaluate_every=3",
-    "evaluate_rows=8",
+    "warmup=0.34",
+    "learning_rate=3e-3",
+    "eval_every=3",
+    "eval_rows=8",
     "save_every=3",
-    "passes.compile=false",
+    "compute.compile=false",
 ]
-NAMES = ["bert/tiny", "bert/tiny,plan.rate=1e-2", "bert/no_nsp"]
-FOLDERS = ["bert-tiny", "bert-tiny-plan.rate=1e-2", "bert-no_nsp"]
+NAMES = ["bert/tiny", "bert/tiny,learning_rate=1e-2", "bert/no_nsp"]
+FOLDERS = ["bert-tiny", "bert-tiny-learning_rate=1e-2", "bert-no_nsp"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def losses(folder: Path) -> list[float]:
 
 def test_one_after_the_other_or_beside_each_other(shards: Path, tmp_path: Path) -> None:
     chosen = chosen_recipes([*NAMES, *SMALL], recipes.find)
-    assert chosen[NAMES[1]].plan.rate == 1e-2
+    assert chosen[NAMES[1]].learning_rate == 1e-2
     told: list[str] = []
     alone = compare(chosen, shards, tmp_path / "alone", device="cpu", quiet=True, say=told.append)
     assert told == [f"{number} of 3: {name}" for number, name in enumerate(NAMES, 1)]
@@ -80,7 +80,7 @@ def test_what_is_finished_is_not_done_again(shards: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
-    timed = call("compare", *NAMES, *SMALL, "plan.minutes=1", "-d", shards, "-o", tmp_path / "new", "--jobs", 2)
+    timed = call("compare", *NAMES, *SMALL, "minutes=1", "-d", shards, "-o", tmp_path / "new", "--jobs", 2)
     assert timed.returncode == 78
     assert timed.stderr.count("\n") == 1
     assert "bert/tiny is planned by minutes, which several jobs would share" in timed.stderr
@@ -95,7 +95,7 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
         compare(alike, shards, tmp_path / "new", device="cpu")
     with pytest.raises(ConfigError, match="at least one recipe"):
         chosen_recipes(SMALL, recipes.find)
-    assert folder_name("bert/mini,plan.rate=1e-3") == "bert-mini-plan.rate=1e-3"
-    assert folder_name("bert/mini,name=fast,plan.rate=1e-3") == "fast"
+    assert folder_name("bert/mini,learning_rate=1e-3") == "bert-mini-learning_rate=1e-3"
+    assert folder_name("bert/mini,name=fast,learning_rate=1e-3") == "fast"
     assert folder_name("bert/mini,name=../fast one") == "fast-one"
     assert folder_name("bert/mini,name=..") == "bert-mini-name="

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertsmith.training import display
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Scores
 
 
@@ -20,13 +20,16 @@ def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(display.time, "monotonic", lambda: clock)
     stream = io.StringIO()
     trainer: Any = SimpleNamespace(
-        done=0, seconds=0.0, plan=Plan(rate=1e-3, steps=10), world=SimpleNamespace(device=torch.device("cpu"))
+        done=0,
+        seconds=0.0,
+        plan=TrainingPlan(learning_rate=1e-3, steps=10),
+        world=SimpleNamespace(device=torch.device("cpu")),
     )
     show = display.Display(trainer, stream=stream)
     for number in range(1, 11):
         clock += 60 if number == 1 else 10
         scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})
-        step: Any = SimpleNamespace(number=number, tokens=1000, rate=1e-3, scores=scores)
+        step: Any = SimpleNamespace(number=number, tokens=1000, learning_rate=1e-3, scores=scores)
         show.step(step)
     left = [line.split(" · ")[-1] for line in stream.getvalue().splitlines()]
     assert left[0] == "9:00 left"  # all that is known after one step

@@ -26,10 +26,10 @@ from bertsmith.training.log import last_of_each_step, read_events
 pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
 
 TESTS = Path(__file__).resolve().parent
-SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "rows.full=16"]
-SMALL += ["micro_rows=8", "evaluate_every=0", "evaluate_rows=16", "plan.rate=3e-3", "plan.warmup=2"]
-SHORT = ["plan.steps=12", "save_every=4"]
-LONG = ["plan.steps=400", "save_every=20"]
+SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "batch_size=16"]
+SMALL += ["micro_batch_size=8", "eval_every=0", "eval_rows=16", "learning_rate=3e-3", "warmup=0.17"]
+SHORT = ["steps=12", "save_every=4"]
+LONG = ["steps=400", "save_every=20"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
 
 
@@ -83,8 +83,8 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
         {"name": "late", "words": words("late"), "restarts": 1, "befalls": "killed", "step": 6, "late": True},
         {"name": "told", "words": words("told"), "restarts": 1, "befalls": "told", "step": 5},
         {"name": "fails", "words": words("fails"), "befalls": "fails", "step": 5},
-        {"name": "split", "words": words("split", "passes.shard=true", "passes.recompute=true")},
-        {"name": "alike", "words": words("alike", "plan.rate=-1")},
+        {"name": "split", "words": words("split", "compute.fsdp=true", "compute.activation_checkpointing=true")},
+        {"name": "alike", "words": words("alike", "learning_rate=-1")},
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     command = [sys.executable, str(TESTS / "elastic_agent.py"), str(folder / "jobs.json")]
@@ -176,7 +176,7 @@ def test_only_the_first_rank_tells_the_result(agent: Agent) -> None:
 
 
 def test_split_over_the_ranks_it_is_the_same_run(agent: Agent) -> None:
-    """`passes.shard`, from the command to the model folder."""
+    """`compute.fsdp`, from the command to the model folder."""
     straight, split = agent.folder / "straight", agent.folder / "split"
     assert agent.answers["split"]["failed"] == {}
     found, expected = ([float.fromhex(loss) for loss in losses(folder)] for folder in (split, straight))
@@ -206,7 +206,7 @@ def test_a_rank_that_fails_alone_says_so_alone(agent: Agent) -> None:
 def test_ranks_that_fail_alike_say_so_once(agent: Agent) -> None:
     assert agent.answers["alike"]["failed"] == {"0": ConfigError.exit_code}
     (line,) = agent.said("alike", 0, 0)
-    assert "rate=-1.0 must not be under 0" in line
+    assert "learning_rate=-1 must be at least 0" in line
     assert agent.said("alike", 0, 1) == []
 
 

@@ -30,10 +30,10 @@ from bertsmith.training.finetuning import sweep as sweeping
 from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.answering import predict
 from bertsmith.training.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
-from bertsmith.training.finetuning.tuning import make_tuning
+from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import build_task, finetune, open_with_head, prepare
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.passes import Settings
+from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.world import World
 from bertsmith.types import IGNORE_INDEX
 
@@ -123,11 +123,11 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
     tuning_of("classification", model, tmp_path)
     files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
     words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
-    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "length=32"]
+    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
     first = json.loads(call(*words).stdout)
-    assert [row["runs"] for row in first["rates"]] == [2, 2]
-    assert first["kept"]["rate"] == 3e-3
-    assert first["rates"][0]["mean"] > first["rates"][1]["mean"] + 0.2
+    assert [row["runs"] for row in first["learning_rates"]] == [2, 2]
+    assert first["kept"]["learning_rate"] == 3e-3
+    assert first["learning_rates"][0]["mean"] > first["learning_rates"][1]["mean"] + 0.2
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("rate-*/events.jsonl")}
     again = json.loads(call(*words).stdout)
     assert again["kept"] == first["kept"]
@@ -146,14 +146,14 @@ def test_several_jobs_find_what_one_finds(
             sweeping, "ordered_map", lambda run, parts, **how: (run(pickle.loads(pickle.dumps(one))) for one in parts)
         )
     tuning = replace(tuning_of("classification", model, tmp_path), epochs=0.5)
-    how: dict[str, Any] = {"rates": [3e-3], "seeds": 2, "device": "cpu", "quiet": True, "lean": True}
+    how: dict[str, Any] = {"learning_rates": [3e-3], "seeds": 2, "device": "cpu", "quiet": True, "lean": True}
     one = sweeping.sweep(tuning, tmp_path / "one", **how)
     two = sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how)
     assert [run["scores"] for run in two["runs"]] == [run["scores"] for run in one["runs"]]
-    assert two["rates"] == one["rates"]
+    assert two["learning_rates"] == one["learning_rates"]
     weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("one", "two")]
     assert weights[0] == weights[1]
-    assert len(list((tmp_path / "two").glob("rate-*/best"))) == 1  # of the others the model is gone
+    assert len(list((tmp_path / "two").glob("lr-*/best"))) == 1  # of the others the model is gone
     monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
     monkeypatch.setattr(sweeping, "prepare", None)
     assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
@@ -176,7 +176,7 @@ def test_an_interrupted_sweep_ends_its_workers(model: Path, tmp_path: Path, monk
     monkeypatch.setattr(sweeping, "is_finished", comes)
     tuning = tuning_of("classification", model, tmp_path)
     with pytest.raises(KeyboardInterrupt) as found:  # whose frames live on
-        sweeping.sweep(tuning, tmp_path / "s", rates=[1e-3], seeds=3, jobs=2, device="cpu", quiet=True)
+        sweeping.sweep(tuning, tmp_path / "s", learning_rates=[1e-3], seeds=3, jobs=2, device="cpu", quiet=True)
     assert found.value
     assert ended == [2]
 
@@ -186,10 +186,10 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
     ready = prepare(tuning, task, tokenizer, positions=64)
-    shared = {"length": 32, "padding_id": 0, "rows": 16, "steps": 4, "seed": 5}
+    shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
 
     def samples(micro: int, world: World, step: int) -> list[int]:
-        feeder = TaskFeeder(ready.train, "tag", micro_rows=micro, world=world, **shared)
+        feeder = TaskFeeder(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
         return [
             int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
         ]
@@ -244,7 +244,7 @@ def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
     task = build_task(tuning)
     known, _, _ = open_with_head(tuning, task)
-    fresh, _, notes = open_with_head(config.override(tuning, ["fresh=true"]), task)
+    fresh, _, notes = open_with_head(config.override(tuning, ["random_init=true"]), task)
     assert not torch.equal(known.encoder.token_embeddings, fresh.encoder.token_embeddings)
     assert torch.equal(
         known.objectives["classify"].get_parameter("head.weight"),
@@ -255,12 +255,12 @@ def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
 
 def test_bad_input(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
-    with pytest.raises(ConfigError, match="length=99 is more than the 64 positions"):
-        finetune(config.override(tuning, ["length=99"]), tmp_path / "r", device="cpu", quiet=True)
+    with pytest.raises(ConfigError, match="max_length=99 is more than the 64 positions"):
+        finetune(config.override(tuning, ["max_length=99"]), tmp_path / "r", device="cpu", quiet=True)
     with pytest.raises(DataError, match="pass --train FILE"):
-        finetune(make_tuning("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
+        finetune(make_finetune_config("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
-        finetune(config.override(tuning, ["micro_rows=5"]), tmp_path / "r", device="cpu", quiet=True)
+        finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
     done = call(*one, "--rates", "fast")
     assert (done.returncode, "numbers with commas" in done.stderr) == (78, True)
@@ -271,23 +271,23 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "passes", "replays", "expected"),
+    ("peak", "compute", "replays", "expected"),
     [
-        (1e15, Settings(), True, (True, False)),
-        (1e10, Settings(), True, (True, True)),  # there are so many of them that compiling pays
-        (1e6, Settings(), True, (False, None)),  # steps are long
-        (1e15, Settings(), False, (False, None)),
-        (1e15, Settings(graphs=True), False, (False, None)),
-        (1e15, Settings(compile=False), True, (True, False)),
-        (1e15, Settings(compile=True), True, (True, True)),
-        (1e6, Settings(graphs=True), True, (True, True)),
-        (1e15, Settings(graphs=True), True, (True, False)),
-        (1e15, Settings(graphs=False), True, (False, None)),
+        (1e15, ComputeConfig(), True, (True, False)),
+        (1e10, ComputeConfig(), True, (True, True)),  # there are so many of them that compiling pays
+        (1e6, ComputeConfig(), True, (False, None)),  # steps are long
+        (1e15, ComputeConfig(), False, (False, None)),
+        (1e15, ComputeConfig(cuda_graphs=True), False, (False, None)),
+        (1e15, ComputeConfig(compile=False), True, (True, False)),
+        (1e15, ComputeConfig(compile=True), True, (True, True)),
+        (1e6, ComputeConfig(cuda_graphs=True), True, (True, True)),
+        (1e15, ComputeConfig(cuda_graphs=True), True, (True, False)),
+        (1e15, ComputeConfig(cuda_graphs=False), True, (False, None)),
     ],
 )
 def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_not_compiled(
     peak: float,
-    passes: Settings,
+    compute: ComputeConfig,
     replays: bool,
     expected: tuple[bool, bool | None],
     monkeypatch: pytest.MonkeyPatch,
@@ -296,9 +296,9 @@ def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_
     model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
     how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
     here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)
-    found = work._settled(passes, model, here, replays=replays)
-    assert (found.graphs, found.compile) == expected
+    found = work._settled(compute, model, here, replays=replays)
+    assert (found.cuda_graphs, found.compile) == expected
     here.micro = 4  # steps of two forwards are not replayed
-    assert work._settled(passes, model, here, replays=replays).compile == passes.compile
+    assert work._settled(compute, model, here, replays=replays).compile == compute.compile
     here.world = World()
-    assert work._settled(passes, model, here, replays=replays).graphs is False
+    assert work._settled(compute, model, here, replays=replays).cuda_graphs is False

@@ -13,7 +13,7 @@ from training.train_world import Toy, same, snapshot, toy_weights
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.nn.attention import Attention
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
 from bertsmith.training.optimizers.optimizer import HeldRate, Optimizer, Weight
@@ -194,12 +194,12 @@ def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> 
 
 
 def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
-    style = Style()
+    layer_config = LayerConfig()
     block = nn.ModuleDict(
         {
             "attention": Attention(width=8, heads=2, dropout=0.0),
-            "gated": GatedFeedForward(width=8, inner=16, style=style),
-            "plain": FeedForward(width=8, inner=16, style=style),
+            "gated": GatedFeedForward(width=8, inner=16, layer_config=layer_config),
+            "plain": FeedForward(width=8, inner=16, layer_config=layer_config),
         }
     )
     parts = [nn.Linear(1, 1), block, nn.Linear(1, 1)]

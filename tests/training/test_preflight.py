@@ -32,12 +32,12 @@ SMALL = [
     "encoder.heads=2",
     "encoder.layers=2",
     "packing.length=32",
-    "plan.steps=40",
-    "plan.warmup=4",
-    "rows.full=16",
-    "micro_rows=8",
-    "evaluate_every=8",
-    "evaluate_rows=16",
+    "steps=40",
+    "warmup=0.1",
+    "batch_size=16",
+    "micro_batch_size=8",
+    "eval_every=8",
+    "eval_rows=16",
     "save_every=2",
 ]
 DATA_CHECKS = ["recipe", "micro-batches", "shards", "tokenizer", "rows", "held out"]
@@ -65,7 +65,7 @@ def begun(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four steps that is not finished."""
     folder = tmp_path_factory.mktemp("begun") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertsmith.training.plan.Plan.progress", lambda plan, step, seconds: float(step >= 4))
+        patch.setattr("bertsmith.training.plan.TrainingPlan.progress", lambda plan, step, seconds: float(step >= 4))
         pretrain(recipe(), shards, folder, device="cpu", quiet=True)
     return folder
 
@@ -151,7 +151,7 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
 
 def test_the_cpu_tries_few_rows_and_says_so(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "CPU_TOKENS", 512)
-    found = looked(recipe("rows.full=65536", "micro_rows=65536", "encoder.layers=3"), shards, until="step")
+    found = looked(recipe("batch_size=65536", "micro_batch_size=65536", "encoder.layers=3"), shards, until="step")
     rows = found["step"].facts["rows"]
     assert rows == 512 // 32
     assert f"{rows:,} rows (of the recipe's 65,536)" in found["step"].text
@@ -159,13 +159,13 @@ def test_the_cpu_tries_few_rows_and_says_so(shards: Path, monkeypatch: pytest.Mo
 
 
 def test_minutes_instead_of_steps(shards: Path) -> None:
-    found = looked(recipe("plan.minutes=3"), shards)
+    found = looked(recipe("minutes=3"), shards)
     assert "epochs" not in found["rows"].facts
     rows = found["speed"].facts["rows_per_second"] * 180
     assert found["speed"].facts["epochs"] == pytest.approx(rows / found["rows"].facts["rows_per_epoch"])
 
 
-@pytest.mark.parametrize("planned", ["plan.steps=4000", "plan.minutes=1000"])
+@pytest.mark.parametrize("planned", ["steps=4000", "minutes=1000"])
 def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -> None:
     line = "rows" if "steps" in planned else "speed"
     dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
@@ -184,7 +184,7 @@ def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
 
 
 def test_a_plan_of_one_step(shards: Path) -> None:
-    assert looked(recipe("plan.steps=1", "plan.warmup=0"), shards)["speed"].state == "note"
+    assert looked(recipe("steps=1", "warmup=0"), shards)["speed"].state == "note"
 
 
 # --- the run folder ------------------------------------------------------------------------------------------------
@@ -195,14 +195,14 @@ def test_a_run_that_can_go_on(begun: Path, shards: Path) -> None:
     found = looked(recipe(), shards, output=begun, until="run folder")["run folder"]
     assert (found.state, found.facts["resumes_at"]) == ("ok", 4)
     assert "goes on after step 4 of 40" in found.text
-    assert looked(recipe("micro_rows=4"), shards, output=begun, until="run folder")["run folder"].state == "note"
+    assert looked(recipe("micro_batch_size=4"), shards, output=begun, until="run folder")["run folder"].state == "note"
     assert files(begun) == before
 
 
 def test_a_folder_of_another_run(begun: Path, shards: Path, tmp_path: Path) -> None:
-    found = looked(recipe("plan.rate=1e-3"), shards, output=begun, until="run folder")["run folder"]
+    found = looked(recipe("learning_rate=1e-3"), shards, output=begun, until="run folder")["run folder"]
     assert isinstance(found.error, ConfigError)
-    assert "plan.rate was 0.0001 and is now 0.001" in found.text
+    assert "learning_rate was 0.0001 and is now 0.001" in found.text
     other = looked(recipe(), prepared(tmp_path, documents=120, sentences=7), output=begun, until="run folder")[
         "run folder"
     ]
@@ -237,7 +237,7 @@ def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_one_checkpoint_alone_is_refused(shards: Path) -> None:
-    assert "keep=1" in looked(recipe("keep=1"), shards)["disk"].text
+    assert "keep_checkpoints=1" in looked(recipe("keep_checkpoints=1"), shards)["disk"].text
 
 
 # --- data that do not do -------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_damaged_shard_is_found_and_the_rest_still_looked_at(copied: Path) -> 
     data = bytearray(path.read_bytes())
     data[-len(data) // 2] ^= 1
     path.write_bytes(data)
-    found = looked(recipe("micro_rows=7"), copied)
+    found = looked(recipe("micro_batch_size=7"), copied)
     assert [name for name, one in found.items() if one.state == "problem"] == ["micro-batches", "shards"]
     assert isinstance(found["shards"].error, DataError)
     assert "does not match its checksum" in found["shards"].text
@@ -314,11 +314,11 @@ def test_too_little_memory_names_the_rows_that_fit(shards: Path, monkeypatch: py
     fixed, per_row = facts["estimated_bytes"] - facts["activations_bytes"], facts["activations_bytes"] / 8
     monkeypatch.setattr(trial, "available_bytes", lambda device: int(fixed + 2.5 * per_row))
     found = looked(recipe(), shards, until="step")
-    assert found["memory"].text.endswith("set micro_rows=2")
+    assert found["memory"].text.endswith("set micro_batch_size=2")
     assert isinstance(found["memory"].error, BertsmithError)
     assert found["step"].state == "ok"  # on fewer rows
     monkeypatch.setattr(trial, "available_bytes", lambda device: 1000)
-    assert "passes.recompute=true" in looked(recipe(), shards, until="memory")["memory"].text
+    assert "compute.activation_checkpointing=true" in looked(recipe(), shards, until="memory")["memory"].text
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Passes, "learn", exhausted)
     found = looked(recipe(), shards, until="step")["step"]
-    assert found.text == "out of memory with 8 rows in one forward: set micro_rows=4"
+    assert found.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
     assert found.error is not None
 
 
@@ -360,7 +360,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["bert/tinny", "-d", "{s}"], 78, "did you mean bert/tiny?"),
     "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.max_positions"),
     "no shards": (["bert/tiny", "-d", "{t}"], 65, "index.json"),
-    "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_rows=7"], 78, "7 rows"),
+    "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_batch_size=7"], 78, "7 rows"),
     "no such device": (["bert/tiny", "-d", "{s}", "--device", "abacus"], 2, "abacus"),
 }
 

@@ -41,13 +41,13 @@ SMALL = [
     "encoder.heads=2",
     "encoder.layers=2",
     "packing.length=32",
-    "plan.steps=16",
-    "plan.warmup=4",
-    "plan.rate=3e-3",
-    "rows.full=16",
-    "micro_rows=8",
-    "evaluate_every=8",
-    "evaluate_rows=16",
+    "steps=16",
+    "warmup=0.25",
+    "learning_rate=3e-3",
+    "batch_size=16",
+    "micro_batch_size=8",
+    "eval_every=8",
+    "eval_rows=16",
     "save_every=4",
 ]
 
@@ -117,7 +117,7 @@ def test_a_run_learns_and_leaves_models_behind(whole: Path) -> None:
     for name in ("best", "last"):
         found = json.loads(call("fill-mask", whole / name, "the smith [MASK] iron", "--json").stdout)
         assert len(found["fillings"][0]) == 5
-    assert read_recipe(whole / "recipe.json").plan.steps == 16
+    assert read_recipe(whole / "recipe.json").steps == 16
 
 
 def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_path: Path) -> None:
@@ -149,9 +149,7 @@ def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_
 
 @pytest.mark.parametrize("name", ["bert/no_nsp", "bert/ltr"])
 def test_ablations_train(name: str, shards: Path, tmp_path: Path) -> None:
-    found = pretrain(
-        recipe("plan.steps=6", "plan.warmup=2", name=name), shards, tmp_path / "run", device="cpu", quiet=True
-    )
+    found = pretrain(recipe("steps=6", "warmup=0.34", name=name), shards, tmp_path / "run", device="cpu", quiet=True)
     assert found["steps"] == 6
 
 
@@ -164,8 +162,8 @@ def test_every_recipe_is_whole_and_comes_back_from_its_json(name: str, tmp_path:
 
 
 def test_another_recipe_in_the_same_folder_is_refused(whole: Path, shards: Path) -> None:
-    with pytest.raises(ConfigError, match=r"plan\.rate was 0\.003 and is now 0\.001"):
-        pretrain(recipe("plan.rate=1e-3"), shards, whole, device="cpu", quiet=True)
+    with pytest.raises(ConfigError, match=r"learning_rate was 0\.003 and is now 0\.001"):
+        pretrain(recipe("learning_rate=1e-3"), shards, whole, device="cpu", quiet=True)
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -181,7 +179,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         "encoder.max_positions",
     ),
     "no shards": (["pretrain", "bert/tiny", "-d", "{t}", "-o", "{t}/r"], 65, "index.json"),
-    "uneven micro-batches": (["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "micro_rows=7"], 78, "7 rows"),
+    "uneven micro-batches": (["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "micro_batch_size=7"], 78, "7 rows"),
 }
 
 
@@ -201,7 +199,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(work, "drive", exhausted)
-    with pytest.raises(BertsmithError, match="8 rows in one forward: go on with micro_rows=4"):
+    with pytest.raises(BertsmithError, match="8 rows in one forward: go on with micro_batch_size=4"):
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
 
 
@@ -230,13 +228,15 @@ def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
 
 
 def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> None:
-    """Memory ran out: the advice is another micro_rows, and it must be possible to follow it."""
-    half = recipe("plan.steps=8", "evaluate_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
+    """Memory ran out: the advice is another micro_batch_size, and it must be possible to follow it."""
+    half = recipe("steps=8", "eval_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
     stop_after(4, lambda: pretrain(half, shards, tmp_path / "run", device="cpu", quiet=True))
-    pretrain(with_overrides(half, ["micro_rows=4"]), shards, tmp_path / "run", device="cpu", quiet=True)
+    pretrain(with_overrides(half, ["micro_batch_size=4"]), shards, tmp_path / "run", device="cpu", quiet=True)
     events = read_events(tmp_path / "run" / "events.jsonl")
-    assert [event["notes"] for event in events if event["kind"] == "start"][-1] == ["micro_rows was 8 and is now 4"]
-    assert read_recipe(tmp_path / "run" / "recipe.json").micro_rows == 4
+    assert [event["notes"] for event in events if event["kind"] == "start"][-1] == [
+        "micro_batch_size was 8 and is now 4"
+    ]
+    assert read_recipe(tmp_path / "run" / "recipe.json").micro_batch_size == 4
     pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
     both = [curve(tmp_path / name) for name in ("run", "straight")]
     assert both[0] == pytest.approx(both[1], rel=1e-5)
@@ -246,7 +246,7 @@ def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_
 def test_the_best_model_is_not_forgotten_over_a_resume(shards: Path, tmp_path: Path) -> None:
     from bertsmith.training import loop
 
-    first = recipe("plan.steps=8", "evaluate_every=4", "save_every=4")
+    first = recipe("steps=8", "eval_every=4", "save_every=4")
     stop_after(4, lambda: pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True))
     events = (tmp_path / "run" / "events.jsonl").read_text()
     better = [json.loads(line) for line in events.splitlines()]
@@ -276,7 +276,7 @@ def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path:
 
 
 def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tmp_path: Path) -> None:
-    made = recipe("plan.steps=2", "plan.warmup=0", "after=bert/quick")
+    made = recipe("steps=2", "warmup=0", "after=bert/quick")
     pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
     (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
     assert note == f"{made.name} is a second stage, but begins anew: --start it from what bert/quick has made"
@@ -288,20 +288,18 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
 
 
 def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
-    longer = recipe("packing.length=64", "plan.steps=2", "plan.warmup=0", "plan.rate=0", f"start={whole / 'last'}")
+    longer = recipe("packing.length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
     notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
     assert notes == [f"began with the weights of {whole / 'last'}"]
-    without = recipe(
-        "plan.steps=2", "plan.warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp"
-    )
+    without = recipe("steps=2", "warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp")
     pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
     notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
     assert notes[1] == f"the head next_sentence of {whole / 'last'} is not asked for"
     assert notes[2] == f"the pooler of {whole / 'last'} is not asked for"
-    again = recipe("plan.steps=2", "plan.warmup=0", "plan.rate=0", f"start={tmp_path / 'third' / 'last'}")
+    again = recipe("steps=2", "warmup=0", "learning_rate=0", f"start={tmp_path / 'third' / 'last'}")
     pretrain(again, shards, tmp_path / "pairs", device="cpu", quiet=True)
     notes = read_events(tmp_path / "pairs" / "events.jsonl")[0]["notes"]
     assert notes[1:] == [f"{part} is new: it knows nothing yet" for part in ("the head next_sentence", "the pooler")]
@@ -314,7 +312,7 @@ def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: 
 
 
 def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -> None:
-    still = recipe("plan.rate=0", "plan.warmup=0", "evaluate_every=2", "patience=2")
+    still = recipe("learning_rate=0", "warmup=0", "eval_every=2", "patience=2")
     found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
     assert (found["steps"], found["best_step"]) == (6, 2)
     assert pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)["steps"] == 6  # nor does it go on
@@ -332,7 +330,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
     done = call("pretrain", "bert/tiny", "-d", tmp_path / "mixed", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
     assert "is not the tokenizer that wrote" in done.stderr
-    few = recipe("plan.steps=4", "plan.warmup=1", "evaluate_every=0")
+    few = recipe("steps=4", "warmup=0.25", "eval_every=0")
     pretrain(few, shards, tmp_path / "run", device="cpu", quiet=True)
     prepare.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
     with pytest.raises(ConfigError, match="was trained with another data"):
@@ -352,14 +350,14 @@ def test_text_that_lies_elsewhere_and_is_prepared_again_goes_on(whole: Path, sha
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Path) -> None:
-    begun = pretrain(recipe("passes.precision=bf16", "plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
-    again = pretrain(recipe("plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    begun = pretrain(recipe("precision=bf16", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    again = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
     assert again["loss"] == begun["loss"]
     held = read_recipe(tmp_path / "recipe.json")
-    assert held.passes.precision == "bf16"
-    assert recipe_changes(tmp_path, with_overrides(held, ["passes.precision=auto"])) == []
-    with pytest.raises(ConfigError, match=r"passes.precision was \"bf16\" and is now \"fp32\""):
-        pretrain(recipe("passes.precision=fp32", "plan.steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    assert held.precision == "bf16"
+    assert recipe_changes(tmp_path, with_overrides(held, ["precision=auto"])) == []
+    with pytest.raises(ConfigError, match=r"precision was \"bf16\" and is now \"fp32\""):
+        pretrain(recipe("precision=fp32", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [({"bf16": 2.0, "fp8": 1.0}, "fp8"), ({}, "bf16")])
@@ -370,10 +368,10 @@ def test_on_cuda_a_measurement_settles_the_precision(
     monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
     found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
-    assert found.passes.precision == expected
+    assert found.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
-    assert choices.settled(recipe("passes.precision=fp32"), tmp_path, World())[0].passes.precision == "fp32"
-    assert choices.settled(recipe(), tmp_path, World())[0].passes.precision == "auto"  # on a CPU
+    assert choices.settled(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
+    assert choices.settled(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
 
 
 @pytest.mark.parametrize(
@@ -381,19 +379,19 @@ def test_on_cuda_a_measurement_settles_the_precision(
     [
         (1e15, [], 1, True),
         (1e6, [], 1, False),  # steps are long
-        (1e15, ["passes.compile=false"], 1, False),
+        (1e15, ["compute.compile=false"], 1, False),
         (1e15, [], 2, False),
-        (1e15, ["passes.graphs=false"], 1, False),
-        (1e6, ["passes.graphs=true"], 1, True),
+        (1e15, ["compute.cuda_graphs=false"], 1, False),
+        (1e6, ["compute.cuda_graphs=true"], 1, True),
     ],
 )
 def test_on_cuda_short_steps_are_replayed(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "measure_peak", lambda *given: peak)
-    asked, world = recipe("passes.precision=bf16", *words), World(size=size, device=torch.device("cuda"))
-    assert choices.settled(asked, tmp_path, world)[0].passes.graphs is expected
-    assert choices.settled(recipe(), tmp_path, World())[0].passes.graphs == "auto"  # on a CPU
+    asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
+    assert choices.settled(asked, tmp_path, world)[0].compute.cuda_graphs is expected
+    assert choices.settled(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
 
 
 def test_batches_from_other_processes_are_the_same_and_outlive_them(

@@ -15,12 +15,12 @@ from command_line import call
 from bertsmith import config, recipes
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan, Rows, Thaw
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
-FOLDERS = ("encoders", "objectives", "corpus.packing", "train.optimizers", "train.schedules")
+FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers", "training.schedules")
 CONFIGS = [
     config.find(f"bertsmith.{folder}", name).Config
     for folder in FOLDERS
@@ -59,12 +59,12 @@ def test_every_recipe_comes_back_whole(name: str, tmp_path: Path) -> None:
 
 
 CHANGES = {
-    "numbers": ["plan.rate=1e-300", "encoder.layer_norm_eps=1.5e20", "plan.warmup=0.06", "plan.steps=123456789"],
-    "what is absent by default": ["encoder.feed_forward=300", "passes.compile=false"],
-    "other kinds": ["packing.kind=stream", "optimizer.kind=muon", "plan.schedule.kind=constant_then_decay"],
-    "a table in a list": ["plan.thaw=[{after=0, parts=1}, {after=0.5, parts=9}]"],
-    "a long list": [f"plan.thaw=[{', '.join(f'{{after={after}, parts=1}}' for after in range(30))}]"],
-    "choices": ["objectives.masked_lm.units=ngrams", "passes.precision=fp32"],
+    "numbers": ["learning_rate=1e-300", "encoder.layer_norm_eps=1.5e20", "warmup=0.06", "steps=123456789"],
+    "what is absent by default": ["encoder.feed_forward=300", "compute.compile=false"],
+    "other kinds": ["packing.kind=stream", "optimizer.kind=muon", "schedule.kind=constant_then_decay"],
+    "a table in a list": ["unfreeze=[{after=0, groups=1}, {after=0.5, groups=9}]"],
+    "a long list": [f"unfreeze=[{', '.join(f'{{after={after / 30}, groups=1}}' for after in range(30))}]"],
+    "choices": ["objectives.masked_lm.units=ngrams", "precision=fp32"],
     "text that must be quoted": ["name='쇠 \"anvil\" \\ \x7f # = [x]'"],
 }
 
@@ -84,7 +84,9 @@ def test_a_recipe_without_objectives_comes_back() -> None:
     assert config.from_dict(Recipe, tomllib.loads(to_toml(made))) == made
 
 
-@pytest.mark.parametrize("cls", [Recipe, Plan, Thaw, Rows, Settings, *CONFIGS], ids=lambda cls: cls.__module__)
+@pytest.mark.parametrize(
+    "cls", [Recipe, Unfreeze, BatchSizeWarmup, ComputeConfig, *CONFIGS], ids=lambda cls: cls.__module__
+)
 def test_every_setting_is_explained_in_the_code(cls: type) -> None:
     silent = [name for name, said in comments(cls).items() if not said]
     assert not silent, f"{cls.__module__}.{cls.__name__}: put a comment behind {', '.join(silent)}"

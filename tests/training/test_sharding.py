@@ -31,7 +31,7 @@ def test_split_is_whole_is_one(both: Any, case: str) -> None:
     _, first, second = both
     alone = {
         "toy": lambda: sharded_ranks.toy(World(), False),
-        "thaw": lambda: sharded_ranks.toy(World(), False, plan=sharded_ranks.THAW),
+        "thaw": lambda: sharded_ranks.toy(World(), False, plan=sharded_ranks.UNFREEZE),
         "real": lambda: sharded_ranks.real(World(), False),
         "shared": lambda: sharded_ranks.shared(World(), False),
     }[case]()
@@ -108,7 +108,7 @@ def test_what_needs_whole_matrices_is_refused(both: Any) -> None:
     _, first, second = both
     assert first["refused"] == second["refused"]
     assert [line.split(", but ")[1].split(" ")[0] for line in first["refused"]] == ["lamb", "muon"]
-    assert all("passes.shard" in line for line in first["refused"])
+    assert all("compute.fsdp" in line for line in first["refused"])
 
 
 def test_what_is_not_finite_on_one_rank_is_skipped_by_all(both: Any) -> None:

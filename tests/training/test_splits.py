@@ -12,7 +12,7 @@ from finetuning_world import tiny_model
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example
 from bertsmith.training.finetuning.splits import set_aside, train_and_dev
-from bertsmith.training.finetuning.tuning import make_tuning
+from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import build_task
 
 
@@ -25,21 +25,21 @@ def written(path: Path, rows: int) -> Path:
 def split(folder: Path, *changes: str, rows: int = 1000, dev: bool = False) -> tuple[list[Example], list[Example]]:
     files = {"train": written(folder / "train.csv", rows)}
     files |= {"dev": written(folder / "dev.csv", 10)} if dev else {}
-    tuning = make_tuning("classification", folder, files, changes)
+    tuning = make_finetune_config("classification", folder, files, changes)
     return train_and_dev(tuning, build_task(tuning))
 
 
 def test_a_share_of_train_is_set_aside(tmp_path: Path) -> None:
-    train, dev = split(tmp_path, "dev_share=0.1")
+    train, dev = split(tmp_path, "dev_fraction=0.1")
     assert 70 < len(dev) < 130
     assert not {one.texts for one in train} & {one.texts for one in dev}
     assert len(train) + len(dev) == 1000
-    again, other = split(tmp_path, "dev_share=0.1", "seed=5", rows=500)
+    again, other = split(tmp_path, "dev_fraction=0.1", "seed=5", rows=500)
     assert other == [one for one in dev if one in [*again, *other]]  # whatever else there is
 
 
 def test_a_larger_share_takes_what_a_smaller_one_took(tmp_path: Path) -> None:
-    small, large = (split(tmp_path, f"dev_share={share}")[1] for share in (0.1, 0.4))
+    small, large = (split(tmp_path, f"dev_fraction={share}")[1] for share in (0.1, 0.4))
     assert {one.id for one in small} < {one.id for one in large}
 
 
@@ -63,9 +63,9 @@ def test_nothing_is_set_aside_unasked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "how", "says"),
     [
-        (["dev_share=0.1"], {"dev": True}, "has dev examples of its own: leave out dev_share=0.1"),
-        (["dev_share=0.01"], {"rows": 2}, "of 2 examples to learn from, and sets 0 aside"),
-        (["dev_share=1"], {}, "dev_share=1 must be at least 0 and under 1"),
+        (["dev_fraction=0.1"], {"dev": True}, "has dev examples of its own: leave out dev_fraction=0.1"),
+        (["dev_fraction=0.01"], {"rows": 2}, "of 2 examples to learn from, and sets 0 aside"),
+        (["dev_fraction=1"], {}, "dev_fraction=1 must be at least 0 and under 1"),
     ],
 )
 def test_what_cannot_be(changes: list[str], how: dict[str, int], says: str, tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_what_cannot_be(changes: list[str], how: dict[str, int], says: str, tmp_
 def test_seeds_without_dev_examples(tmp_path: Path) -> None:
     model, train = tiny_model(tmp_path), written(tmp_path / "train.csv", 60)
     wanted = ["finetune", str(model), "-t", "classification", "--train", str(train), "-o", str(tmp_path / "run")]
-    wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "rows=16"]
+    wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "batch_size=16"]
     refused = call(*wanted)
     assert refused.returncode == 78
-    assert "pass --dev FILE, or set some of train aside: dev_share=0.1" in refused.stderr
-    found = call(*wanted, "dev_share=0.3")
+    assert "pass --dev FILE, or set some of train aside: dev_fraction=0.1" in refused.stderr
+    found = call(*wanted, "dev_fraction=0.3")
     assert found.returncode == 0, found.stderr

@@ -16,7 +16,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.training import trackers
 from bertsmith.training.trackers import IDENTITIES, check_trackers, open_trackers
 
-RECIPE = {"name": "bert/tiny", "encoder": {"kind": "bert", "layers": 2}, "plan": {"steps": 9, "thaw": []}}
+RECIPE = {"name": "bert/tiny", "encoder": {"kind": "bert", "layers": 2}, "steps": 9, "unfreeze": []}
 
 
 class Heard:
@@ -157,8 +157,8 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path: Path, stand_ins: Heard) -> Non
     with open_in(tmp_path, "mlflow", step=1) as opened:
         opened.write("step", 2, {"loss": 2.0})
     assert stand_ins.of("mlflow.start_run") == [(None, "my run"), ("given-by-the-server", None)]
-    parameters = {"name": "bert/tiny", "encoder.kind": "bert", "encoder.layers": "2", "plan.steps": "9"}
-    assert stand_ins.of("mlflow.log_params") == [{**parameters, "plan.thaw": "[]"}], "once"
+    parameters = {"name": "bert/tiny", "encoder.kind": "bert", "encoder.layers": "2", "steps": "9"}
+    assert stand_ins.of("mlflow.log_params") == [{**parameters, "unfreeze": "[]"}], "once"
     steps = [(step, numbers.get("step/loss"), waits) for step, numbers, waits in stand_ins.of("mlflow.log_metrics")]
     assert steps == [(1, 2.5, False), (1, None, False), (2, 2.0, False)]
     assert len(stand_ins.of("mlflow.end_run")) == 2

@@ -13,28 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_world import apart, pretraining, random_rows
+from model_fixtures import pretraining_model, random_rows, relative_difference
 from training.train_world import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.training.optimizers import adamw, reference
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import constant_then_decay
 from bertsmith.training.step import Diverged, Reading, Step
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
 
-LEVEL = Plan(steps=12, rate=0.05, schedule=constant_then_decay.Config())
+LEVEL = TrainingPlan(steps=12, learning_rate=0.05, schedule=constant_then_decay.Config())
 
 
 # --- accumulation ----------------------------------------------------------------------------------------------------
 
 
-def bert_feed(micro_rows: int, rows: int = 32) -> Any:
+def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
     """`rows` rows a step in micro-batches of so many, for a real model; a third has no label for the second text."""
 
     def of_step(step: int) -> Sequence[Batch]:
@@ -43,21 +43,21 @@ def bert_feed(micro_rows: int, rows: int = 32) -> Any:
         labels = np.where(chance.random(rows) < 0.3, -100, chance.integers(0, 2, rows))
         return [
             collate(
-                texts[begin : begin + micro_rows],
+                texts[begin : begin + micro_batch_size],
                 length=40,
-                samples=range(step * rows + begin, step * rows + begin + micro_rows),
-                labels={"next_sentence": labels[begin : begin + micro_rows].tolist()},
+                samples=range(step * rows + begin, step * rows + begin + micro_batch_size),
+                labels={"next_sentence": labels[begin : begin + micro_batch_size].tolist()},
             )
-            for begin in range(0, rows, micro_rows)
+            for begin in range(0, rows, micro_batch_size)
         ]
 
     return of_step
 
 
-def bert_trainer(micro_rows: int, model: Model | None = None, **how: Any) -> Trainer:
-    made = model or pretraining(layers=2, dropout=0.0, attention_dropout=0.0)
-    plan = Plan(steps=3, rate=1e-3, schedule=constant_then_decay.Config())
-    return Trainer(made, bert_feed(micro_rows), plan=plan, optimizer=reference.Config(), **how)
+def bert_trainer(micro_batch_size: int, model: Model | None = None, **how: Any) -> Trainer:
+    made = model or pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0)
+    plan = TrainingPlan(steps=3, learning_rate=1e-3, schedule=constant_then_decay.Config())
+    return Trainer(made, bert_feed(micro_batch_size), plan=plan, optimizer=reference.Config(), **how)
 
 
 def test_four_times_eight_rows_are_thirty_two() -> None:
@@ -70,9 +70,10 @@ def test_four_times_eight_rows_are_thirty_two() -> None:
         assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
         for one, two in zip(whole.weights, parts.weights, strict=True):
             if "qkv.bias" not in one.name:  # a third of it has a gradient of 0, and what is left is rounding
-                assert apart(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
+                assert relative_difference(two.tensor.grad, one.tensor.grad) < 1e-4, one.name
     moved = max(
-        apart(one.tensor, two) for one, two in zip(whole.weights, pretraining(layers=2).parameters(), strict=True)
+        relative_difference(one.tensor, two)
+        for one, two in zip(whole.weights, pretraining_model(layers=2).parameters(), strict=True)
     )
     assert moved > 1e-3
     for one, two in zip(whole.weights, parts.weights, strict=True):
@@ -81,7 +82,7 @@ def test_four_times_eight_rows_are_thirty_two() -> None:
 
 def test_the_mean_of_means_is_not_the_mean() -> None:
     """The toy's micro-batches ask unequally much, so a trainer that divides each by its own count is found out."""
-    whole, parts = trainer(), trainer(feed=feed(micro_rows=2))
+    whole, parts = trainer(), trainer(feed=feed(micro_batch_size=2))
     one, two = next(whole), next(parts)
     wrong = np.mean(
         [Toy()(Toy().corrupt(toy_batch(0, slice(begin, begin + 2)))).mean().item() for begin in range(0, ROWS, 2)]
@@ -93,7 +94,7 @@ def test_the_mean_of_means_is_not_the_mean() -> None:
 
 
 def test_a_step_reports_what_was() -> None:
-    made = trainer(feed=feed(micro_rows=4), plan=Plan(steps=4, rate=0.5, warmup=2))
+    made = trainer(feed=feed(micro_batch_size=4), plan=TrainingPlan(steps=4, learning_rate=0.5, warmup=0.5))
     expected = Toy()(Toy().corrupt(toy_batch(0)))
     first = next(made)
     assert first.loss == pytest.approx(expected.mean().item(), rel=1e-6)
@@ -103,15 +104,23 @@ def test_a_step_reports_what_was() -> None:
         assert first.scores.losses[part] == pytest.approx(total.item() / count, rel=1e-6)
         assert first.scores.accuracies[part] == pytest.approx(expected.correct[part].item() / count)
     expected.mean().backward()
-    assert (first.number, first.rate, first.rows) == (1, 0.0, ROWS)
+    assert (first.number, first.learning_rate, first.rows) == (1, 0.0, ROWS)
     assert first.tokens == int((toy_batch(0).document_ids != 0).sum())
     assert not first.skipped
     assert first.seconds > 0
     rest = list(made)
     assert [step.number for step in rest] == [2, 3, 4]
-    assert [step.rate for step in rest] == [0.25, 0.5, 0.25]
+    assert [step.learning_rate for step in rest] == [0.25, 0.5, 0.25]
     assert made.done == 4
-    assert {"step", "loss", "loss/word", "accuracy/long", "gradient_norm", "rate", "tokens"} <= first.facts().keys()
+    assert {
+        "step",
+        "loss",
+        "loss/word",
+        "accuracy/long",
+        "gradient_norm",
+        "learning_rate",
+        "tokens",
+    } <= first.facts().keys()
     assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
 
 
@@ -161,7 +170,7 @@ def test_scores_without_learning() -> None:
 @pytest.mark.parametrize("clip", [0.0, 0.1, 1e6])
 def test_gradients_are_clipped_together(clip: float) -> None:
     """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
-    made = trainer(plan=LEVEL, optimiser=reference.Config(), settings=Settings(clip=clip))
+    made = trainer(plan=LEVEL, optimiser=reference.Config(), compute=ComputeConfig(max_grad_norm=clip))
     twin = Toy()
     twin(twin.corrupt(toy_batch(0))).mean().backward()
     norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in twin.parameters()))
@@ -178,7 +187,11 @@ def test_gradients_are_clipped_together(clip: float) -> None:
 
 
 def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
-    plan = Plan(steps=6, rate=0.05, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=2), Thaw(after=4, parts=3)))
+    plan = TrainingPlan(
+        steps=6,
+        learning_rate=0.05,
+        unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=2 / 6, groups=2), Unfreeze(after=4 / 6, groups=3)),
+    )
     made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.5))
     seen = []
     before = snapshot(made.module.state_dict())
@@ -192,13 +205,16 @@ def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
 
 
 def test_what_sleeps_does_not_count_in_the_norm() -> None:
-    awake, asleep = trainer(plan=LEVEL), trainer(plan=Plan(steps=2, rate=0.05, thaw=(Thaw(after=0, parts=1),)))
+    awake, asleep = (
+        trainer(plan=LEVEL),
+        trainer(plan=TrainingPlan(steps=2, learning_rate=0.05, unfreeze=(Unfreeze(after=0, groups=1),))),
+    )
     assert 0 < next(asleep).gradient_norm < next(awake).gradient_norm
 
 
 def test_deeper_parts_move_less() -> None:
     """Adam's first corrected update is as long as the rate: 0.05 at the top, halved for each part further down."""
-    plan = Plan(steps=2, rate=0.05, depth_decay=0.5, schedule=constant_then_decay.Config())
+    plan = TrainingPlan(steps=2, learning_rate=0.05, layer_decay=0.5, schedule=constant_then_decay.Config())
     made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
     before = snapshot(made.module.state_dict())
     next(made)
@@ -230,14 +246,14 @@ class Poisoned(Toy):
         return Loss({**loss.sums, "word": loss.sums["word"] + hidden}, loss.counts, loss.correct, loss.weights)
 
 
-@pytest.mark.parametrize("micro_rows", [ROWS, 4])
+@pytest.mark.parametrize("micro_batch_size", [ROWS, 4])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float, micro_rows: int) -> None:
+def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float, micro_batch_size: int) -> None:
     """Twelve faults: the update is left out, the true value is in the report, the state stays fit to be saved."""
-    bad = [2 * ROWS // micro_rows + ROWS // micro_rows - 1]  # the last pass of the third step
+    bad = [2 * ROWS // micro_batch_size + ROWS // micro_batch_size - 1]  # the last pass of the third step
     model = Poisoned(where=where, value=value, passes=bad)
-    made = trainer(plan=LEVEL, model=model, feed=feed(micro_rows=micro_rows))
+    made = trainer(plan=LEVEL, model=model, feed=feed(micro_batch_size=micro_batch_size))
     next(made), next(made)
     before, state = snapshot(made.module.state_dict()), snapshot(made.optimizer.state())
     step = next(made)
@@ -259,7 +275,7 @@ def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float
 
 def test_stops_after_too_many_in_a_row() -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[1, 2, 4, 5, 6, 7])
-    made = trainer(plan=LEVEL, model=model, settings=Settings(most_skips=3))
+    made = trainer(plan=LEVEL, model=model, compute=ComputeConfig(max_skipped_steps=3))
     seen = [step.skipped for step in itertools.islice(made, 7)]
     with pytest.raises(Diverged, match=r"not finite in 3 steps in a row \(step 7: loss nan, gradient norm"):
         next(made)
@@ -292,8 +308,8 @@ def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
 
 
 def test_recomputing_changes_no_bit() -> None:
-    plain = bert_trainer(16, pretraining(layers=3))
-    again = bert_trainer(16, pretraining(layers=3), settings=Settings(recompute=True))
+    plain = bert_trainer(16, pretraining_model(layers=3))
+    again = bert_trainer(16, pretraining_model(layers=3), compute=ComputeConfig(activation_checkpointing=True))
     passed = []
     block = again.model.layer_groups()[2]
     block.feed_forward.register_forward_hook(lambda *anything: passed.append(1))
@@ -304,7 +320,7 @@ def test_recomputing_changes_no_bit() -> None:
 
 def test_compiled_steps_are_whole_graphs_and_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
-    plain, compiled = bert_trainer(16), bert_trainer(16, settings=Settings(compile=True))
+    plain, compiled = bert_trainer(16), bert_trainer(16, compute=ComputeConfig(compile=True))
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step, other in zip(plain, compiled, strict=True):
             assert other.loss == pytest.approx(step.loss, rel=1e-5)
@@ -313,7 +329,7 @@ def test_compiled_steps_are_whole_graphs_and_equal(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 does it another way
 def test_half_precision_is_near() -> None:
-    exact, half = bert_trainer(32), bert_trainer(32, settings=Settings(precision="bf16"))
+    exact, half = bert_trainer(32), bert_trainer(32, precision="bf16")
     one, two = next(exact), next(half)
     assert two.loss == pytest.approx(one.loss, rel=2e-2)
     assert two.loss != one.loss
@@ -325,7 +341,7 @@ def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     try:
-        made = bert_trainer(32, settings=Settings(deterministic=True))
+        made = bert_trainer(32, compute=ComputeConfig(deterministic=True))
         assert torch.are_deterministic_algorithms_enabled()
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert not next(made).skipped
@@ -334,17 +350,17 @@ def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def test_settings_that_cannot_be_meant() -> None:
-    for wrong in ({"clip": -1.0}, {"most_skips": 0}):
+def test_invalid_compute_settings() -> None:
+    for wrong in ({"max_grad_norm": -1.0}, {"max_skipped_steps": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            Settings(**wrong)
+            ComputeConfig(**wrong)
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
 def test_ends_with_the_plan() -> None:
-    made = trainer(plan=Plan(steps=3, rate=0.05))
+    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05))
     assert len(list(made)) == 3
     assert not made.stopped
     assert list(made) == []
@@ -352,7 +368,7 @@ def test_ends_with_the_plan() -> None:
 
 def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
     stopper = Stopper()
-    made = trainer(plan=Plan(steps=3, rate=0.05), stopper=stopper)
+    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stopper=stopper)
     for step in made:
         if step.number == 3:
             stopper.ask()
@@ -367,15 +383,15 @@ def test_the_clock_ends_a_run_and_is_resumed() -> None:
         now[0] += 1.0
         return now[0]
 
-    made = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
-    rates = [step.rate for step in made]
+    made = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
+    rates = [step.learning_rate for step in made]
     assert 5 < len(rates) < 30
     assert rates == sorted(rates, reverse=True)
     assert made.seconds >= 30
-    halfway = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
+    halfway = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
     for _ in range(len(rates) // 2):
         next(halfway)
-    heir = trainer(plan=Plan(steps=10**6, rate=1.0, minutes=0.5), clock=clock)
+    heir = trainer(plan=TrainingPlan(steps=10**6, learning_rate=1.0, minutes=0.5), clock=clock)
     heir.load(halfway.state())
     now[0] += 10**6  # the time between two runs does not count
     heir.load(halfway.state())
@@ -394,10 +410,10 @@ def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
         return first(step)
 
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
-    plan = Plan(steps=10**6, rate=1.0, warmup=0.5, minutes=0.5)
-    made = trainer(plan=plan, feed=slow, clock=lambda: now[0], settings=Settings(compile=compiles))
+    plan = TrainingPlan(steps=10**6, learning_rate=1.0, warmup=0.5, minutes=0.5)
+    made = trainer(plan=plan, feed=slow, clock=lambda: now[0], compute=ComputeConfig(compile=compiles))
     now[0] += 500.0  # what comes before the first step is no training
-    rates = [step.rate for step in made]
+    rates = [step.learning_rate for step in made]
     assert 30 <= len(rates) <= 32
     assert rates[1] < 0.2  # still at the beginning of the warm-up
     assert made.seconds < 32
@@ -429,8 +445,10 @@ def test_a_second_signal_does_not_wait() -> None:
 
 
 def test_what_sleeps_drops_nothing() -> None:
-    thawing = Plan(steps=4, rate=1e-3, thaw=(Thaw(after=0, parts=1), Thaw(after=2, parts=99)))
-    model = pretraining(layers=2, dropout=0.1, attention_dropout=0.0)
+    thawing = TrainingPlan(
+        steps=4, learning_rate=1e-3, unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=0.5, groups=99))
+    )
+    model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.0)
     made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
     next(made)
     assert [part.training for part in made.model.layer_groups()] == [False] * (made.parts - 1) + [True]

@@ -79,7 +79,7 @@ def test_two_ranks_are_one(both: Any, case: str) -> None:
     _, first, second = both
     alone = {
         "straight": lambda: ranks.straight(World()),
-        "thaw": lambda: ranks.straight(World(), plan=ranks.THAW),
+        "thaw": lambda: ranks.straight(World(), plan=ranks.UNFREEZE),
         "real": lambda: ranks.real_model(World()),
     }[case]()
     assert first[case] == second[case], "and equal to each other bit for bit"

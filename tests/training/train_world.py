@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.training.optimizers import adamw, optimizer
 from bertsmith.training.optimizers.optimizer import Weight, weights_of
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
 
@@ -78,24 +78,24 @@ def toy_batch(step: int, rows: slice = slice(None)) -> Batch:
     )
 
 
-def feed(*, micro_rows: int = ROWS, rank: int = 0, ranks: int = 1) -> Callable[[int], Sequence[Batch]]:
+def feed(*, micro_batch_size: int = ROWS, rank: int = 0, ranks: int = 1) -> Callable[[int], Sequence[Batch]]:
     """The micro-batches of each step, those of one rank where there are several."""
 
     def of_step(step: int) -> Sequence[Batch]:
-        begins = range(0, ROWS, micro_rows)
+        begins = range(0, ROWS, micro_batch_size)
         mine = begins[rank * len(begins) // ranks : (rank + 1) * len(begins) // ranks]
-        return [toy_batch(step, slice(begin, begin + micro_rows)) for begin in mine]
+        return [toy_batch(step, slice(begin, begin + micro_batch_size)) for begin in mine]
 
     return of_step
 
 
 def trainer(
-    *, plan: Plan | None = None, optimiser: optimizer.Settings | None = None, dropout: float = 0.0, **how: Any
+    *, plan: TrainingPlan | None = None, optimiser: optimizer.Settings | None = None, dropout: float = 0.0, **how: Any
 ) -> Trainer:
     """A trainer of the toy model with settings that move every weight."""
     given = {"feed": feed(), **how}
     toy, batches = given.pop("model", None) or Toy(dropout=dropout), given.pop("feed")
-    chosen = plan or Plan(steps=12, rate=0.05, warmup=3)
+    chosen = plan or TrainingPlan(steps=12, learning_rate=0.05, warmup=0.25)
     return Trainer(toy, batches, plan=chosen, optimizer=optimiser or adamw.Config(), **given)
 
 

@@ -37,15 +37,15 @@ SETTINGS = (
     "encoder.width=128",
     "encoder.heads=2",
     "packing.length=64",
-    "rows.full=8",
-    "plan.minutes=2",
-    "plan.rate=2e-3",
-    "evaluate_every=500",
-    "evaluate_rows=512",
+    "batch_size=8",
+    "minutes=2",
+    "learning_rate=2e-3",
+    "eval_every=500",
+    "eval_rows=512",
     "save_every=500",
 )
 # no token alone knows what a sentence is after pre-training without next sentence: the mean of all is read
-TUNING = ("rate=5e-4", "epochs=4", "rows=16", "length=64", "head.readout=mean")
+TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.readout=mean")
 SEEDS, LEARNED, SCORED = 3, 900, 300  # runs; sentences
 SHORTEST, LONGEST = 6, 20  # words of a sentence
 GAPS = (
@@ -111,7 +111,7 @@ def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     from bertsmith.training.pretraining import pretrain
     from bertsmith.training.recipe import with_overrides
 
-    recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"plan.minutes={minutes}"])
+    recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
     pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
     terminal_runs.run_card(read_run(output / "run"))
 
@@ -127,15 +127,15 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task made of the demo's own text: against the commonest answer, and against no pre-training."""
-    from bertsmith.training.finetuning.tuning import make_tuning
+    from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     said: dict[str, list[float]] = {"without pre-training": [], "with pre-training": []}
     for seed in range(SEEDS):
         for (name, scores), fresh in zip(said.items(), ("true", "false"), strict=True):
-            changes = [*TUNING, f"fresh={fresh}", f"seed={seed}"]
-            tuning = make_tuning("classification", output / "run" / "best", files, changes)
+            changes = [*TUNING, f"random_init={fresh}", f"seed={seed}"]
+            tuning = make_finetune_config("classification", output / "run" / "best", files, changes)
             folder = output / "task" / (name.replace(" ", "-") + f"-{seed}" if fresh == "true" or seed else "run")
             scores.append(finetune(tuning, folder, device="cpu", quiet=True)["score/accuracy"])
     labels = [json.loads(line)["label"] for line in files["dev"].read_text(encoding="utf-8").splitlines()]

@@ -46,10 +46,10 @@ def ner(
 ) -> None:
     """Find the entities of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import text_of
+    from bertsmith.inference.sources import read_text
     from bertsmith.reports import terminal_predictions
 
-    found = Predictor.open(model, device=device).ner(text_of(source), unit=unit)  # type: ignore[arg-type] # it checks
+    found = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type] # it checks
     give({"entities": found}, as_json, lambda: terminal_predictions.entities(found))
 
 
@@ -74,10 +74,10 @@ def ask(
 ) -> None:
     """Answer a question with a stretch of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import text_of
+    from bertsmith.inference.sources import read_text
     from bertsmith.reports import terminal_predictions
 
-    passage = text_of(context)
+    passage = read_text(context)
     found = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = found if isinstance(found, list) else [found]
     give({"question": question, "answers": answers}, as_json, lambda: terminal_predictions.answers(passage, answers))
@@ -118,11 +118,11 @@ def rank(
 ) -> None:
     """Order texts by how well they match: by a model of pairs, or by the cosine of vectors."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import texts_in
+    from bertsmith.inference.sources import read_texts
     from bertsmith.reports import terminal_predictions
 
     reading = reading_of("line" if layout == "auto" and file.endswith(".txt") else layout, field, encoding, errors)
-    documents = texts_in(file, reading, limit=limit)
+    documents = read_texts(file, reading, limit=limit)
     found = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
     give({"query": query, "ranked": found}, as_json, lambda: terminal_predictions.ranked(found))
 

@@ -101,10 +101,10 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Turn texts into vectors."""
-    from bertsmith.inference.vectors import Wish, embed_source, layer_numbers
+    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, layer_numbers
     from bertsmith.reports import terminal
 
-    wish = Wish(pooling, layer_numbers(layers), combine, normalize)
+    wish = EmbeddingOptions(pooling, layer_numbers(layers), combine, normalize)
     reading = reading_of("line" if layout == "auto" and source.endswith(".txt") else layout, field, encoding, errors)
     facts = embed_source(
         model, source, output, wish=wish, reading=reading, limit=limit, device=device, quiet=quiet or as_json

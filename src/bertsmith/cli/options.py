@@ -29,7 +29,7 @@ Broken = Annotated[
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.", show_default=False)]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take only the first N documents.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Such as encoder.layers=4 plan.steps=1000.")
+    list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="Such as encoder.layers=4 steps=1000.")
 ]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards, from `bertsmith prepare`.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]

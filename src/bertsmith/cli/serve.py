@@ -10,7 +10,7 @@ import typer
 
 from bertsmith.cli.options import Device
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.server.limits import Limits
+from bertsmith.server.settings import Limits
 
 app = typer.Typer()
 USUAL = Limits()
@@ -52,7 +52,7 @@ def serve(
         int | None,
         typer.Option(min=1, help="Tokens computed together; default: what suits the device.", show_default=False),
     ] = None,
-    waiting_tokens: Annotated[int, typer.Option(min=1, help="Tokens that may wait.")] = USUAL.waiting_tokens,
+    max_queued_tokens: Annotated[int, typer.Option(min=1, help="Tokens that may wait.")] = USUAL.max_queued_tokens,
     deadline: Annotated[float, typer.Option(help="Seconds from a request to its answer.")] = USUAL.deadline,
     read_seconds: Annotated[
         float, typer.Option(help="Seconds for a header, and for a body, to arrive.")
@@ -75,7 +75,7 @@ def serve(
         max_connections=max_connections,
         max_rejections=max_rejections,
         batch_tokens=batch_tokens,
-        waiting_tokens=waiting_tokens,
+        max_queued_tokens=max_queued_tokens,
         deadline=deadline,
         read_seconds=read_seconds,
         write_seconds=write_seconds,
@@ -84,16 +84,16 @@ def serve(
     )
     from bertsmith.evaluation.asking import model_in
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.server.keys import read_key
-    from bertsmith.server.logs import Log
-    from bertsmith.server.served import name_folders
+    from bertsmith.server.keys import read_api_key
+    from bertsmith.server.models import name_models
+    from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
 
-    api_key = None if api_key_file is None else read_key(api_key_file)
+    api_key = None if api_key_file is None else read_api_key(api_key_file)
     if runs is not None and not runs.is_dir():
         raise DataError(f"--runs {runs} is no folder")
-    named = [(name, model_in(folder)) for name, folder in name_folders(models)]
+    named = [(name, model_in(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         chosen: Any = precision  # the predictor checks it

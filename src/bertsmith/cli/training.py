@@ -120,7 +120,7 @@ def finetune(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SETTING=VALUE]...", help="Such as epochs=4 rows=16 task.text=review."),
+        typer.Argument(metavar="[SETTING=VALUE]...", help="Such as epochs=4 batch_size=16 task.text=review."),
     ] = None,
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.", show_default=False)] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.", show_default=False)] = None,
@@ -141,14 +141,14 @@ def finetune(
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
     from bertsmith.reports import terminal
     from bertsmith.training.finetuning.sweep import numbers, sweep
-    from bertsmith.training.finetuning.tuning import make_tuning
+    from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune as run_finetuning
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
     given = {"train": train, "dev": dev, "data": data}
     files = {name: path for name, path in given.items() if path}
-    tuning = make_tuning(task, model, files, overrides or [])
+    tuning = make_finetune_config(task, model, files, overrides or [])
     how: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not rates and seeds == 1:
         facts = run_finetuning(tuning, output, resume=resume, **how)
@@ -156,5 +156,7 @@ def finetune(
         return
     if resume != "auto":
         raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
-    found = sweep(tuning, output, rates=numbers(rates) or [tuning.rate], seeds=seeds, jobs=jobs, **how)
+    found = sweep(
+        tuning, output, learning_rates=numbers(rates) or [tuning.learning_rate], seeds=seeds, jobs=jobs, **how
+    )
     give(found, as_json, lambda: terminal.sweep(found))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Attention, Sight
+from bertsmith.nn.attention import Attention, AttentionContext
 from bertsmith.nn.normed import Normed
 from bertsmith.nn.transformer import Block, FeedForward
 
@@ -81,9 +81,9 @@ class Config(TransformerConfig):
         width, dropout, lower = self.width, self.attention_dropout, half == "attention"
         return Block(
             attention=Attention(width=width, heads=self.heads, dropout=dropout) if lower else None,
-            feed_forward=None if lower else FeedForward(width=width, inner=self.inner, style=self.style),
+            feed_forward=None if lower else FeedForward(width=width, inner=self.inner, layer_config=self.layer_config),
             width=width,
-            style=self.style,
+            layer_config=self.layer_config,
             dropout=self.dropout,
         )
 
@@ -117,13 +117,13 @@ class ALBERT(TransformerEncoder):
         )
 
     def step(
-        self, layer: int, x: Tensor | Normed, sight: Sight, places: Tensor | None
+        self, layer: int, x: Tensor | Normed, context: AttentionContext, indices: Tensor | None
     ) -> tuple[Tensor | Normed, Tensor | None]:
         """See `TransformerEncoder.step`; where attention stands alone, only it is told the places."""
         first, *rest = self._walked(layer)
-        x, probabilities_BHLL = first(x, sight, places)
+        x, probabilities_BHLL = first(x, context, indices)
         for block in rest:
-            x, _ = block(x, sight)
+            x, _ = block(x, context)
         return x, probabilities_BHLL
 
     def layer_groups(self) -> list[nn.Module]:

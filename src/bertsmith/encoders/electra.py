@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooler import Pooler
-from bertsmith.nn.style import Style
 
 # layers and width; tiny and mini are ours, for trying things out
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (12, 256), "base": (12, 768), "large": (24, 1024)}
@@ -36,9 +36,9 @@ class Config(TransformerConfig):
         return replace(super().size(name, vocab_size=vocab_size), embedding_width=TABLE_WIDTHS[name])
 
     @property
-    def head_style(self) -> Style:
+    def head_layer_config(self) -> LayerConfig:
         """transformers' head for words has gelu whatever the blocks have."""
-        return replace(self.style, of_words="gelu")
+        return replace(self.layer_config, lm_head_activation="gelu")
 
     def make_pooler(self) -> Pooler:
         """The first matrix of transformers' heads for texts: dropout, dense, gelu."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.types import Batch, Encoding
 
 FOLDER = "bertsmith.encoders"
@@ -25,21 +25,21 @@ class Encoder(nn.Module):
     segment_types: int  # kinds of text that it tells apart; fewer than 2: it does not look at them
     causal: bool  # a place sees only what stands before it
     has_pooler: bool  # it can make one vector of each text
-    style: Style
+    layer_config: LayerConfig
 
     def forward(
         self,
         batch: Batch,
         *,
-        places: Mapping[str, Tensor] | None = None,
+        indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
-        keep_layers: bool = False,
-        keep_attentions: bool = False,
+        return_layers: bool = False,
+        return_attentions: bool = False,
     ) -> Encoding:
         """The encoding of a batch.
 
         `places`: by objective, flat places [R]; where they are given, the last layer is computed only there. `pool`:
-        one vector for each text, if the encoder can make one. `keep_layers`, `keep_attentions`: the outputs and the
+        one vector for each text, if the encoder can make one. `return_layers`, `return_attentions`: the outputs and the
         attention probabilities of all layers stay in the encoding.
         """
         raise NotImplementedError
@@ -90,25 +90,23 @@ class EncoderConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Which places the last layer must compute, and where each reader finds its own among them."""
+class TokenSelection:
+    """Which tokens the last layer must compute, and which of them each objective reads."""
 
-    places: Tensor | None  # [R] flat; None: all
-    reads: dict[str, slice | Tensor]
-    firsts: slice | Tensor | None  # where each text's first token is found; None where nobody pools
+    indices: Tensor | None  # [R] flat token indices; None: all tokens
+    by_objective: dict[str, slice | Tensor]  # into the last layer's output
+    cls: slice | Tensor | None  # first token of each text, into the last layer's output; None: no pooling
 
 
-def plan_reading(batch: Batch, places: Mapping[str, Tensor] | None, *, pool: bool) -> Reading:
-    """The reading of `places` and, to pool, of each text's first token; of everything where `places` is None."""
-    firsts = batch.cls_positions.clamp(
-        min=0
-    )  # where there is no text any place will do: its label says that nobody asks
-    if places is None:
-        return Reading(None, dict(batch.indices), firsts if pool else None)
-    reads: dict[str, slice | Tensor] = {}
+def select_tokens(batch: Batch, indices: Mapping[str, Tensor] | None, *, pool: bool) -> TokenSelection:
+    """Selects `indices` and, to pool, the first token of each text; all tokens where `indices` is None."""
+    cls_N = batch.cls_positions.clamp(min=0)  # where there is no text any token will do: its label is ignored
+    if indices is None:
+        return TokenSelection(None, dict(batch.indices), cls_N if pool else None)
+    by_objective: dict[str, slice | Tensor] = {}
     end = 0
-    for name, asked in places.items():
-        reads[name] = slice(end, end + asked.shape[0])
-        end += asked.shape[0]
-    parts = [*places.values(), *([firsts] if pool else [])]
-    return Reading(torch.cat(parts), reads, slice(end, end + firsts.shape[0]) if pool else None)
+    for name, index_R in indices.items():
+        by_objective[name] = slice(end, end + index_R.shape[0])
+        end += index_R.shape[0]
+    selected = torch.cat([*indices.values(), *([cls_N] if pool else [])])
+    return TokenSelection(selected, by_objective, slice(end, end + cls_N.shape[0]) if pool else None)

@@ -16,7 +16,7 @@ from torch import nn
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, FeedForward, GatedFeedForward, PreNormBlock
 
 MULTIPLE = 64  # of which a gated feed-forward's inner width is one where it is not given
@@ -65,13 +65,13 @@ class Config(TransformerConfig):
         return math.ceil(8 * self.width / (3 * MULTIPLE)) * MULTIPLE
 
     @property
-    def style(self) -> Style:
-        return replace(super().style, biases=self.biases)
+    def layer_config(self) -> LayerConfig:
+        return replace(super().layer_config, biases=self.biases)
 
     @property
-    def head_style(self) -> Style:
+    def head_layer_config(self) -> LayerConfig:
         """The head that guesses words has GELU whatever the blocks have."""
-        return replace(self.style, of_words="gelu")
+        return replace(self.layer_config, lm_head_activation="gelu")
 
     @property
     def rope_theta(self) -> float | None:
@@ -79,16 +79,24 @@ class Config(TransformerConfig):
 
     def make_layer(self, layer: int) -> Block | PreNormBlock:
         """The block of a layer, counted from 0; that of the first one finds its input normed by the embeddings."""
-        style, width = self.style, self.width
+        layer_config, width = self.layer_config, self.width
         attention = Attention(width=width, heads=self.heads, dropout=self.attention_dropout, biases=self.biases)
-        feed_forward = (GatedFeedForward if self.gated else FeedForward)(width=width, inner=self.inner, style=style)
+        feed_forward = (GatedFeedForward if self.gated else FeedForward)(
+            width=width, inner=self.inner, layer_config=layer_config
+        )
         if self.norm == "after":
-            return Block(attention=attention, feed_forward=feed_forward, width=width, style=style, dropout=self.dropout)
+            return Block(
+                attention=attention,
+                feed_forward=feed_forward,
+                width=width,
+                layer_config=layer_config,
+                dropout=self.dropout,
+            )
         return PreNormBlock(
             attention=attention,
             feed_forward=feed_forward,
             width=width,
-            style=style,
+            layer_config=layer_config,
             first=layer == 0,
             last=layer == self.layers - 1,
         )

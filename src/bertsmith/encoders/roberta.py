@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.pooler import Pooler
-from bertsmith.nn.style import Style
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Config(TransformerConfig):
         return self.padding_id + 1
 
     @property
-    def head_style(self) -> Style:
+    def head_layer_config(self) -> LayerConfig:
         """The head that guesses words has GELU whatever the blocks have."""
-        return replace(self.style, activation="gelu")
+        return replace(self.layer_config, activation="gelu")
 
     def make_pooler(self) -> Pooler:
         """The first matrix of RoBERTa's head for texts: dropout, dense, tanh."""

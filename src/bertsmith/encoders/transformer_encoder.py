@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.config import did_you_mean
-from bertsmith.encoders.encoder import Encoder, plan_reading
+from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import Sight, look
-from bertsmith.nn.attention_choice import Shape
+from bertsmith.nn.attention import AttentionContext, make_attention_context
+from bertsmith.nn.autotune import AttentionShape
 from bertsmith.nn.embeddings import Embeddings
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.normed import Normed, in_full
 from bertsmith.nn.pooler import Pooler
-from bertsmith.nn.rotary import turns
-from bertsmith.nn.style import Style
+from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.nn.transformer import Block, make_block
 from bertsmith.types import Batch, Encoding
 
@@ -80,7 +80,7 @@ class TransformerConfig:
             )
         if not 0 <= self.padding_id < self.vocab_size:
             raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocab_size}")
-        _ = self.style
+        _ = self.layer_config
 
     @classmethod
     def size(cls, name: str, *, vocab_size: int) -> Self:
@@ -96,8 +96,8 @@ class TransformerConfig:
         return 4 * self.width if self.feed_forward is None else self.feed_forward
 
     @property
-    def style(self) -> Style:
-        return Style(
+    def layer_config(self) -> LayerConfig:
+        return LayerConfig(
             self.activation,
             self.layer_norm_eps,
             self.initializer_range,
@@ -117,9 +117,9 @@ class TransformerConfig:
         return self.embedding_width != self.width
 
     @property
-    def head_style(self) -> Style:
+    def head_layer_config(self) -> LayerConfig:
         """How the heads over this encoder are made."""
-        return self.style
+        return self.layer_config
 
     @property
     def first_position(self) -> int:
@@ -137,7 +137,7 @@ class TransformerConfig:
 
     def make_block(self) -> Block:
         """One block with weights of its own."""
-        return make_block(width=self.width, heads=self.heads, inner=self.inner, style=self.style)
+        return make_block(width=self.width, heads=self.heads, inner=self.inner, layer_config=self.layer_config)
 
     def build(self) -> TransformerEncoder:
         """The encoder with new weights."""
@@ -154,30 +154,30 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.width, self.layers = config.width, config.layers
         self.max_positions, self.segment_types = config.max_positions, config.segment_types
-        self.causal, self.has_pooler, self.style = config.causal, config.pooler, config.head_style
+        self.causal, self.has_pooler, self.layer_config = config.causal, config.pooler, config.head_layer_config
         narrow = config.embedding_width
         self.embeddings = Embeddings(
             nn.Embedding(config.vocab_size, narrow, padding_idx=config.padding_id),
             nn.Embedding(config.first_position + config.max_positions, narrow) if config.rope_theta is None else None,
             nn.Embedding(config.segment_types, narrow) if config.segment_types else None,
-            norm=config.style.norm(narrow),
+            norm=config.layer_config.layer_norm(narrow),
             dropout=config.dropout,
             first_position=config.first_position,
             project=nn.Linear(narrow, self.width) if config.projects else None,
         )
         self.blocks = self.make_blocks()
         self.pooler = config.make_pooler() if config.pooler else None
-        self.style.initialise(self)
+        self.layer_config.init_weights(self)
 
     def make_blocks(self) -> nn.ModuleList:
         """The blocks that have weights."""
         return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
 
     def step(
-        self, layer: int, x: Tensor | Normed, sight: Sight, places: Tensor | None
+        self, layer: int, x: Tensor | Normed, context: AttentionContext, indices: Tensor | None
     ) -> tuple[Tensor | Normed, Tensor | None]:
         """What layer number `layer`, counted from 0, makes of what the one below it made; see `Block.forward`."""
-        found: tuple[Tensor | Normed, Tensor | None] = self.blocks[layer](x, sight, places)
+        found: tuple[Tensor | Normed, Tensor | None] = self.blocks[layer](x, context, indices)
         return found
 
     def embed(self, batch: Batch) -> Tensor:
@@ -192,34 +192,34 @@ class TransformerEncoder(Encoder):
         self,
         batch: Batch,
         *,
-        places: Mapping[str, Tensor] | None = None,
+        indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
-        keep_layers: bool = False,
-        keep_attentions: bool = False,
+        return_layers: bool = False,
+        return_attentions: bool = False,
     ) -> Encoding:
         """See `Encoder.forward`."""
         self.check(batch)
-        reading = plan_reading(batch, None if keep_layers else places, pool=pool and self.has_pooler)
-        sight = self._sight(batch, explicit=keep_attentions)
+        selection = select_tokens(batch, None if return_layers else indices, pool=pool and self.has_pooler)
+        context = self._attention_context(batch, return_attentions=return_attentions)
         embedded_TD = self.embeddings.project(self.embed(batch))
         x: Tensor | Normed = embedded_TD
         layers: list[Tensor] = [embedded_TD]
         attentions: list[Tensor] = []
         for layer in range(self.layers):
             last = layer == self.layers - 1
-            x, probabilities_BHLL = self.step(layer, x, sight, reading.places if last else None)
-            if keep_layers:
+            x, probabilities_BHLL = self.step(layer, x, context, selection.indices if last else None)
+            if return_layers:
                 layers.append(in_full(x).to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
         x_TD = in_full(x).to(self.token_embeddings.dtype)
         pooled_ND = None
-        if self.pooler is not None and reading.firsts is not None:
-            pooled_ND = self.pooler(x_TD[reading.firsts])
+        if self.pooler is not None and selection.cls is not None:
+            pooled_ND = self.pooler(x_TD[selection.cls])
         return Encoding(
             last_hidden=x_TD,
-            selections=reading.reads,
+            selections=selection.by_objective,
             pooled=pooled_ND,
-            layers=tuple(layers) if keep_layers else (),
+            layers=tuple(layers) if return_layers else (),
             attentions=tuple(attentions),
         )
 
@@ -233,25 +233,27 @@ class TransformerEncoder(Encoder):
         return self.embeddings.tokens.weight
 
     @property
-    def attends(self) -> Shape:
-        """What its attention is like, for those who choose a kernel."""
+    def attention_shape(self) -> AttentionShape:
+        """For the choice of an attention kernel."""
         config = self.config
-        return Shape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
+        return AttentionShape(config.heads, config.width // config.heads, config.attention_dropout, config.causal)
 
-    def _sight(self, batch: Batch, *, explicit: bool) -> Sight:
-        head_width, base = self.width // self.config.heads, self.config.rope_theta
-        sight = look(
+    def _attention_context(self, batch: Batch, *, return_attentions: bool) -> AttentionContext:
+        head_width, theta = self.width // self.config.heads, self.config.rope_theta
+        context = make_attention_context(
             batch.document_ids,
             batch.cu_seqlens,
-            longest=batch.max_seqlen,
-            full=batch.dense,
+            max_seqlen=batch.max_seqlen,
+            dense=batch.dense,
             causal=self.causal,
             dtype=self.token_embeddings.dtype,
             head_width=head_width,
             dropout=self.config.attention_dropout if self.training else 0.0,
-            explicit=explicit,
-            runs=batch.equal_length_runs,
+            return_attentions=return_attentions,
+            equal_length_runs=batch.equal_length_runs,
         )
-        if base is None:
-            return sight
-        return replace(sight, turns=turns(batch.position_ids.flatten(), head_width=head_width, base=base))
+        if theta is None:
+            return context
+        return replace(
+            context, rotary=rotary_embedding(batch.position_ids.flatten(), head_width=head_width, theta=theta)
+        )

@@ -18,7 +18,7 @@ from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.tasks.task import SPLITS, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.tuning import TASKS, Tuning, find_task, task_name
+from bertsmith.training.finetuning.tuning import TASKS, FinetuneConfig, find_task, task_name
 
 IN_A_RUN = ("best", "last")  # the models of a run folder, the one that is taken first
 
@@ -67,23 +67,23 @@ def model_in(path: str | Path) -> Path:
     return folder
 
 
-def tuning_of(model: Path) -> Tuning | None:
+def tuning_of(model: Path) -> FinetuneConfig | None:
     """The settings of the fine-tuning run, or sweep, that a model folder lies in; None where it lies in none."""
     place = model.resolve().parent
-    path = next((path for path in (place / RECIPE, *sorted(place.glob(f"rate-*/{RECIPE}"))) if path.is_file()), None)
+    path = next((path for path in (place / RECIPE, *sorted(place.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
         return None
     try:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is no recipe: {error}") from error
-    return config.read(Tuning, path) if fine_tuned else None
+    return config.read(FinetuneConfig, path) if fine_tuned else None
 
 
-def make_asking(tuning: Tuning | None, task: str, changes: Iterable[str] = ()) -> Asking:
+def make_asking(tuning: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> Asking:
     """The settings from words. Where the task is that of the model's run, its settings there hold."""
     if tuning is not None and task in ("", tuning.name):
-        found = Asking(task=tuning.task, length=tuning.length)
+        found = Asking(task=tuning.task, length=tuning.max_length)
     elif task:
         found = Asking(task=find_task(task))
     else:
@@ -91,7 +91,7 @@ def make_asking(tuning: Tuning | None, task: str, changes: Iterable[str] = ()) -
     return config.override(found, changes)
 
 
-def files_of(tuning: Tuning | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
+def files_of(tuning: FinetuneConfig | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
     """The files that were given, or else those of the run that the model lies in."""
     if split not in SPLITS:
         raise BertsmithError(f"--split {split} is not known: {', '.join(SPLITS)}")

@@ -16,10 +16,10 @@ import torch
 
 from bertsmith import __version__
 from bertsmith.errors import BertsmithError
-from bertsmith.export.graph import Graph, with_lstm_nodes
+from bertsmith.export.graph import OnnxModule, with_lstm_nodes
 
 MODEL, WEIGHTS = "model.onnx", "model.onnx_data"
-MOST_IN_ONE = 2_000_000_000  # bytes; a protocol buffer holds less than 2 GiB
+MAX_INLINE_BYTES = 2_000_000_000  # bytes; a protocol buffer holds less than 2 GiB
 LEAST_BESIDE = 1024  # bytes: smaller weights stay in the model
 ALIGNED = 4096  # bytes, so that a runtime can map the weights
 OPSETS = range(18, 24)
@@ -28,7 +28,7 @@ AXES = ("batch_size", "num_choices", "sequence_length")
 
 
 @dataclass(frozen=True)
-class Converted:
+class OnnxFiles:
     """An ONNX model."""
 
     model: bytes
@@ -52,7 +52,7 @@ def check_opset(opset: int) -> None:
         raise BertsmithError(f"opset {opset} cannot be written: {OPSETS[0]} to {OPSETS[-1]}")
 
 
-def convert(graph: Graph, *, opset: int = OPSET, most_in_one: int = MOST_IN_ONE) -> Converted:
+def convert(graph: OnnxModule, *, opset: int = OPSET, most_in_one: int = MAX_INLINE_BYTES) -> OnnxFiles:
     """The graph with any number of rows and places."""
     import onnx_ir
 
@@ -64,26 +64,28 @@ def convert(graph: Graph, *, opset: int = OPSET, most_in_one: int = MOST_IN_ONE)
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     weights = _beside(model) if sum(sizes) > most_in_one else None
     proto = onnx_ir.to_proto(model)
-    return Converted(proto.SerializeToString(deterministic=True), weights, opset)
+    return OnnxFiles(proto.SerializeToString(deterministic=True), weights, opset)
 
 
-def _traced(graph: Graph, opset: int) -> Any:
+def _traced(graph: OnnxModule, opset: int) -> Any:
     """The graph as the exporter of torch makes it."""
     positions = graph.model.encoder.max_positions
     length = min(7, positions)
-    shape = (3, 2, length) if graph.chooses else (3, length)  # sizes that differ, so that none is taken for another
+    shape = (
+        (3, 2, length) if graph.multiple_choice else (3, length)
+    )  # sizes that differ, so that none is taken for another
     dims = [torch.export.Dim(name, min=1, max=None) for name in AXES[: len(shape) - 1]]
     dims.append(torch.export.Dim(AXES[2], min=1, max=positions))
-    dynamic = tuple(dict(enumerate(dims)) for _ in graph.inputs)
-    examples = tuple(torch.ones(shape, dtype=torch.int64) for _ in graph.inputs)  # one each, or inputs become one
+    dynamic = tuple(dict(enumerate(dims)) for _ in graph.input_names)
+    examples = tuple(torch.ones(shape, dtype=torch.int64) for _ in graph.input_names)  # one each, or inputs become one
     try:
         with _quiet(), torch.no_grad(), with_lstm_nodes(graph):
             program = torch.export.export(graph.eval(), examples, dynamic_shapes=dynamic, strict=False)
             found: Any = torch.onnx.export(
                 program,
                 dynamo=True,
-                input_names=list(graph.inputs),
-                output_names=list(graph.outputs),
+                input_names=list(graph.input_names),
+                output_names=list(graph.output_names),
                 opset_version=opset,
                 custom_translation_table={torch.ops.aten.remainder.Scalar: _remainder(opset)},
                 verbose=False,

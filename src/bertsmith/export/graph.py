@@ -32,7 +32,7 @@ TOP, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embeddin
 POOLINGS = ("mean", "first", "pooled")
 
 
-class Graph(nn.Module):
+class OnnxModule(nn.Module):
     """The heads of a model or, where it has none, its vectors; with `pooling` one vector for each text too.
 
     Places of padding say nothing: what stands there is not to be read.
@@ -48,9 +48,9 @@ class Graph(nn.Module):
             raise BertsmithError("this model has no pooler: use pooling mean or first")
         if pooling not in (None, *POOLINGS):
             raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
-        self.inputs = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
-        self.outputs = self._outputs()
-        self.chooses = "choose" in model.objectives  # its inputs are [B, C, L]
+        self.input_names = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
+        self.output_names = self._outputs()
+        self.multiple_choice = "choose" in model.objectives  # its inputs are [B, C, L]
 
     def _outputs(self) -> tuple[str, ...]:
         names = list(self.model.objectives)
@@ -94,9 +94,9 @@ class Graph(nn.Module):
         places = {head.name: cast(Tensor, head.indices(batch)) for head in heads if few and not head.reads_pooled}
         encoding: Encoding = self.model.encoder(
             batch.replace(indices={}),
-            places=places if few else None,
+            indices=places if few else None,
             pool=any(head.reads_pooled for head in heads),
-            keep_layers=any(head.reads_all_layers for head in heads),
+            return_layers=any(head.reads_all_layers for head in heads),
         )
         return encoding if few else replace(encoding, selections=self._reads(batch, heads))
 

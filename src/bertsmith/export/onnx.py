@@ -13,18 +13,18 @@ from typing import Any, cast
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export.cards import export_card, shape_of, task_of
 from bertsmith.export.conversion import (
+    MAX_INLINE_BYTES,
     MODEL,
-    MOST_IN_ONE,
     OPSET,
     WEIGHTS,
-    Converted,
+    OnnxFiles,
     check_opset,
     convert,
     need_packages,
 )
-from bertsmith.export.graph import Graph
-from bertsmith.export.parity import check, measure
-from bertsmith.inference.asking import expect_head
+from bertsmith.export.graph import OnnxModule
+from bertsmith.export.parity import check_parity, measure_parity
+from bertsmith.inference.asking import require_head
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
 from bertsmith.model_io.seal import SEAL, seal
@@ -45,7 +45,7 @@ def export_onnx(
     normalize: bool = False,
     opset: int = OPSET,
     tolerance: float = TOLERANCE,
-    most_in_one: int = MOST_IN_ONE,
+    most_in_one: int = MAX_INLINE_BYTES,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
     """Writes the model of a folder as ONNX, and gives what was measured.
@@ -65,8 +65,8 @@ def export_onnx(
     bare = pooling is not None or head == VECTORS
     model, tokenizer, _ = open_model(folder, objectives=() if bare else None)
     if head not in (None, VECTORS):
-        model = Model(model.encoder, [cast(Objective, model.objectives[expect_head(model, str(head))])])
-    graph = Graph(model, pooling=pooling, normalize=normalize).eval()
+        model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
+    graph = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, tokenizer, final.name, {})
     converted = convert(graph, opset=opset, most_in_one=most_in_one)
     aside = partial(final)
@@ -88,28 +88,28 @@ def export_onnx(
 
 
 def _write_graph(
-    aside: Path, graph: Graph, tokenizer: Tokenizer, converted: Converted, *, tolerance: float, disk: Disk
+    aside: Path, graph: OnnxModule, tokenizer: Tokenizer, converted: OnnxFiles, *, tolerance: float, disk: Disk
 ) -> tuple[dict[str, Any], dict[str, Written]]:
     """Writes the graph and its weights; gives what was measured of them."""
     written: dict[str, Written] = {MODEL: disk.write_file(aside / MODEL, [converted.model], atomic=False)}
     if converted.weights is not None:
         written[WEIGHTS] = disk.write_file(aside / WEIGHTS, converted.weights, atomic=False)
-    found = measure(graph, aside / MODEL, tokens=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
-    largest = check(found, tolerance, MODEL)
+    found = measure_parity(graph, aside / MODEL, tokens=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
+    largest = check_parity(found, tolerance, MODEL)
     facts = {
         "format": "onnx",
         "opset": converted.opset,
-        "inputs": list(graph.inputs),
-        "outputs": list(graph.outputs),
+        "inputs": list(graph.input_names),
+        "outputs": list(graph.output_names),
         "bytes": sum(one.bytes for one in written.values()),
-        "parity": [one.told() for one in found],
+        "parity": [one.to_json() for one in found],
         "largest_difference": largest,
         "tolerance": tolerance,
     }
     return facts, written
 
 
-def _card(name: str, graph: Graph, tokenizer: Tokenizer, facts: dict[str, Any]) -> bytes:
+def _card(name: str, graph: OnnxModule, tokenizer: Tokenizer, facts: dict[str, Any]) -> bytes:
     measured: dict[str, object] = {}
     for one in facts["parity"]:
         texts = f"{one['texts']} texts of up to" if one["texts"] > 1 else "1 text of"
@@ -126,7 +126,7 @@ def _card(name: str, graph: Graph, tokenizer: Tokenizer, facts: dict[str, Any]) 
         "Largest difference from the model": measured,
     }
     fed = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    inner = "[encoding.{}]".format if not graph.chooses else "[[encoding.{}]]".format
+    inner = "[encoding.{}]".format if not graph.multiple_choice else "[[encoding.{}]]".format
     use = [
         "import numpy",
         "import onnxruntime",
@@ -137,9 +137,9 @@ def _card(name: str, graph: Graph, tokenizer: Tokenizer, facts: dict[str, Any]) 
         f"tokenizer.enable_truncation({graph.model.encoder.max_positions})",
         'encoding = tokenizer.encode("A text.")',
         "inputs = {",
-        *(f'    "{name}": numpy.array({inner(fed[name])}),' for name in graph.inputs),
+        *(f'    "{name}": numpy.array({inner(fed[name])}),' for name in graph.input_names),
         "}",
-        f"{', '.join(graph.outputs)}{',' * (len(graph.outputs) == 1)} = session.run(None, inputs)",
+        f"{', '.join(graph.output_names)}{',' * (len(graph.output_names) == 1)} = session.run(None, inputs)",
     ]
     front = {"library_name": "onnx", "tags": ["onnx", "bertsmith"], **task_of(graph.model)}
     what = "A model written by bertsmith as an ONNX graph. Rows are padded at their end; outputs there say nothing."

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
-from bertsmith.export.graph import POOLED, SENTENCE, TOP, Graph, of_texts
-from bertsmith.inference.computing import Direct, Item
-from bertsmith.inference.embedding import Vectors
+from bertsmith.export.graph import POOLED, SENTENCE, TOP, OnnxModule, of_texts
+from bertsmith.inference.encoder_outputs import EmbeddingQuery
+from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.objectives.objective import Objective
 from bertsmith.types import Row
 
@@ -27,26 +27,26 @@ CHOICES = 2  # of each question that a model for choices is asked
 Said = dict[str, NDArray[np.float32]]  # by output, of one row
 
 
-class NotEqual(BertsmithError):
+class ParityError(BertsmithError):
     """What was written does not say what the model says."""
 
     exit_code = 70
 
 
 @dataclass(frozen=True)
-class Measured:
+class ParityCheck:
     """One batch that both were asked."""
 
     lengths: tuple[int, ...]  # of its texts
-    difference: float  # the largest of all numbers that both gave; NaN where one of them is
+    max_abs_diff: float  # the largest of all numbers that both gave; NaN where one of them is
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "texts": len(self.lengths),
             "length": max(self.lengths),
             "padded": len(set(self.lengths)) > 1,
-            "difference": self.difference,
+            "difference": self.max_abs_diff,
         }
 
 
@@ -57,7 +57,7 @@ def batches(positions: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(found))
 
 
-def measure(graph: Graph, path: Path, *, tokens: int, padding_id: int, seed: int = 0) -> list[Measured]:
+def measure_parity(graph: OnnxModule, path: Path, *, tokens: int, padding_id: int, seed: int = 0) -> list[ParityCheck]:
     """How far the file is from the model on random rows of `tokens` different tokens."""
     import onnxruntime
 
@@ -65,26 +65,26 @@ def measure(graph: Graph, path: Path, *, tokens: int, padding_id: int, seed: int
     draw = np.random.default_rng(seed)
     found = []
     for lengths in batches(graph.model.encoder.max_positions):
-        several = lengths * CHOICES if graph.chooses else lengths
+        several = lengths * CHOICES if graph.multiple_choice else lengths
         rows = [
             random_row(draw, length, tokens=tokens, segments=graph.model.encoder.segment_types) for length in several
         ]
-        said = session.run(list(graph.outputs), fed(graph, rows, padding_id))
-        found.append(Measured(lengths, difference(graph, rows, dict(zip(graph.outputs, said, strict=True)))))
+        said = session.run(list(graph.output_names), fed(graph, rows, padding_id))
+        found.append(ParityCheck(lengths, difference(graph, rows, dict(zip(graph.output_names, said, strict=True)))))
     return found
 
 
-def check(found: Sequence[Measured], tolerance: float, what: str) -> float:
+def check_parity(found: Sequence[ParityCheck], tolerance: float, what: str) -> float:
     """The largest difference of all; a NotEqual where it is over the tolerance."""
-    worst = max(found, key=lambda one: np.nan_to_num(one.difference, nan=np.inf))
-    if not worst.difference <= tolerance:
-        told = worst.told()
+    worst = max(found, key=lambda one: np.nan_to_num(one.max_abs_diff, nan=np.inf))
+    if not worst.max_abs_diff <= tolerance:
+        told = worst.to_json()
         where = f"{told['texts']} texts of up to {told['length']} tokens"
-        raise NotEqual(
-            f"{what} is up to {worst.difference:.2g} away from the model ({where}), more than --tolerance "
+        raise ParityError(
+            f"{what} is up to {worst.max_abs_diff:.2g} away from the model ({where}), more than --tolerance "
             f"{tolerance:g}: nothing was written"
         )
-    return worst.difference
+    return worst.max_abs_diff
 
 
 def random_row(draw: np.random.Generator, length: int, *, tokens: int, segments: int) -> Row:
@@ -99,22 +99,22 @@ def random_row(draw: np.random.Generator, length: int, *, tokens: int, segments:
     )
 
 
-def fed(graph: Graph, rows: Sequence[Row], padding_id: int) -> dict[str, NDArray[np.int64]]:
+def fed(graph: OnnxModule, rows: Sequence[Row], padding_id: int) -> dict[str, NDArray[np.int64]]:
     """What a runtime is given: rows padded at their end [B, L], those of one question together [B, C, L]."""
     size = (len(rows), max(map(len, rows)))
     ids, mask, segments = np.full(size, padding_id), np.zeros(size, np.int64), np.zeros(size, np.int64)
     for number, row in enumerate(rows):
         ids[number, : len(row)], mask[number, : len(row)], segments[number, : len(row)] = row.ids, 1, row.segment_ids
-    shape = (-1, CHOICES, size[1]) if graph.chooses else size
-    return {name: part.reshape(shape) for name, part in zip(graph.inputs, (ids, mask, segments), strict=False)}
+    shape = (-1, CHOICES, size[1]) if graph.multiple_choice else size
+    return {name: part.reshape(shape) for name, part in zip(graph.input_names, (ids, mask, segments), strict=False)}
 
 
-def difference(graph: Graph, rows: Sequence[Row], said: Said) -> float:
+def difference(graph: OnnxModule, rows: Sequence[Row], said: Said) -> float:
     """The largest distance of what the file said from what the model says, padding left out."""
     largest = 0.0
     for number, row in enumerate(rows):
         for name, ours in model_says(graph, row).items():
-            theirs = said[name].reshape(len(rows), *said[name].shape[1 + graph.chooses :])[number]
+            theirs = said[name].reshape(len(rows), *said[name].shape[1 + graph.multiple_choice :])[number]
             away = np.abs(np.atleast_1d(theirs)[: len(ours)] - ours)
             largest = max(largest, float(away.max())) if not np.isnan(away).any() else float("nan")
             if np.isnan(largest):
@@ -122,14 +122,14 @@ def difference(graph: Graph, rows: Sequence[Row], said: Said) -> float:
     return largest
 
 
-def model_says(graph: Graph, row: Row) -> Said:
+def model_says(graph: OnnxModule, row: Row) -> Said:
     """What the model itself says of one row, by the graph's outputs; the first axis is of places or classes."""
     model = graph.model
     batch = collate([row], length=len(row))
     with torch.inference_mode():
         if not len(model.objectives):
             return _vectors(graph, row)
-        outputs, found = list(graph.outputs), {}
+        outputs, found = list(graph.output_names), {}
         for name in model.objectives:
             logits = model.predict(batch, name)
             if name == "span":
@@ -142,14 +142,14 @@ def model_says(graph: Graph, row: Row) -> Said:
     return found
 
 
-def _vectors(graph: Graph, row: Row) -> Said:
+def _vectors(graph: OnnxModule, row: Row) -> Said:
     encoding = graph.model.encoder(collate([row], length=len(row)))
     found = {TOP: encoding.last_hidden.numpy()}
-    if POOLED in graph.outputs:
+    if POOLED in graph.output_names:
         found[POOLED] = encoding.pooled[0].numpy()
-    if SENTENCE in graph.outputs:
+    if SENTENCE in graph.output_names:
         pooling: Any = graph.pooling
-        direct = Direct(graph.model, padding_id=0, device="cpu")
-        vector = direct.compute(Vectors(pooling, (-1,), "mean"), [Item(rows=(row,))])[0]
+        direct = LocalBackend(graph.model, padding_id=0, device="cpu")
+        vector = direct.run(EmbeddingQuery(pooling, (-1,), "mean"), [ModelInput(rows=(row,))])[0]
         found[SENTENCE] = vector / np.linalg.norm(vector) if graph.normalize else vector
     return found

@@ -15,7 +15,7 @@ import numpy as np
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export.cards import export_card, shape_of
 from bertsmith.export.graph import POOLINGS
-from bertsmith.export.parity import NotEqual
+from bertsmith.export.parity import ParityError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
@@ -80,7 +80,7 @@ def _finish(
         written[file] = disk.write_file(aside / file, [data], atomic=False)
     largest = _difference(aside, model, tokenizer, settings)
     if not largest <= tolerance:
-        raise NotEqual(
+        raise ParityError(
             f"its vectors are up to {largest:.2g} away, more than --tolerance {tolerance:g}: nothing written"
         )
     facts = {

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Computing, Item
+from bertsmith.inference.forward import Backend, ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -18,29 +18,29 @@ from bertsmith.training.finetuning.answering import apart
 from bertsmith.types import Batch
 
 
-class Asker(Protocol):
+class TextModel(Protocol):
     """What answering needs of a predictor."""
 
     model: Model
     tokenizer: Tokenizer
-    computing: Computing
-    length: int
+    backend: Backend
+    max_length: int
 
 
 @dataclass(frozen=True)
-class Answers:
+class LogitsQuery:
     """The logits of one objective, in the shapes that `Task.read` takes; of each text where there are no places."""
 
     objective: str
-    kind: ClassVar[str] = "answers"
-    alone: ClassVar[bool] = False
+    name: ClassVar[str] = "answers"
+    one_per_batch: ClassVar[bool] = False
 
-    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """See `Wish`."""
         return list(apart(model.predict(batch, self.objective), items, self.objective))
 
 
-def expect_head(model: Model, *names: str) -> str:
+def require_head(model: Model, *names: str) -> str:
     """The first of these heads that the model has; an error where it has none of them."""
     for name in names:
         if name in model.objectives:
@@ -51,9 +51,9 @@ def expect_head(model: Model, *names: str) -> str:
     )
 
 
-def logits_of(asker: Asker, asked: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
+def predict_logits(asker: TextModel, asked: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
     """The logits of everything asked."""
-    return asker.computing.compute(Answers(objective), [Item(one.rows, one.indices) for one in asked])
+    return asker.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in asked])
 
 
 def check_top_k(top_k: int) -> None:

@@ -11,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
+from bertsmith.inference.forward import ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch
 
 
 @dataclass(frozen=True)
-class Attentions:
+class AttentionQuery:
     """The attention of one row in all layers and heads [layers, heads, L, L]."""
 
-    kind: ClassVar[str] = "attentions"
-    alone: ClassVar[bool] = True  # it grows with the square of the length
+    name: ClassVar[str] = "attentions"
+    one_per_batch: ClassVar[bool] = True  # it grows with the square of the length
     objective: ClassVar[str] = ""
 
-    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """See `Wish`."""
-        encoding = model.encoder(batch, pool=False, keep_attentions=True)
+        encoding = model.encoder(batch, pool=False, return_attentions=True)
         return [torch.cat(encoding.attentions).float().cpu().numpy()]
 
 
@@ -36,11 +36,11 @@ class Attention:
 
     tokens: tuple[str, ...]  # [L]
     offsets: NDArray[np.int32]  # [L, 2] into the text that `texts` names; (0, 0) for special tokens
-    texts: NDArray[np.int8]  # [L] 0 first text, 1 second text, -1 special token
+    sequence_ids: NDArray[np.int8]  # [L] 0 first text, 1 second text, -1 special token
     weights: NDArray[np.float32]  # [layers, heads, L, L] from each place (third) to each (fourth); rows sum to 1
-    cut: bool  # the text was longer than the model takes, and only its begin was read
+    truncated: bool  # the text was longer than the model takes, and only its begin was read
 
-    def chosen(self, layer: int | None = None, head: int | None = None) -> NDArray[np.float32]:
+    def select(self, layer: int | None = None, head: int | None = None) -> NDArray[np.float32]:
         """The weights [L, L] of one layer and head, counted from 1; the mean over those that are not chosen."""
         found = self.weights
         for axis, (name, number) in enumerate({"layer": layer, "head": head}.items()):
@@ -59,6 +59,6 @@ def attention_facts(found: Attention, layer: int | None, head: int | None) -> di
         "offsets": found.offsets.tolist(),
         "layer": layer,
         "head": head,
-        "weights": found.chosen(layer, head).tolist(),
-        "cut": found.cut,
+        "weights": found.select(layer, head).tolist(),
+        "cut": found.truncated,
     }

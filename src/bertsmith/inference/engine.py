@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import FEW_TOKENS, Computing, Direct, Item, Wish
+from bertsmith.inference.forward import DEFAULT_BATCH_TOKENS, Backend, LocalBackend, ModelInput, Query
 
 LOG = logging.getLogger(__name__)
 LATE = "this was not computed in the time that it had"
@@ -31,40 +31,40 @@ class Overloaded(BertsmithError):
 
     def __init__(self, waiting: int, limit: int) -> None:
         super().__init__(f"{waiting} tokens wait to be computed, and at most {limit} may: try again later")
-        self.waiting, self.limit = waiting, limit
+        self.queued, self.limit = waiting, limit
 
 
-class Expired(BertsmithError):
+class DeadlineExceeded(BertsmithError):
     """The caller's time is over, or they gave up; what was not yet computed never will be."""
 
 
-class Closed(BertsmithError):
+class EngineClosed(BertsmithError):
     """The engine takes nothing more."""
 
 
 @dataclass
-class Patience:
+class Deadline:
     """How long a caller waits. Any thread may end it."""
 
-    until: float = float("inf")  # by time.monotonic
-    given_up: bool = False
+    at: float = float("inf")  # by time.monotonic
+    cancelled: bool = False
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Ends it at once: what was not yet computed is dropped."""
-        self.given_up = True
+        self.cancelled = True
 
     @property
-    def over(self) -> bool:
-        return self.given_up or time.monotonic() >= self.until
+    def expired(self) -> bool:
+        return self.cancelled or time.monotonic() >= self.at
 
 
-_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+_patience: ContextVar[Deadline | None] = ContextVar("patience", default=None)
 
 
 @contextmanager
-def deadline(seconds: float | None) -> Iterator[Patience]:
+def deadline(seconds: float | None) -> Iterator[Deadline]:
     """What this context asks of an engine must be there within so many seconds, or it is `Expired`; None: no limit."""
-    mine = Patience() if seconds is None else Patience(time.monotonic() + seconds)
+    mine = Deadline() if seconds is None else Deadline(time.monotonic() + seconds)
     before = _patience.set(mine)
     try:
         yield mine
@@ -73,11 +73,11 @@ def deadline(seconds: float | None) -> Iterator[Patience]:
 
 
 @dataclass(frozen=True)
-class Facts:
+class BatchStats:
     """What one batch was."""
 
-    kind: str  # of its wish
-    items: int
+    query: str  # of its wish
+    inputs: int
     tokens: int
     seconds: float
 
@@ -86,9 +86,9 @@ class Facts:
 class _Request:
     """What one caller waits for."""
 
-    wish: Wish
-    items: Sequence[Item]
-    patience: Patience
+    wish: Query
+    items: Sequence[ModelInput]
+    patience: Deadline
     results: list[Any]
     left: int  # items without a result
     taken: int = 0  # items that are in a batch or were
@@ -123,7 +123,7 @@ class _Part:
     last: int  # exclusive
 
     @property
-    def items(self) -> Sequence[Item]:
+    def items(self) -> Sequence[ModelInput]:
         return self.request.items[self.first : self.last]
 
 
@@ -132,15 +132,17 @@ class Engine:
 
     def __init__(
         self,
-        direct: Computing,
+        direct: Backend,
         *,
         batch_tokens: int | None = None,
-        waiting_tokens: int | None = None,
-        observe: Callable[[Facts], None] | None = None,
+        max_queued_tokens: int | None = None,
+        observe: Callable[[BatchStats], None] | None = None,
     ) -> None:
-        self.direct = direct
-        self.batch_tokens = batch_tokens or (direct.batch_tokens if isinstance(direct, Direct) else FEW_TOKENS)
-        self.waiting_tokens = waiting_tokens or WAITING_BATCHES * self.batch_tokens
+        self.backend = direct
+        self.batch_tokens = batch_tokens or (
+            direct.batch_tokens if isinstance(direct, LocalBackend) else DEFAULT_BATCH_TOKENS
+        )
+        self.max_queued_tokens = max_queued_tokens or WAITING_BATCHES * self.batch_tokens
         self.observe = observe
         self._turns: deque[_Request] = deque()
         self._waiting = 0
@@ -150,11 +152,11 @@ class Engine:
         self._thread.start()
 
     @property
-    def waiting(self) -> int:
+    def queued_tokens(self) -> int:
         """Tokens that are in no batch yet."""
         return self._waiting
 
-    def compute(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         """See `Computing`; waits until all is computed.
 
         Raises `Overloaded` at once where more tokens would wait than may, unless none wait; `Expired` where the
@@ -162,11 +164,11 @@ class Engine:
         """
         if not items:
             return []
-        patience = _patience.get() or Patience()
+        patience = _patience.get() or Deadline()
         request = _Request(wish, items, patience, [None] * len(items), len(items))
         self._enter(request)
-        finite = patience.until < float("inf")
-        if not request.done.wait(patience.until - time.monotonic() if finite else None):
+        finite = patience.at < float("inf")
+        if not request.done.wait(patience.at - time.monotonic() if finite else None):
             self._leave(request)
         if request.error is not None:
             raise request.error
@@ -201,18 +203,18 @@ class Engine:
         tokens = request.waiting
         with self._wake:
             if self._closed:
-                raise Closed("the engine is closed and computes nothing more")
-            if request.patience.over:
-                raise Expired(LATE)
-            if self._waiting and self._waiting + tokens > self.waiting_tokens:
-                raise Overloaded(self._waiting + tokens, self.waiting_tokens)
+                raise EngineClosed("the engine is closed and computes nothing more")
+            if request.patience.expired:
+                raise DeadlineExceeded(LATE)
+            if self._waiting and self._waiting + tokens > self.max_queued_tokens:
+                raise Overloaded(self._waiting + tokens, self.max_queued_tokens)
             self._waiting += tokens
             self._turns.append(request)
             self._wake.notify()
 
     def _leave(self, request: _Request) -> None:
         with self._wake:
-            request.fail(Expired(LATE))
+            request.fail(DeadlineExceeded(LATE))
             self._forget_failed()
 
     # In both, with the lock.
@@ -226,7 +228,7 @@ class Engine:
     def _abandon(self) -> None:
         self._abandoned |= bool(self._turns)
         for request in self._turns:
-            request.fail(Closed("the engine was closed before this was computed"))
+            request.fail(EngineClosed("the engine was closed before this was computed"))
         self._forget_failed()
 
     # In the engine's own thread.
@@ -240,8 +242,8 @@ class Engine:
         with self._wake:
             while True:
                 for request in self._turns:
-                    if request.patience.over:
-                        request.fail(Expired(LATE))
+                    if request.patience.expired:
+                        request.fail(DeadlineExceeded(LATE))
                 self._forget_failed()
                 if self._turns:
                     return self._taken()
@@ -254,7 +256,7 @@ class Engine:
         wish = self._turns[0].wish
         served = [request for request in self._turns if request.wish == wish]
         firsts = [request.taken for request in served]
-        room = 1 if wish.alone else self.batch_tokens
+        room = 1 if wish.one_per_batch else self.batch_tokens
         left = room
         for share in (room // len(served), room):  # everyone their share, then the rest in order
             for request in served:
@@ -274,7 +276,7 @@ class Engine:
         wish, items = parts[0].request.wish, [item for part in parts for item in part.items]
         began = time.perf_counter()
         try:
-            results = self.direct.compute(wish, items)
+            results = self.backend.run(wish, items)
             assert len(results) == len(items)
         except Exception as error:  # whatever it is, it is the asker's: this thread works for others too
             if len(parts) == 1:
@@ -288,9 +290,9 @@ class Engine:
         for part in parts:
             part.request.fill(part.first, results[: part.last - part.first])
             results = results[part.last - part.first :]
-        self._tell(Facts(wish.kind, len(items), sum(item.tokens for item in items), seconds))
+        self._tell(BatchStats(wish.name, len(items), sum(item.tokens for item in items), seconds))
 
-    def _tell(self, facts: Facts) -> None:
+    def _tell(self, facts: BatchStats) -> None:
         if self.observe is not None:
             try:
                 self.observe(facts)

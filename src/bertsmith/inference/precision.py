@@ -18,7 +18,7 @@ Precision = Literal["float32", "bfloat16", "int8"]
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
-def narrow(model: Model, precision: str, device: str) -> bool:
+def convert_precision(model: Model, precision: str, device: str) -> bool:
     """Exchanges the matrices of a model; whether it is then computed in bfloat16.
 
     A processor that knows no bfloat16 gets its matrices widened one at a time: it saves memory there, not time.
@@ -27,7 +27,7 @@ def narrow(model: Model, precision: str, device: str) -> bool:
         raise BertsmithError(f"precision {precision} is not known: {', '.join(PRECISIONS)}")
     if precision == "float32":
         return False
-    half = precision == "bfloat16" and computes_half(device)
+    half = precision == "bfloat16" and supports_bfloat16(device)
     for module in list(model.modules()):
         for name, part in list(module.named_children()):
             if type(part) is not nn.Linear:
@@ -35,11 +35,11 @@ def narrow(model: Model, precision: str, device: str) -> bool:
             if half:
                 part.to(torch.bfloat16)
             else:
-                setattr(module, name, Narrow(part, whole=precision == "int8"))
+                setattr(module, name, QuantizedLinear(part, whole=precision == "int8"))
     return half
 
 
-def computes_half(device: str) -> bool:
+def supports_bfloat16(device: str) -> bool:
     """Whether a device multiplies in bfloat16; a CPU that does not takes a hundred times as long over it."""
     if device != "cpu":
         return True
@@ -47,7 +47,7 @@ def computes_half(device: str) -> bool:
     return has_kernels and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-class Narrow(nn.Module):
+class QuantizedLinear(nn.Module):
     """A linear layer whose matrix is kept in bfloat16, or in int8 with a scale for each output, and widened for use."""
 
     weight: Tensor  # [out, in]

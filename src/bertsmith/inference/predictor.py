@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference import judging, reading
-from bertsmith.inference.asking import Answers, check_top_k, expect_head
-from bertsmith.inference.attending import Attention, Attentions
-from bertsmith.inference.computing import Computing, Direct, Item
-from bertsmith.inference.embedding import (
+from bertsmith.inference import pipelines, reading
+from bertsmith.inference.asking import LogitsQuery, check_top_k, require_head
+from bertsmith.inference.attending import Attention, AttentionQuery
+from bertsmith.inference.encoder_outputs import (
     Combine,
-    Embedded,
-    EmbeddedTokens,
+    EmbeddingQuery,
+    Embeddings,
     Pooling,
-    States,
-    Vectors,
-    checked,
+    TokenEmbeddingQuery,
+    TokenEmbeddings,
+    check_embedding_options,
     normalized,
 )
-from bertsmith.inference.filling import Filling, fill_run, mask_runs, score_targets
+from bertsmith.inference.fill_mask import Filling, fill_run, mask_runs, score_targets
+from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
 from bertsmith.inference.framing import Tokenized, frame_ids, tokenized
-from bertsmith.inference.precision import Precision, narrow
+from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_folder import SentenceSettings, read_sentence_settings
@@ -45,7 +45,7 @@ from bertsmith.types import Row
 class Predictor:
     """What `bertsmith.load` gives. Threads may share one: nothing in it changes.
 
-    Takes the model over: it goes to the device, and its matrices into the precision. `computing` computes instead of
+    Takes the model over: it goes to the device, and its matrices into the precision. `backend` computes instead of
     the caller's thread; see `through`.
     """
 
@@ -57,19 +57,19 @@ class Predictor:
         facts: FolderFacts | None = None,
         device: str = "cpu",
         precision: Precision = "float32",
-        computing: Computing | None = None,
+        backend: Backend | None = None,
         sentence: SentenceSettings = SentenceSettings(),
     ) -> None:
-        half = narrow(model, precision, device)
+        half = convert_precision(model, precision, device)
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.facts = facts
         self.device = device
         self.precision = precision
-        self.length = model.encoder.max_positions  # the longest row
-        self.sentence = sentence  # how vectors of texts are made where nobody says it
-        direct = Direct(self.model, padding_id=tokenizer.padding_id, device=device, half=half)
-        self.computing: Computing = computing or direct
+        self.max_length = model.encoder.max_positions  # the longest row
+        self.sentence_settings = sentence  # how vectors of texts are made where nobody says it
+        direct = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=half)
+        self.backend: Backend = backend or direct
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32") -> Self:
@@ -79,10 +79,10 @@ class Predictor:
         sentence = read_sentence_settings(folder, model.encoder)
         return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence=sentence)
 
-    def through(self, computing: Computing) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         """The same model, computed by someone else, such as an `Engine` that serves many threads."""
         other = copy.copy(self)
-        other.computing = computing
+        other.backend = backend
         return other
 
     # Words in gaps.
@@ -94,7 +94,7 @@ class Predictor:
         `targets`, whole words are scored instead, however many pieces they have. A text with one run of masks gives one
         list, a text with several a list for each, the other masks staying masked.
         """
-        expect_head(self.model, "masked_lm")
+        require_head(self.model, "masked_lm")
         check_top_k(top_k)
         runs = mask_runs(self.tokenizer, text)
         found: list[list[Filling]] = []
@@ -103,13 +103,13 @@ class Predictor:
                 found.append(score_targets(self, text, run, targets)[:top_k])
             else:
                 found.append(fill_run(self, text, run, top_k=top_k))
-        shown = [[filling.shown() for filling in fillings] for fillings in found]
+        shown = [[filling.to_json() for filling in fillings] for fillings in found]
         return shown[0] if len(shown) == 1 else shown
 
     def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         """log p of every token [rows, V] at one place of each row, special tokens left out."""
-        items = [Item((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
-        logits = torch.from_numpy(np.stack(self.computing.compute(Answers("masked_lm"), items)))
+        items = [ModelInput((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
+        logits = torch.from_numpy(np.stack(self.backend.run(LogitsQuery("masked_lm"), items)))
         logits[:, list(self.tokenizer.special_ids)] = -torch.inf
         logits[:, self.tokenizer.vocab_size :] = -torch.inf  # rows that pad the table
         return logits.log_softmax(-1)
@@ -118,9 +118,11 @@ class Predictor:
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """How likely the second text is to follow the first: `{"is_next", "random", "cut"}`."""
-        expect_head(self.model, "next_sentence")
-        row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), max_length=self.length)
-        (logits,) = self.computing.compute(Answers("next_sentence"), [Item((row,))])
+        require_head(self.model, "next_sentence")
+        row = self.tokenizer.frame(
+            self.tokenizer.encode(first), self.tokenizer.encode(second), max_length=self.max_length
+        )
+        (logits,) = self.backend.run(LogitsQuery("next_sentence"), [ModelInput((row,))])
         follows, random = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": follows, "random": random, "cut": any(row.truncated)}
 
@@ -133,11 +135,11 @@ class Predictor:
         a list of labels, the likeliest first. What is too long for a row is read in windows that overlap, and the
         answer read from the mean of their logits; the result then has `windows`, their number.
         """
-        return judging.predict(self, texts, top_k=top_k)
+        return pipelines.predict(self, texts, top_k=top_k)
 
-    def predict_proba(self, texts: Any) -> judging.Probabilities:
+    def predict_proba(self, texts: Any) -> pipelines.Probabilities:
         """How likely each label is for each text or pair; long ones are read as in `predict`."""
-        return judging.probabilities(self, texts)
+        return pipelines.probabilities(self, texts)
 
     def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
         """The right one of several choices: `{"choice", "index", "score", "probabilities"}`, and `cut` if it is so."""
@@ -150,11 +152,11 @@ class Predictor:
         `positive` (of two labels the second); long ones are read as in `predict`. Any other model is asked for vectors,
         whose cosine is the score; `cut` then marks what was longer than the model takes.
         """
-        if any(head in self.model.objectives for head in judging.HEADS):
-            found = judging.pair_scores(self, query, documents, positive=positive)
+        if any(head in self.model.objectives for head in pipelines.HEADS):
+            found = pipelines.pair_scores(self, query, documents, positive=positive)
         else:
             embedded = self.embed([query, *documents], normalize=True)
-            cut = [{"cut": True} if {0, place + 1} & set(embedded.cut) else {} for place in range(len(documents))]
+            cut = [{"cut": True} if {0, place + 1} & set(embedded.truncated) else {} for place in range(len(documents))]
             scores = (embedded.vectors[1:] @ embedded.vectors[0]).tolist()
             found = [{"score": score, **mark} for score, mark in zip(scores, cut, strict=True)]
         listed = [{"index": place, **one, "text": documents[place]} for place, one in enumerate(found)]
@@ -184,8 +186,8 @@ class Predictor:
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Which token of a text, or of a pair, attends to which, in every layer and head."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
-        row = self.tokenizer.frame(*encoded, max_length=self.length)
-        (weights,) = self.computing.compute(Attentions(), [Item((row,))])
+        row = self.tokenizer.frame(*encoded, max_length=self.max_length)
+        (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
         tokens = tuple(self.tokenizer.id_to_token(number) for number in row.ids.tolist())
         return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
 
@@ -214,7 +216,7 @@ class Predictor:
         layers: Sequence[int] = (-1,),
         combine: Combine = "mean",
         normalize: bool | None = None,
-    ) -> Embedded:
+    ) -> Embeddings:
         """Vectors of texts, those of like length computed together.
 
         `pooling`: mean over all tokens of a text, its first token, or the pooler's output. `layers` counts from 0, the
@@ -223,17 +225,17 @@ class Predictor:
         """
         return self._embed(self._rows(texts), pooling=pooling, layers=layers, combine=combine, normalize=normalize)
 
-    def embed_ids(self, texts: Sequence[Sequence[int]], **options: Any) -> Embedded:
+    def embed_ids(self, texts: Sequence[Sequence[int]], **options: Any) -> Embeddings:
         """As `embed`, of texts that are ids already, without special tokens."""
-        return self._embed([frame_ids(self.tokenizer, ids, length=self.length) for ids in texts], **options)
+        return self._embed([frame_ids(self.tokenizer, ids, length=self.max_length) for ids in texts], **options)
 
-    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> EmbeddedTokens:
+    def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
         """A vector for every token of each text, special tokens among them, as one layer has it."""
-        checked(self.model.encoder, pooling="mean", layers=[layer], combine="mean")
+        check_embedding_options(self.model.encoder, pooling="mean", layers=[layer], combine="mean")
         rows = self._rows(texts)
-        found = self.computing.compute(States(layer), [Item((row,)) for row in rows])
+        found = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
         tokens = [tuple(map(self.tokenizer.id_to_token, row.ids.tolist())) for row in rows]
-        return EmbeddedTokens(found, tokens, _cut(rows))
+        return TokenEmbeddings(found, tokens, _cut(rows))
 
     def _embed(
         self,
@@ -243,15 +245,15 @@ class Predictor:
         layers: Sequence[int] = (-1,),
         combine: Combine = "mean",
         normalize: bool | None = None,
-    ) -> Embedded:
-        if pooling is None and self.sentence.unread:
-            raise BertsmithError(f"{self.sentence.unread}; name the pooling: mean, first or pooled")
-        pooling = pooling or cast(Pooling, self.sentence.pooling)
-        normalize = self.sentence.normalize if normalize is None else normalize
-        chosen = checked(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        found = self.computing.compute(Vectors(pooling, chosen, combine), [Item((row,)) for row in rows])
+    ) -> Embeddings:
+        if pooling is None and self.sentence_settings.unread:
+            raise BertsmithError(f"{self.sentence_settings.unread}; name the pooling: mean, first or pooled")
+        pooling = pooling or cast(Pooling, self.sentence_settings.pooling)
+        normalize = self.sentence_settings.normalize if normalize is None else normalize
+        chosen = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
+        found = self.backend.run(EmbeddingQuery(pooling, chosen, combine), [ModelInput((row,)) for row in rows])
         vectors = np.stack(found) if found else np.empty((0, self.model.encoder.width), np.float32)
-        return Embedded(normalized(vectors) if normalize else vectors, _cut(rows))
+        return Embeddings(normalized(vectors) if normalize else vectors, _cut(rows))
 
     # Tokens.
 
@@ -259,13 +261,13 @@ class Predictor:
         """The tokens of each text, with the special tokens round it or without; nothing is cut."""
         return [tokenized(self.tokenizer, found, specials=specials) for found in self.tokenizer.encode_batch(texts)]
 
-    def tokens_in(self, texts: Sequence[str]) -> list[int]:
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones among them; more than `length` are cut where texts are read."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
         return [len(found) + specials for found in self.tokenizer.encode_batch(texts)]
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
-        return [self.tokenizer.frame(found, max_length=self.length) for found in self.tokenizer.encode_batch(texts)]
+        return [self.tokenizer.frame(found, max_length=self.max_length) for found in self.tokenizer.encode_batch(texts)]
 
 
 def _cut(rows: Sequence[Row]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import Asker, check_top_k, expect_head, logits_of
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
 from bertsmith.tasks.choosing import ChoiceTask
 from bertsmith.tasks.passages.answering import Answering
 from bertsmith.tasks.passages.manner import Manner
@@ -22,21 +22,21 @@ def _no_files(path: Any, split: str) -> list[Any]:
     raise AssertionError("texts are given, not read from files")
 
 
-def _read(asker: Asker, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
+def _read(asker: TextModel, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
     """A prediction for each example, and of how many not everything could be read."""
     asked = task.rows(examples, asker.tokenizer, length=length)
-    return task.decode(examples, asked, logits_of(asker, asked, task.objective)), len(cut_examples(asked))
+    return task.decode(examples, asked, predict_logits(asker, asked, task.objective)), len(cut_examples(asked))
 
 
-def entities(asker: Asker, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
+def entities(asker: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
     """See `Predictor.ner`."""
-    expect_head(asker.model, "tag")
+    require_head(asker.model, "tag")
     if unit not in UNITS:
         raise BertsmithError(f"unit {unit} is not known: {', '.join(UNITS)}")
     head: Any = asker.model.objectives["tag"]
     task = Tagging("ner", files={}, load=_no_files, manner=TaggingManner(), labels=head.config.labels, unit=unit)
     examples = [Example(id=str(number), texts=(text,)) for number, text in enumerate(texts)]
-    predictions, _ = _read(asker, task, examples, length=asker.length)
+    predictions, _ = _read(asker, task, examples, length=asker.max_length)
     return [[_entity(found) for found in prediction.detail["entities"]] for prediction in predictions]
 
 
@@ -51,16 +51,16 @@ def _entity(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answers(
-    asker: Asker, question: str, context: str, *, top_k: int, no_answer: float | None
+    asker: TextModel, question: str, context: str, *, top_k: int, no_answer: float | None
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """See `Predictor.answer`."""
-    expect_head(asker.model, "span")
+    require_head(asker.model, "span")
     check_top_k(top_k)
     if no_answer is None:
         head: Any = asker.model.objectives["span"]
         no_answer = head.config.no_answer  # what was best when it learned, if it learned to say nothing
     usual = Manner()
-    length = min(usual.length, asker.length)
+    length = min(usual.length, asker.max_length)
     manner = Manner(
         length=length,
         stride=min(usual.stride, max(length // 3, 1)),  # so that windows of short rows share tokens too
@@ -80,12 +80,12 @@ def _answer(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"answer": found["text"], "score": found["probability"], **place}
 
 
-def choice(asker: Asker, question: str, choices: Sequence[str]) -> dict[str, Any]:
+def choice(asker: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
-    expect_head(asker.model, "choose")
+    require_head(asker.model, "choose")
     task = ChoiceTask("choose", files={}, read=_no_files)
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])
-    (prediction,), cut = _read(asker, task, [example], length=asker.length)
+    (prediction,), cut = _read(asker, task, [example], length=asker.max_length)
     found = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
     return found | {"probabilities": prediction.detail["probabilities"]} | ({"cut": True} if cut else {})

@@ -15,7 +15,7 @@ def is_file(source: str) -> bool:
     return os.path.isfile(source)
 
 
-def texts_in(path: str, reading: Reading, *, limit: int | None = None) -> list[str]:
+def read_texts(path: str, reading: Reading, *, limit: int | None = None) -> list[str]:
     """The texts of a file, at most `limit`; none at all is an error."""
     corpus = Corpus([path], reading)
     texts = [document.text for document in islice(corpus, limit)]
@@ -24,7 +24,7 @@ def texts_in(path: str, reading: Reading, *, limit: int | None = None) -> list[s
     return texts
 
 
-def text_of(source: str) -> str:
+def read_text(source: str) -> str:
     """The whole text of a file, or the source itself where it names none."""
     if not is_file(source):
         return source

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bertsmith.encoders import electra
 from bertsmith.model_io.model import Model
-from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.generator import Generator
 
 GENERATOR = "generator"
@@ -34,7 +34,7 @@ def _alone(model: Model, generator: Generator) -> Model | None:
     if not isinstance(settings, electra.Config):
         return None
     width, heads, inner = generator.width, generator.heads, generator.inner
-    with without_memory():
+    with on_meta_device():
         encoder = replace(settings, width=width, heads=heads, feed_forward=inner, pooler=False).build()
     weights: dict[str, Tensor] = {
         name: value

@@ -27,7 +27,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.order import in_halves
 from bertsmith.model_io.safetensors_file import Entry
 from bertsmith.model_io.said import Said
-from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -154,14 +154,14 @@ class Loading:
         """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
         found, layers = [], _shape_of(config).layers
         for name, settings in objectives.items():
-            with nullcontext() if name in new or name in OF_WORDS else without_memory():
+            with nullcontext() if name in new or name in OF_WORDS else on_meta_device():
                 context = BuildContext(
                     width=config.width,
                     layers=layers,
                     vocab_size=config.vocab_size,
                     embedding_width=config.embedding_width,
                     vocabulary=vocabulary,
-                    layer_config=self.family.head_style(name, config),
+                    layer_config=self.family.head_layer_config(name, config),
                     seed=seed,
                 )
                 found.append(settings.build(context))
@@ -267,7 +267,7 @@ class Loading:
 
 
 def _shape_of(config: TransformerConfig) -> Encoder:
-    with without_memory():
+    with on_meta_device():
         return config.build()
 
 
@@ -276,7 +276,7 @@ def _begin_anew(model: Model, new: tuple[str, ...]) -> None:
     if f"{POOLER}." in new:
         pooler = model.encoder.get_submodule("pooler")
         pooler.to_empty(device="cpu")
-        model.encoder.style.initialise(pooler)
+        model.encoder.layer_config.init_weights(pooler)
     assert not any(value.is_meta for value in [*model.parameters(), *model.buffers()])
 
 

@@ -57,7 +57,7 @@ class Model(nn.Module):
             vocab_size=rows,
             embedding_width=embedding_width,
             vocabulary=vocabulary,
-            layer_config=made.style,
+            layer_config=made.layer_config,
             seed=seed,
         )
         return cls(made, [settings.build(context) for settings in objectives])
@@ -104,13 +104,13 @@ class Model(nn.Module):
             if asked is None:
                 raise BertsmithError(f"{objective.name} has asked nothing of this batch: hide it first")
             places[objective.name] = asked
-        keep_layers = any(objective.reads_all_layers for objective in objectives)
-        everywhere = keep_layers or any(objective.reads_all_tokens for objective in objectives)
+        return_layers = any(objective.reads_all_layers for objective in objectives)
+        everywhere = return_layers or any(objective.reads_all_tokens for objective in objectives)
         found: Encoding = self.encoder(
             batch.replace(indices=places),
-            places=None if everywhere else places,
+            indices=None if everywhere else places,
             pool=any(objective.reads_pooled for objective in objectives),
-            keep_layers=keep_layers,
+            return_layers=return_layers,
         )
         return found
 

@@ -1,6 +1,6 @@
-"""Self-attention over flat places, by the kernel that device and batch allow.
+"""Multi-head self-attention over flat tokens, by the fastest kernel that device, precision and batch allow.
 
-B rows, L places in a row, T = B*L flat places, R places that are read, S sequences, D width, H heads, K head width.
+B rows, L tokens in a row, T = B*L flat tokens, R selected tokens, S sequences, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -16,111 +16,129 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertsmith.nn.rotary import Turns
+from bertsmith.nn.rotary import RotaryEmbedding
 
-Kernel = Literal["packed", "variable", "dense", "runs", "masked", "explicit"]
-HALF = (torch.bfloat16, torch.float16)
-PACKED_WIDTHS = (16, 32, 64, 128)  # of heads, that our own kernel has tiles for
-HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA
+# triton: our kernel (`packed_attention`); varlen: torch's flash attention over cu_seqlens; dense: SDPA without a mask;
+# equal_lengths: SDPA for each run of texts of equal length; masked: SDPA with a mask; eager: returns probabilities
+Kernel = Literal["triton", "varlen", "dense", "equal_lengths", "masked", "eager"]
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+TRITON_HEAD_WIDTHS = (16, 32, 64, 128)
+HAS_TRITON = find_spec("triton") is not None  # comes with torch for CUDA
 NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-AVOIDED: set[Kernel] = set()  # by runs of this process: see `attention_choice`
+DISABLED_KERNELS: set[Kernel] = set()  # in this process; filled by `autotune`
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Who sees whom in a batch: made once, shared by all layers.
+class AttentionContext:
+    """Which tokens of a batch attend to each other, and by which kernel: made once, shared by all layers.
 
-    Places of a row see each other where their document numbers are equal. A run of padding sees itself, so that no
-    place sees nothing; what comes of it is read by nobody.
+    Tokens of a row attend to each other where their document ids are equal. A run of padding attends to itself, so that
+    no row of the attention matrix is empty; its outputs are never read.
     """
 
     kernel: Kernel
-    rows: int
+    batch_size: int
     causal: bool
-    bounds: Tensor  # [S+1] int32
-    longest: int
-    mask: Tensor | None  # [B, 1, L, L] bool, where the kernel needs one
-    runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
-    turns: Turns | None = None  # of queries and keys, where these carry the positions
-    reach: tuple[Tensor, Tensor] | None = None  # [T] int32 each: where a place's text begins and ends, for "packed"
+    cu_seqlens: Tensor  # [S+1] int32
+    max_seqlen: int
+    mask: Tensor | None  # [B, 1, L, L] bool, for "masked" and "eager"
+    equal_length_runs: tuple[tuple[int, int], ...] = ()  # see `Batch`
+    rotary: RotaryEmbedding | None = None
+    sequence_bounds: tuple[Tensor, Tensor] | None = None  # for "triton": begin and end [T] int32 of each token's text
 
 
 def choose_kernel(
     *,
     device: str,
     dtype: torch.dtype,
-    full: bool,
+    dense: bool,
     head_width: int,
     dropout: float,
-    explicit: bool,
-    runs: bool = False,
-    learns: bool = False,
+    return_attentions: bool,
+    equal_length_runs: bool = False,
+    requires_grad: bool = False,
 ) -> Kernel:
-    """The fastest kernel that gives the right answer."""
-    if explicit:
-        return "explicit"
-    half = device == "cuda" and dtype in HALF
-    if half and learns and head_width in PACKED_WIDTHS and HAS_TRITON and "packed" not in AVOIDED:
-        return "packed"
-    if full:
+    """The fastest kernel that computes exact attention for these inputs."""
+    if return_attentions:
+        return "eager"
+    half = device == "cuda" and dtype in HALF_PRECISION
+    if half and requires_grad and head_width in TRITON_HEAD_WIDTHS and HAS_TRITON and "triton" not in DISABLED_KERNELS:
+        return "triton"
+    if dense:
         return "dense"
-    if half and dropout == 0 and head_width % 8 == 0 and head_width <= 256:  # it knows no dropout on probabilities
-        return "variable"
-    return "runs" if runs else "masked"
+    if half and dropout == 0 and head_width % 8 == 0 and head_width <= 256:  # it has no dropout on probabilities
+        return "varlen"
+    return "equal_lengths" if equal_length_runs else "masked"
 
 
-def see(
-    document: Tensor,
-    bounds: Tensor,
+def context_for_kernel(
+    document_ids: Tensor,
+    cu_seqlens: Tensor,
     *,
     kernel: Kernel,
-    longest: int,
+    max_seqlen: int,
     causal: bool,
-    runs: tuple[tuple[int, int], ...] = (),
-) -> Sight:
-    """The sight of rows whose `document` numbers [B, L] say which places belong together."""
+    equal_length_runs: tuple[tuple[int, int], ...] = (),
+) -> AttentionContext:
+    """The context of a batch with these `document_ids` [B, L], for a given kernel."""
     mask = None
-    if kernel in ("masked", "explicit"):
-        same_BLL = document[:, :, None] == document[:, None, :]
+    if kernel in ("masked", "eager"):
+        same_BLL = document_ids[:, :, None] == document_ids[:, None, :]
         mask = (same_BLL.tril() if causal else same_BLL).unsqueeze(1)
-    reach = None
-    if kernel == "packed":
-        place_T = torch.arange(document.numel(), dtype=bounds.dtype, device=bounds.device)
-        text_T = torch.searchsorted(bounds, place_T, right=True)
-        reach = bounds[text_T - 1], bounds[text_T]
-    return Sight(kernel, document.shape[0], causal, bounds, longest, mask, runs, reach=reach)
+    sequence_bounds = None
+    if kernel == "triton":
+        index_T = torch.arange(document_ids.numel(), dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+        sequence_T = torch.searchsorted(cu_seqlens, index_T, right=True)
+        sequence_bounds = cu_seqlens[sequence_T - 1], cu_seqlens[sequence_T]
+    return AttentionContext(
+        kernel,
+        document_ids.shape[0],
+        causal,
+        cu_seqlens,
+        max_seqlen,
+        mask,
+        equal_length_runs,
+        sequence_bounds=sequence_bounds,
+    )
 
 
-def look(
-    document: Tensor,
-    bounds: Tensor,
+def make_attention_context(
+    document_ids: Tensor,
+    cu_seqlens: Tensor,
     *,
-    longest: int,
-    full: bool,
+    max_seqlen: int,
+    dense: bool,
     causal: bool,
     dtype: torch.dtype,
     head_width: int,
     dropout: float,
-    explicit: bool = False,
-    runs: tuple[tuple[int, int], ...] = (),
-) -> Sight:
-    """The sight of rows, by the fastest kernel for weights of that type; see `choose_kernel` and `see`."""
-    device = document.device.type
+    return_attentions: bool = False,
+    equal_length_runs: tuple[tuple[int, int], ...] = (),
+) -> AttentionContext:
+    """The context of a batch, for the fastest kernel with weights of that type; see `choose_kernel`."""
+    device = document_ids.device.type
     kernel = choose_kernel(
         device=device,
         dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype,
-        full=full,
+        dense=dense,
         head_width=head_width,
         dropout=dropout,
-        explicit=explicit,
-        runs=bool(runs),
-        learns=torch.is_grad_enabled(),
+        return_attentions=return_attentions,
+        equal_length_runs=bool(equal_length_runs),
+        requires_grad=torch.is_grad_enabled(),
     )
-    return see(document, bounds, kernel=kernel, longest=longest, causal=causal, runs=runs)
+    return context_for_kernel(
+        document_ids,
+        cu_seqlens,
+        kernel=kernel,
+        max_seqlen=max_seqlen,
+        causal=causal,
+        equal_length_runs=equal_length_runs,
+    )
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one matrix for queries, keys and values (Vaswani et al. 2017, §3.2)."""
+    """Multi-head self-attention with one linear layer for queries, keys and values (Vaswani et al. 2017, §3.2)."""
 
     stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizer.weights_of`
 
@@ -131,90 +149,99 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=biases)
         self.output = nn.Linear(width, width, bias=biases)
 
-    def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """What each place, or each of `places`, sees [T or R, D]; and the explicit kernel's probabilities."""
-        if sight.kernel == "packed" and self.training and hasattr(self.qkv, "attend"):
-            return self._in_eight_bits(x_TD, sight, places), None
+    def forward(
+        self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[T, D] -> [T, D], or [R, D] at `indices`; and the probabilities [B, H, L, L] of the eager kernel."""
+        if context.kernel == "triton" and self.training and hasattr(self.qkv, "attend"):
+            return self._fp8_attention(x_TD, context, indices), None
         qkv_T3HK = self.qkv(x_TD).view(x_TD.shape[0], 3, self.heads, -1)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        if sight.turns is not None and sight.kernel != "packed":
-            q_THK, k_THK = sight.turns.turn(q_THK), sight.turns.turn(k_THK)
+        if context.rotary is not None and context.kernel != "triton":
+            q_THK, k_THK = context.rotary.rotate(q_THK), context.rotary.rotate(k_THK)
+        dropout = self.dropout if self.training else 0.0
         probabilities_BHLL = None
-        if sight.kernel == "packed":
-            seen_THK = _packed(qkv_T3HK, sight, self.dropout if self.training else 0.0)
-        elif sight.kernel == "variable":
-            seen_THK = _variable(q_THK, k_THK, v_THK, sight)
-        elif sight.kernel == "runs":
-            seen_THK = _by_runs(q_THK, k_THK, v_THK, sight, self.dropout if self.training else 0.0)
+        if context.kernel == "triton":
+            out_THK = _triton_attention(qkv_T3HK, context, dropout)
+        elif context.kernel == "varlen":
+            out_THK = _varlen_attention(q_THK, k_THK, v_THK, context)
+        elif context.kernel == "equal_lengths":
+            out_THK = _equal_length_attention(q_THK, k_THK, v_THK, context, dropout)
         else:
-            q_BHLK, k_BHLK, v_BHLK = (_by_rows(part_THK, sight.rows) for part_THK in (q_THK, k_THK, v_THK))
-            dropout = self.dropout if self.training else 0.0
-            if sight.kernel == "explicit":
-                seen_BHLK, probabilities_BHLL = _explicit(q_BHLK, k_BHLK, v_BHLK, sight, dropout)
+            q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, context.batch_size) for x_THK in (q_THK, k_THK, v_THK))
+            if context.kernel == "eager":
+                out_BHLK, probabilities_BHLL = _eager_attention(q_BHLK, k_BHLK, v_BHLK, context, dropout)
             else:
-                seen_BHLK = _by_mask(q_BHLK, k_BHLK, v_BHLK, sight, dropout)
-            seen_THK = seen_BHLK.transpose(1, 2).flatten(0, 1)
-        seen_TD = seen_THK.flatten(1)
-        if places is not None:
-            seen_TD = seen_TD.index_select(0, places)
-        return self.output(seen_TD), probabilities_BHLL
+                out_BHLK = _sdpa_attention(q_BHLK, k_BHLK, v_BHLK, context, dropout)
+            out_THK = out_BHLK.transpose(1, 2).flatten(0, 1)
+        out_TD = out_THK.flatten(1)
+        if indices is not None:
+            out_TD = out_TD.index_select(0, indices)
+        return self.output(out_TD), probabilities_BHLL
 
-    def _in_eight_bits(self, x_TD: Tensor, sight: Sight, places: Tensor | None) -> Tensor:
-        """What each place sees [T or R, D], by matrices that cast: see `float8.Float8Qkv` and `Float8Output`."""
-        how: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": sight.causal}
-        seen_TD, seen8_TD = self.qkv.attend(x_TD, sight.reach, turns=sight.turns, **how)  # type: ignore[operator]
-        found_TD: Tensor
-        if places is None:
-            found_TD = self.output.project(seen_TD, seen8_TD)  # type: ignore[operator]
+    def _fp8_attention(self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None) -> Tensor:
+        """[T, D] -> [T or R, D] by FP8 layers: see `float8.Float8Qkv` and `Float8Output`."""
+        settings: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": context.causal}
+        out_TD, out8_TD = self.qkv.attend(x_TD, context.sequence_bounds, rotary=context.rotary, **settings)  # type: ignore[operator]
+        projected_TD: Tensor
+        if indices is None:
+            projected_TD = self.output.project(out_TD, out8_TD)  # type: ignore[operator]
         else:
-            found_TD = self.output(seen_TD.index_select(0, places))
-        return found_TD
+            projected_TD = self.output(out_TD.index_select(0, indices))
+        return projected_TD
 
 
-def _packed(qkv_T3HK: Tensor, sight: Sight, dropout: float) -> Tensor:
-    from bertsmith.nn.packed_attention import attend  # which needs triton
-
-    assert sight.reach is not None
-    return attend(qkv_T3HK, *sight.reach, dropout=dropout, causal=sight.causal, turns=sight.turns)
+def _to_batch(x_THK: Tensor, batch_size: int) -> Tensor:
+    """[B*L, H, K] -> [B, H, L, K]."""
+    return x_THK.view(batch_size, -1, *x_THK.shape[1:]).transpose(1, 2)
 
 
-def _by_rows(part_THK: Tensor, rows: int) -> Tensor:
-    return part_THK.view(rows, -1, *part_THK.shape[1:]).transpose(1, 2)
+def _triton_attention(qkv_T3HK: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    from bertsmith.nn.packed_attention import attend  # imports triton
+
+    assert context.sequence_bounds is not None
+    return attend(qkv_T3HK, *context.sequence_bounds, dropout=dropout, causal=context.causal, rotary=context.rotary)
 
 
-def _variable(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler along: seconds
+def _varlen_attention(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, context: AttentionContext) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler, which takes seconds
 
-    window = (-1, 0 if sight.causal else -1)  # how far back and ahead; -1 = to the end
-    bounds, longest = sight.bounds, sight.longest
-    seen_THK = varlen_attn(q_THK, k_THK, v_THK, bounds, bounds, longest, longest, window_size=window)
-    assert isinstance(seen_THK, Tensor)  # a pair only where the sums of exponentials are asked for too
-    return seen_THK
+    window = (-1, 0 if context.causal else -1)  # tokens to the left and to the right; -1: all
+    cu_seqlens, max_seqlen = context.cu_seqlens, context.max_seqlen
+    out_THK = varlen_attn(q_THK, k_THK, v_THK, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=window)
+    assert isinstance(out_THK, Tensor)  # a pair only with return_aux
+    return out_THK
 
 
-def _by_runs(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, sight: Sight, dropout: float) -> Tensor:
-    """Texts of equal length together: nothing is spent on padding, and nothing on a mask."""
-    sizes = [texts * length for texts, length in sight.runs]
-    seen = []
-    for (texts, _), *parts_THK in zip(
-        sight.runs, *(torch.split(part, sizes) for part in (q_THK, k_THK, v_THK)), strict=True
+def _equal_length_attention(
+    q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, context: AttentionContext, dropout: float
+) -> Tensor:
+    """Texts of equal length as one batch each, so that neither padding nor a mask is needed."""
+    sizes = [texts * length for texts, length in context.equal_length_runs]
+    outputs = []
+    for (texts, _), *qkv_THK in zip(
+        context.equal_length_runs, *(torch.split(x_THK, sizes) for x_THK in (q_THK, k_THK, v_THK)), strict=True
     ):
-        q_BHLK, k_BHLK, v_BHLK = (_by_rows(part_THK, texts) for part_THK in parts_THK)
-        seen_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
-        seen.append(seen_BHLK.transpose(1, 2).flatten(0, 1))
-    return seen[0] if len(seen) == 1 else torch.cat(seen)
+        q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, texts) for x_THK in qkv_THK)
+        out_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, context.causal)
+        outputs.append(out_BHLK.transpose(1, 2).flatten(0, 1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _by_mask(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> Tensor:
-    if sight.mask is None:
-        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, sight.causal)
-    # cuDNN, torch's first choice on an H200, gives NaN for gradients where a mask's rows end amid a tile (2.11)
+def _sdpa_attention(
+    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, context: AttentionContext, dropout: float
+) -> Tensor:
+    if context.mask is None:
+        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, context.causal)
+    # cuDNN, torch's first choice on an H200, gives NaN gradients where rows of a mask end inside a tile (torch 2.11)
     with sdpa_kernel(NOT_CUDNN) if q_BHLK.is_cuda else nullcontext():
-        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, sight.mask, dropout)
+        return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, context.mask, dropout)
 
 
-def _explicit(q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, sight: Sight, dropout: float) -> tuple[Tensor, Tensor]:
-    assert sight.mask is not None
+def _eager_attention(
+    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, context: AttentionContext, dropout: float
+) -> tuple[Tensor, Tensor]:
+    assert context.mask is not None
     scores_BHLL = q_BHLK @ k_BHLK.transpose(-1, -2) * q_BHLK.shape[-1] ** -0.5
-    probabilities_BHLL = scores_BHLL.masked_fill(~sight.mask, -torch.inf).softmax(-1)
+    probabilities_BHLL = scores_BHLL.masked_fill(~context.mask, -torch.inf).softmax(-1)
     return F.dropout(probabilities_BHLL, dropout) @ v_BHLK, probabilities_BHLL

@@ -31,7 +31,7 @@ def gelu_forth(h_TF: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = gelu_eight(h_TF, INPUT, tanh)
         return found
     y8_TF = cast_in(gelu_new(h_TF) if tanh else gelu(h_TF))
-    return y8_TF, turn(y8_TF)
+    return y8_TF, transpose(y8_TF)
 
 
 def gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float, tanh: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,10 +43,10 @@ def gelu_back(dy_TF: Tensor, h_TF: Tensor, scale: float, tanh: bool) -> tuple[Te
         return dh8_TF, dh8_FW, sums_PF.sum(0)
     dh_TF = torch.ops.aten.gelu_backward(dy_TF, h_TF, approximate="tanh" if tanh else "none")
     dh8_TF = cast(dh_TF, scale, BACKWARD)
-    return dh8_TF, turn(dh8_TF), dh_TF.sum(0, dtype=torch.float32)
+    return dh8_TF, transpose(dh8_TF), dh_TF.sum(0, dtype=torch.float32)
 
 
-def turn(small_TN: Tensor) -> Tensor:
+def transpose(small_TN: Tensor) -> Tensor:
     """Eight bits turned [N, W], zeros at the end."""
     if small_TN.is_cuda and HAS_TRITON:
         from bertsmith.nn import fused_gelu
@@ -101,7 +101,7 @@ def cast_weight(weight_NK: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = cast_eight(weight_NK.contiguous(), WEIGHT)
         return found
     weight8_NK = cast(weight_NK, WEIGHT, FORWARD)
-    return weight8_NK, turn(weight8_NK)
+    return weight8_NK, transpose(weight8_NK)
 
 
 @cast_weight.register_fake

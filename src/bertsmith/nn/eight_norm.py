@@ -35,7 +35,7 @@ def norm_forth(
     variance_T, mean_T = torch.var_mean(total_TD.float(), 1, correction=0)
     rise_T = torch.rsqrt(variance_T + epsilon)
     small_TD = eight.cast_in(written(total_TD, mean_T, rise_T, weight_D, bias_D))
-    return total_TD, mean_T, rise_T, small_TD, eight.turn(small_TD)
+    return total_TD, mean_T, rise_T, small_TD, eight.transpose(small_TD)
 
 
 def norm_back(
@@ -62,4 +62,4 @@ def norm_back(
     of_more_TD = dropout.dropped(gradient_TD, draws, dropped) if draws else gradient_TD
     small_TD = eight.cast(of_more_TD, scale, eight.BACKWARD)
     sums_3D = torch.stack((of_weight_D, of_bias_D, of_more_TD.sum(0)))
-    return gradient_TD.to(total_TD.dtype), small_TD, eight.turn(small_TD), sums_3D
+    return gradient_TD.to(total_TD.dtype), small_TD, eight.transpose(small_TD), sums_3D

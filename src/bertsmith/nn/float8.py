@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn.activations import gelu, gelu_new
-from bertsmith.nn.rotary import Turns
+from bertsmith.nn.rotary import RotaryEmbedding
 from bertsmith.nn.transformer import FeedForward
 
 PLAIN = 3  # tensors that a look needs where nothing is turned
@@ -87,31 +87,31 @@ class Float8Qkv(Float8Linear):
 
     def attend(
         self, x_TD: Tensor, reach: tuple[Tensor, Tensor], *, heads: int, dropout: float, causal: bool,
-        turns: Turns | None = None,
+        rotary: RotaryEmbedding | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """What each place sees [T, D], and that in eight bits; `reach` [T] each: where its text begins and ends."""
         from bertsmith.nn.packed_attention import draw_chances  # which needs triton
 
         given = x_TD, self.weight, self.bias, self.undo_input, self.undo_weight
-        sight = *reach, draw_chances(len(x_TD), x_TD.device, dropout), *turning(turns)
-        seen_TD, seen8_TD = _Seen.apply(*given, heads, dropout, causal, *sight)  # type: ignore[no-untyped-call]
+        context = *reach, draw_chances(len(x_TD), x_TD.device, dropout), *rotary_tensors(rotary)
+        seen_TD, seen8_TD = _Seen.apply(*given, heads, dropout, causal, *context)  # type: ignore[no-untyped-call]
         return seen_TD, seen8_TD
 
 
-def turning(turns: Turns | None) -> tuple[Tensor, ...]:
+def rotary_tensors(rotary: RotaryEmbedding | None) -> tuple[Tensor, ...]:
     """What turns queries and keys, the last of what a look needs; nothing where they are not turned."""
-    return () if turns is None else (turns.cosine, turns.sine)
+    return () if rotary is None else (rotary.cos, rotary.sin)
 
 
 class _Seen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        (weight_ND, bias_N, of_x, of_weight, heads), how, sight = given[:5], given[5:7], given[7:]
+        (weight_ND, bias_N, of_x, of_weight, heads), how, context = given[:5], given[5:7], given[7:]
         x8_TD, (weight8_ND, weight8_DN) = eight.cast_in(x_TD), eight.cast_weight(weight_ND)
-        x8_DW = eight.turn(x8_TD)
-        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), sight, heads, how)
+        x8_DW = eight.transpose(x8_TD)
+        seen = look_forth(x8_TD, weight8_ND, bias_N, (of_x, of_weight), context, heads, how)
         _, out_TD, _, out8_TD, _ = seen
-        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, *seen[:3], *sight)
+        ctx.save_for_backward(x8_DW, weight8_DN, of_x, of_weight, *seen[:3], *context)
         ctx.kinds, ctx.how = (x_TD.dtype, weight_ND.dtype, bias_N is not None), how
         ctx.mark_non_differentiable(out8_TD)
         return out_TD, out8_TD
@@ -128,19 +128,19 @@ class _Seen(torch.autograd.Function):
 
 
 def look_forth(
-    x8_TD: Tensor, weight8_ND: Tensor, bias_N: Tensor | None, undo: Sequence[Tensor], sight: Sequence[Tensor],
+    x8_TD: Tensor, weight8_ND: Tensor, bias_N: Tensor | None, undo: Sequence[Tensor], context: Sequence[Tensor],
     heads: int, how: Sequence[Any],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Queries, keys and values [T, 3, H, K], what is seen [T, D], logarithms of sums [H, T]; seen in 8 bits, turned.
 
-    `sight`: where texts begin and end [T], what dropout takes, and `turning`.
+    `context`: where texts begin and end [T], what dropout takes, and `turning`.
     """
     from bertsmith.nn.packed_attention import attend_forth_eight, turn_both  # which needs triton
 
     qkv_T3HK = eight.forth(x8_TD, weight8_ND, bias_N, *undo).view(len(x8_TD), 3, heads, -1)
-    if len(sight) > PLAIN:
-        qkv_T3HK = turn_both(qkv_T3HK, *sight[PLAIN:])
-    out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *sight[:PLAIN], *how, eight.INPUT)
+    if len(context) > PLAIN:
+        qkv_T3HK = turn_both(qkv_T3HK, *context[PLAIN:])
+    out_THK, lse_HT, out8_TD, out8_DW = attend_forth_eight(qkv_T3HK, *context[:PLAIN], *how, eight.INPUT)
     return qkv_T3HK, out_THK.flatten(1), lse_HT, out8_TD, out8_DW
 
 
@@ -149,17 +149,17 @@ def look_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of what went in [T, D], of the matrix [N, D], and of its bias.
 
-    `seen`: the first three that `look_forth` gave, and its `sight`.
+    `seen`: the first three that `look_forth` gave, and its `context`.
     """
     from bertsmith.nn.packed_attention import attend_back, attend_back_eight, turn_back_eight
 
-    (qkv_T3HK, out_TD, lse_HT), sight = seen[:3], seen[3:]
+    (qkv_T3HK, out_TD, lse_HT), context = seen[:3], seen[3:]
     of_g, of_x, of_weight = undo
     g_THK, out_THK = (each_TD.view(len(g_TD), *qkv_T3HK.shape[2:]) for each_TD in (g_TD, out_TD))
-    given = g_THK, qkv_T3HK, *sight[:PLAIN], out_THK, lse_HT, *how
+    given = g_THK, qkv_T3HK, *context[:PLAIN], out_THK, lse_HT, *how
     scale = eight.GRADIENT * len(g_TD)
-    if len(sight) > PLAIN:
-        g8_TN, g8_NW, sums_PN = turn_back_eight(attend_back(*given), *sight[PLAIN:], scale)
+    if len(context) > PLAIN:
+        g8_TN, g8_NW, sums_PN = turn_back_eight(attend_back(*given), *context[PLAIN:], scale)
     else:
         g8_TN, g8_NW, sums_PN = attend_back_eight(*given, scale)
     dx_TD = eight.back(g8_TN, weight8_DN, of_g, of_weight)
@@ -208,7 +208,7 @@ class _Feed(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, *given: Any) -> Tensor:
         expand_FD, expand_F, contract_DF, contract_D, of_x, of_weight, ctx.tanh = given
         x8_TD, (weights8, turned8) = eight.cast_in(x_TD), cast_both(expand_FD, contract_DF)
-        x8_DW = eight.turn(x8_TD)
+        x8_DW = eight.transpose(x8_TD)
         out_TD, *kept = feed_forth(x8_TD, weights8, (expand_F, contract_D), (of_x, of_weight), ctx.tanh)
         ctx.save_for_backward(of_x, of_weight, x8_DW, *turned8, *kept)
         ctx.kinds = x_TD.dtype, expand_FD.dtype
@@ -219,7 +219,7 @@ class _Feed(torch.autograd.Function):
         of_x, of_weight, *kept = ctx.saved_tensors
         (g_TD,) = gradients
         g8_TD, undo = eight.cast_back(g_TD), (eight.undo_back(g_TD, of_weight), of_x, of_weight)
-        g8_DW = eight.turn(g8_TD)
+        g8_DW = eight.transpose(g8_TD)
         dx_TD, *found = feed_back(g8_TD, g8_DW, undo, kept, ctx.tanh)
         inputs, weights = ctx.kinds
         of_weights = *found, g_TD.sum(0, dtype=torch.float32)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertsmith.nn import eight_bits as eight
 from bertsmith.nn import float8
 from bertsmith.nn.activations import gelu_new
-from bertsmith.nn.attention import Sight
+from bertsmith.nn.attention import AttentionContext
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.eight_norm import norm_back, norm_forth
 from bertsmith.nn.normed import Normed, in_full
@@ -27,25 +27,25 @@ class Float8Block(Block):
     """A block that learns as a whole where all its places are read; else as the parts that it has."""
 
     def forward(  # type: ignore[override]
-        self, x: Tensor | Normed, sight: Sight, places: Tensor | None = None
+        self, x: Tensor | Normed, context: AttentionContext, places: Tensor | None = None
     ) -> tuple[Tensor | Normed, Tensor | None]:
         """See `Block.forward`; what goes in and what comes out may stand for [T, D]."""
         learns = self.training and torch.is_grad_enabled()
-        if not learns or places is not None or sight.kernel != "packed":
-            return super().forward(in_full(x), sight, places)
-        return self._feed(self._attend(x, sight)), None
+        if not learns or places is not None or context.kernel != "triton":
+            return super().forward(in_full(x), context, places)
+        return self._feed(self._attend(x, context)), None
 
-    def _attend(self, x: Tensor | Normed, sight: Sight) -> Normed:
+    def _attend(self, x: Tensor | Normed, context: AttentionContext) -> Normed:
         from bertsmith.nn.packed_attention import draw_chances  # which needs triton
 
         attention = self.attention
         assert attention is not None
-        assert sight.reach is not None
+        assert context.sequence_bounds is not None
         qkv, output = attention.qkv, attention.output
         given = *_taken(x), qkv.weight, qkv.bias, output.weight, output.bias
-        chances = draw_chances(len(sight.reach[0]), qkv.weight.device, attention.dropout)
-        how = attention.heads, attention.dropout, sight.causal
-        seen = *sight.reach, chances, *float8.turning(sight.turns)
+        chances = draw_chances(len(context.sequence_bounds[0]), qkv.weight.device, attention.dropout)
+        how = attention.heads, attention.dropout, context.causal
+        seen = *context.sequence_bounds, chances, *float8.rotary_tensors(context.rotary)
         return self._half(_Attended, given, self.attention_norm, how, seen)
 
     def _feed(self, x: Tensor | Normed) -> Normed:
@@ -56,13 +56,13 @@ class Float8Block(Block):
 
     def _half(
         self, half: type[torch.autograd.Function], given: tuple[Any, ...], norm: nn.Module, how: tuple[Any, ...],
-        sight: tuple[Tensor, ...],
+        context: tuple[Tensor, ...],
     ) -> Normed:  # fmt: skip
         """What comes of a half: `given` are what goes in and its weights."""
         assert isinstance(norm, nn.LayerNorm)
         draws = draw(given[0].shape, given[0].device) if self.dropout.p > 0 else (None, None)
         undo = self.feed_forward.expand.undo_input, self.feed_forward.expand.undo_weight  # type: ignore[union-attr]
-        rest = *draws, norm.eps, self.dropout.p, *undo, *how, *sight
+        rest = *draws, norm.eps, self.dropout.p, *undo, *how, *context
         found: tuple[Any, ...] = half.apply(*given, norm.weight, norm.bias, *rest)  # type: ignore[no-untyped-call]
         return Normed._make((*found, norm.weight, norm.bias))
 
@@ -74,21 +74,21 @@ def _taken(x: Tensor | Normed) -> tuple[Tensor | None, ...]:
     half_TD = x.bfloat16()
     small_TD = eight.cast_in(half_TD.detach())
     way_TD = half_TD.view_as(half_TD)  # the compiler takes nothing twice
-    return half_TD, way_TD, small_TD, eight.turn(small_TD), *NO_NORM
+    return half_TD, way_TD, small_TD, eight.transpose(small_TD), *NO_NORM
 
 
 class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, way_TD: Tensor, x8_TD: Tensor, x8_DW: Tensor, *given: Any) -> Any:
         x_norm, (qkv_ND, qkv_N, output_DD, output_D), norm, draws, numbers, undo, rest = _grouped(given)
-        (heads, *how), sight = rest[:3], rest[3:]
+        (heads, *how), context = rest[:3], rest[3:]
         (qkv8_ND, qkv8_DN), (output8_DD, turned8_DD) = eight.cast_weight(qkv_ND), eight.cast_weight(output_DD)
-        *seen, seen8_TD, seen8_DW = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, sight, heads, how)
+        *seen, seen8_TD, seen8_DW = float8.look_forth(x8_TD, qkv8_ND, qkv_N, undo, context, heads, how)
         more_TD = eight.forth(seen8_TD, output8_DD, output_D, *undo)
         total_TD, mean_T, rise_T, *casts = norm_forth(x_TD, x_norm, more_TD, draws, *norm, *numbers)
-        kept = *undo, x8_DW, qkv8_DN, turned8_DD, seen8_DW, *seen, *sight, *draws
+        kept = *undo, x8_DW, qkv8_DN, turned8_DD, seen8_DW, *seen, *context, *draws
         ctx.save_for_backward(total_TD, mean_T, rise_T, norm[0], *kept)
-        ctx.dropped, ctx.how, ctx.kind, ctx.looks = numbers[1], how, qkv_ND.dtype, len(sight)
+        ctx.dropped, ctx.how, ctx.kind, ctx.looks = numbers[1], how, qkv_ND.dtype, len(context)
         return _given(ctx, total_TD, *casts, mean_T, rise_T)
 
     @staticmethod

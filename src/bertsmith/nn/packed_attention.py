@@ -16,7 +16,7 @@ from bertsmith.nn import attention_kernels as kernels
 from bertsmith.nn import rotary_kernels
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.fused_gelu import room_to_turn
-from bertsmith.nn.rotary import Turns
+from bertsmith.nn.rotary import RotaryEmbedding
 
 # tiles of queries and keys: the fastest of 7 and 9 on an H200, at 512 and at 128 places, with and without dropout
 FORWARD = {"M": 128, "N": 64, "num_warps": 8, "num_stages": 3}
@@ -175,12 +175,18 @@ def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
 
 
 def attend(
-    qkv_T3HK: Tensor, begin_T: Tensor, end_T: Tensor, *, dropout: float, causal: bool, turns: Turns | None = None
+    qkv_T3HK: Tensor,
+    begin_T: Tensor,
+    end_T: Tensor,
+    *,
+    dropout: float,
+    causal: bool,
+    rotary: RotaryEmbedding | None = None,
 ) -> Tensor:
     """What each place sees of its own text [T, H, K]; dropout is drawn from torch's generator."""
     chances = draw_chances(len(qkv_T3HK), qkv_T3HK.device, dropout)
     qkv_T3HK = qkv_T3HK.contiguous()
-    if turns is not None:
-        qkv_T3HK = turn_both(qkv_T3HK, turns.cosine, turns.sine)
+    if rotary is not None:
+        qkv_T3HK = turn_both(qkv_T3HK, rotary.cos, rotary.sin)
     found: Tensor = attend_forth(qkv_T3HK, begin_T, end_T, chances, dropout, causal)[0]
     return found

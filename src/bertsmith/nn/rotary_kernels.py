@@ -1,4 +1,4 @@
-"""Positions' turns of queries and keys as Triton kernels; see `rotary.Turns`.
+"""Positions' turns of queries and keys as Triton kernels; see `rotary.RotaryEmbedding`.
 
 T flat places, W the next multiple of 16, H heads, K head width.
 """

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.nn.activations import activation, gelu, gelu_new
-from bertsmith.nn.attention import HAS_TRITON, Attention, Sight
+from bertsmith.nn.attention import HAS_TRITON, Attention, AttentionContext
 from bertsmith.nn.dropout import Dropout
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 
 
 class FeedForward(nn.Module):
@@ -23,11 +23,11 @@ class FeedForward(nn.Module):
 
     parts: ClassVar[int] = 1  # of the inner width each, that the first matrix gives
 
-    def __init__(self, *, width: int, inner: int, style: Style) -> None:
+    def __init__(self, *, width: int, inner: int, layer_config: LayerConfig) -> None:
         super().__init__()
-        self.expand = nn.Linear(width, self.parts * inner, bias=style.biases)
-        self.contract = nn.Linear(inner, width, bias=style.biases)
-        self.activation = activation(style.activation)
+        self.expand = nn.Linear(width, self.parts * inner, bias=layer_config.biases)
+        self.contract = nn.Linear(inner, width, bias=layer_config.biases)
+        self.activation = activation(layer_config.activation)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
@@ -72,21 +72,29 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, *, attention: Attention | None, feed_forward: FeedForward | None, width: int, style: Style, dropout: float
+        self,
+        *,
+        attention: Attention | None,
+        feed_forward: FeedForward | None,
+        width: int,
+        layer_config: LayerConfig,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.attention_norm = nn.Identity() if attention is None else style.norm(width)
+        self.attention_norm = nn.Identity() if attention is None else layer_config.layer_norm(width)
         self.feed_forward = feed_forward
-        self.feed_forward_norm = nn.Identity() if feed_forward is None else style.norm(width)
+        self.feed_forward_norm = nn.Identity() if feed_forward is None else layer_config.layer_norm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_TD: Tensor, context: AttentionContext, places: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """[T, D] -> [T, D]; with `places` only what comes out there [R, D]: the same numbers for less work."""
         probabilities_BHLL = None
         x_RD = x_TD if places is None else x_TD.index_select(0, places)
         if self.attention is not None:
-            seen_RD, probabilities_BHLL = self.attention(x_TD, sight, places)
+            seen_RD, probabilities_BHLL = self.attention(x_TD, context, places)
             x_RD = _normed(self.attention_norm, x_RD, self.dropout(seen_RD))
         if self.feed_forward is not None:
             x_RD = _normed(self.feed_forward_norm, x_RD, self.dropout(self.feed_forward(x_RD)))
@@ -108,30 +116,41 @@ class PreNormBlock(nn.Module):
     """
 
     def __init__(
-        self, *, attention: Attention, feed_forward: FeedForward, width: int, style: Style, first: bool, last: bool
+        self,
+        *,
+        attention: Attention,
+        feed_forward: FeedForward,
+        width: int,
+        layer_config: LayerConfig,
+        first: bool,
+        last: bool,
     ) -> None:
         super().__init__()
-        self.attention_norm = nn.Identity() if first else style.norm(width)
+        self.attention_norm = nn.Identity() if first else layer_config.layer_norm(width)
         self.attention = attention
-        self.feed_forward_norm = style.norm(width)
+        self.feed_forward_norm = layer_config.layer_norm(width)
         self.feed_forward = feed_forward
-        self.output_norm = style.norm(width) if last else nn.Identity()
-        self.dropout = Dropout(style.dropout)
+        self.output_norm = layer_config.layer_norm(width) if last else nn.Identity()
+        self.dropout = Dropout(layer_config.dropout)
 
-    def forward(self, x_TD: Tensor, sight: Sight, places: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_TD: Tensor, context: AttentionContext, places: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """See `Block.forward`: everything is computed at the places alone but what attention sees there."""
-        seen_RD, probabilities_BHLL = self.attention(self.attention_norm(x_TD), sight, places)
+        seen_RD, probabilities_BHLL = self.attention(self.attention_norm(x_TD), context, places)
         x_RD = (x_TD if places is None else x_TD.index_select(0, places)) + self.dropout(seen_RD)
         x_RD = x_RD + self.dropout(self.feed_forward(self.feed_forward_norm(x_RD)))
         return self.output_norm(x_RD), probabilities_BHLL
 
 
-def make_block(*, width: int, heads: int, inner: int, style: Style) -> Block:
-    """A block of that shape in that style."""
+def make_block(*, width: int, heads: int, inner: int, layer_config: LayerConfig) -> Block:
+    """A block of that shape in that layer_config."""
     return Block(
-        attention=Attention(width=width, heads=heads, dropout=style.attention_dropout, biases=style.biases),
-        feed_forward=FeedForward(width=width, inner=inner, style=style),
+        attention=Attention(
+            width=width, heads=heads, dropout=layer_config.attention_dropout, biases=layer_config.biases
+        ),
+        feed_forward=FeedForward(width=width, inner=inner, layer_config=layer_config),
         width=width,
-        style=style,
-        dropout=style.dropout,
+        layer_config=layer_config,
+        dropout=layer_config.dropout,
     )

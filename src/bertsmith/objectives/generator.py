@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.nn.attention import look
+from bertsmith.nn.attention import make_attention_context
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 from bertsmith.objectives.objective import BuildContext, Embed, exact
@@ -65,7 +65,7 @@ class Generator(nn.Module):
     def __init__(self, words: masked_lm.MaskedLM, context: BuildContext) -> None:
         """`context`: the encoder's, with the generator's width."""
         super().__init__()
-        width, style, embedding_width = context.width, context.layer_config, context.embedding_width
+        width, layer_config, embedding_width = context.width, context.layer_config, context.embedding_width
         assert embedding_width is not None
         self.width, self.heads, self.inner = width, max(1, width // HEAD_WIDTH), 4 * width
         if width % self.heads:
@@ -76,30 +76,31 @@ class Generator(nn.Module):
         vocabulary = context.vocabulary
         # that can be guessed: the table may have more rows
         self.tokens = context.vocab_size if vocabulary is None else vocabulary.size
-        self.style, self.key = style, counter_random.stream(context.seed, "generator/guess")
+        self.layer_config, self.key = layer_config, counter_random.stream_key(context.seed, "generator/guess")
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
-            make_block(width=width, heads=self.heads, inner=self.inner, style=style) for _ in range(context.layers)
+            make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layer_config)
+            for _ in range(context.layers)
         )
-        style.initialise(self)
+        layer_config.init_weights(self)
         self.masked_lm = words
 
     def forward(self, x_TE: Tensor, batch: Batch) -> Encoding:
         """What it makes of embeddings [T, E], at the hidden places."""
         x_TD = self.project(x_TE)
-        sight = look(
+        context = make_attention_context(
             batch.document_ids,
             batch.cu_seqlens,
-            longest=batch.max_seqlen,
-            full=batch.dense,
+            max_seqlen=batch.max_seqlen,
+            dense=batch.dense,
             causal=False,
             dtype=x_TE.dtype,
             head_width=self.width // self.heads,
-            dropout=self.style.attention_dropout if self.training else 0.0,
+            dropout=self.layer_config.attention_dropout if self.training else 0.0,
         )
         for block in self.blocks[:-1]:
-            x_TD, _ = block(x_TD, sight)
-        top_RD, _ = self.blocks[-1](x_TD, sight, batch.indices[WORDS])
+            x_TD, _ = block(x_TD, context)
+        top_RD, _ = self.blocks[-1](x_TD, context, batch.indices[WORDS])
         return Encoding(last_hidden=top_RD, selections={WORDS: slice(None)})
 
     def fill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Tensor, Loss]:
@@ -143,7 +144,7 @@ def guess(logits_RV: Tensor, batch: Batch, places_R: Tensor, *, key: int) -> Ten
     guesses = []
     for begin in range(0, len(places_R), rows):
         some = slice(begin, begin + rows)
-        drawn_RV = counter_random.draw(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
+        drawn_RV = counter_random.random_bits(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
         guesses.append((exact(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
     return torch.cat(guesses)
 

@@ -71,7 +71,7 @@ class MaskedLM(Words):
         self.config = config
         self.mask_id = vocabulary.mask_id
         purposes = ("count", "choice", "run", "fate", "word")
-        self.keys = {purpose: counter_random.stream(context.seed, f"masked_lm/{purpose}") for purpose in purposes}
+        self.keys = {purpose: counter_random.stream_key(context.seed, f"masked_lm/{purpose}") for purpose in purposes}
         # differs from the paper's code: a random word is never a special token (as in fairseq)
         special = np.unique(np.array(vocabulary.special_ids, np.int64))
         ordinary = np.setdiff1d(np.arange(vocabulary.size), special, assume_unique=True)
@@ -118,10 +118,10 @@ class MaskedLM(Words):
             wanted_S = (length_S.double() * self.config.rate).round().long().clamp(min=1).minimum(units_S)
         else:
             # rate * units, rounded up or down at random so that the share is exact in the mean
-            drawn_S = counter_random.draw(
+            drawn_S = counter_random.random_bits(
                 self.keys["count"], batch.epoch, sequences.of_each(batch.sample_ids.flatten())
             )
-            wanted_S = (units_S * counter_random.share(self.config.rate) + drawn_S) >> counter_random.BITS
+            wanted_S = (units_S * counter_random.threshold(self.config.rate) + drawn_S) >> counter_random.BITS
         chosen_T = masking.choose(sequences, unit_T, self._draw("choice", batch), wanted_S)
         return chosen_T if self.config.units == "tokens" else masking.spread(unit_T, chosen_T, candidate_T)
 
@@ -138,19 +138,19 @@ class MaskedLM(Words):
         reached, length_T = 0.0, torch.ones_like(drawn_T)
         for words in range(1, longest):
             reached += 1 / words / whole
-            length_T += drawn_T >= counter_random.share(reached)
+            length_T += drawn_T >= counter_random.threshold(reached)
         return masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=batch.max_seqlen)
 
     def _fates(self, batch: Batch, mask_id: int) -> Tensor:
         """What would stand at each place if it were hidden [T]."""
         masked, unmasked = self.config.masked, self.config.masked + self.config.kept
         drawn_T = self._draw("fate", batch)
-        word_T = self.ordinary[counter_random.below(self._draw("word", batch), len(self.ordinary))]
-        fate_T = torch.where(drawn_T < counter_random.share(unmasked), batch.input_ids.flatten(), word_T)
-        return torch.where(drawn_T < counter_random.share(masked), mask_id, fate_T)
+        word_T = self.ordinary[counter_random.to_range(self._draw("word", batch), len(self.ordinary))]
+        fate_T = torch.where(drawn_T < counter_random.threshold(unmasked), batch.input_ids.flatten(), word_T)
+        return torch.where(drawn_T < counter_random.threshold(masked), mask_id, fate_T)
 
     def _draw(self, what: str, batch: Batch) -> Tensor:
         """A number for each place [T], by (seed, what, epoch, sample, place in the text)."""
-        return counter_random.draw(
+        return counter_random.random_bits(
             self.keys[what], batch.epoch, batch.sample_ids.flatten(), batch.position_ids.flatten()
         )

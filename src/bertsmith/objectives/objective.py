@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import BertsmithError
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
 
 FOLDER = "bertsmith.objectives"
@@ -116,7 +116,7 @@ class BuildContext:
     vocab_size: int  # rows of the token table
     embedding_width: int | None = None  # of the token table; None: the encoder's width
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
-    layer_config: Style = field(default_factory=Style)
+    layer_config: LayerConfig = field(default_factory=LayerConfig)
     seed: int = 0  # of the corruption
 
 

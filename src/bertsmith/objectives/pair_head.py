@@ -16,7 +16,7 @@ class PairHead(Objective):
     def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)
         self.classify = nn.Linear(context.width, 2)
-        context.layer_config.initialise(self)
+        context.layer_config.init_weights(self)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of both answers for each text [N, 2]."""

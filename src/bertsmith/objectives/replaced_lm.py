@@ -46,7 +46,7 @@ class ReplacedLM(Words):
         self.copies = nn.Linear(context.width, 1) if config.asked == "all" else None
         self.mixes = self.copies is not None
         if self.copies is not None:
-            context.layer_config.initialise(self.copies)
+            context.layer_config.init_weights(self.copies)
         self.generator = generator
 
     @property

@@ -52,7 +52,7 @@ class ReplacedToken(Objective):
         self.transform = nn.Linear(context.width, context.width)
         self.activation = activation(context.layer_config.activation)
         self.judge = nn.Linear(context.width, 1)
-        context.layer_config.initialise(self)
+        context.layer_config.init_weights(self)
         self.generator = generator
 
     @property

@@ -50,7 +50,7 @@ class Span(Objective):
         self.between = config.build_between(context.width)
         width = context.width if self.between is None else self.between.width
         self.head = nn.Linear(width, 2)  # differs from the paper: with a bias, as its code
-        context.layer_config.initialise(self)
+        context.layer_config.init_weights(self)
 
     def label_mask(self, batch: Batch) -> Tensor:
         """Texts that are asked [N] bool."""

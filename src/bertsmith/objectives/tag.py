@@ -50,7 +50,7 @@ class Tag(Objective):
             width = self.between.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
-        context.layer_config.initialise(self)
+        context.layer_config.init_weights(self)
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
         """The logits of the classes at each place that is read [R, K]."""

@@ -40,7 +40,7 @@ class TextHead(Objective):
         self.reads_pooled, self.reads_all_tokens, self.reads_all_layers = readout.pools, readout.whole, readout.deep
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(readout.width, outputs)
-        context.layer_config.initialise(self)
+        context.layer_config.init_weights(self)
 
     def indices(self, batch: Batch) -> Tensor:
         """One for each text [N]."""

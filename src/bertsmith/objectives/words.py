@@ -22,12 +22,12 @@ class Words(Objective):
 
     def __init__(self, context: BuildContext, *, weight: float) -> None:
         super().__init__(weight=weight)
-        style, output_width = context.layer_config, context.embedding_width or context.width
-        self.transform = nn.Linear(context.width, output_width, bias=style.biases)
-        self.activation = activation(style.of_words or style.activation)
-        self.norm = style.norm(output_width)
+        layer_config, output_width = context.layer_config, context.embedding_width or context.width
+        self.transform = nn.Linear(context.width, output_width, bias=layer_config.biases)
+        self.activation = activation(layer_config.lm_head_activation or layer_config.activation)
+        self.norm = layer_config.layer_norm(output_width)
         self.bias = nn.Parameter(torch.zeros(context.vocab_size))
-        style.initialise(self)
+        layer_config.init_weights(self)
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
         """See `Objective.score`; compiled for CUDA, logits become their gradient in the pass that reads them."""

@@ -9,7 +9,6 @@ from bertsmith.data.packing import full_sentences, ordered_pairs, pairs
 from bertsmith.encoders import albert
 from bertsmith.objectives import masked_lm, next_sentence, sentence_order
 from bertsmith.training.optimizers import lamb
-from bertsmith.training.plan import Plan, Rows
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import reference as reference_schedule
 
@@ -112,7 +111,10 @@ def _sized(size: str) -> Recipe:
         objectives={"masked_lm": WORDS, "sentence_order": sentence_order.Config()},
         packing=ordered_pairs.Config(length=LENGTH),
         optimizer=lamb.Config(),
-        plan=Plan(steps=125_000, rate=1.76e-3, warmup=3125, schedule=reference_schedule.Config()),
-        rows=Rows(full=4096),
-        micro_rows=64,
+        steps=125_000,
+        learning_rate=1.76e-3,
+        warmup=3125 / 125_000,
+        schedule=reference_schedule.Config(),
+        batch_size=4096,
+        micro_batch_size=64,
     )

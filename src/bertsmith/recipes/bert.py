@@ -12,7 +12,6 @@ from bertsmith.encoders import bert, roformer
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.optimizers import reference as reference_adam
-from bertsmith.training.plan import Plan, Rows
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import linear
 from bertsmith.training.schedules import reference as reference_schedule
@@ -60,8 +59,12 @@ def quick() -> Recipe:
         objectives={"masked_lm": masked_lm.Config(rate=0.3)},
         packing=full_sentences.Config(length=128),
         optimizer=adamw.Config(weight_decay=0.1),
-        plan=Plan(steps=36_000, minutes=9.0, rate=1e-3, warmup=0.05, schedule=linear.Config()),
-        rows=Rows(full=256),
+        steps=36_000,
+        minutes=9.0,
+        learning_rate=1e-3,
+        warmup=0.05,
+        schedule=linear.Config(),
+        batch_size=256,
     )
 
 
@@ -74,7 +77,9 @@ def quick_pairs() -> Recipe:
         encoder=replace(recipe.encoder, pooler=True),
         objectives={**recipe.objectives, "next_sentence": next_sentence.Config()},
         packing=pairs.Config(length=recipe.packing.length),
-        plan=replace(recipe.plan, steps=4_000, minutes=1.0, rate=3e-4),
+        steps=4_000,
+        minutes=1.0,
+        learning_rate=3e-4,
         after=recipe.name,
     )
 
@@ -168,6 +173,9 @@ def _sized(size: str) -> Recipe:
         # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
         packing=pairs.Config(length=128),
         optimizer=reference_adam.Config(),
-        plan=Plan(steps=1_000_000, rate=1e-4, warmup=10_000, schedule=reference_schedule.Config()),
-        rows=Rows(full=256),
+        steps=1_000_000,
+        learning_rate=1e-4,
+        warmup=10_000 / 1_000_000,
+        schedule=reference_schedule.Config(),
+        batch_size=256,
     )

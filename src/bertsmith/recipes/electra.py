@@ -10,7 +10,6 @@ from bertsmith.encoders import electra
 from bertsmith.objectives import replaced_lm, replaced_token
 from bertsmith.objectives.generator import Hiding
 from bertsmith.training.optimizers import reference as reference_adam
-from bertsmith.training.plan import Plan, Rows
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import product
 
@@ -34,12 +33,12 @@ def small() -> Recipe:
 
 def base() -> Recipe:
     """12 layers of width 768."""
-    return _sized("base", generator=1 / 3, length=512, rows=256, rate=2e-4, steps=766_000)
+    return _sized("base", generator=1 / 3, length=512, batch_size=256, learning_rate=2e-4, steps=766_000)
 
 
 def large() -> Recipe:
     """24 layers of width 1024; a quarter of the words is hidden."""
-    return _sized("large", hidden=0.25, length=512, rows=2048, rate=2e-4, steps=400_000)
+    return _sized("large", hidden=0.25, length=512, batch_size=2048, learning_rate=2e-4, steps=400_000)
 
 
 def hidden_only() -> Recipe:
@@ -71,8 +70,8 @@ def _sized(
     generator: float = 1 / 4,
     hidden: float = 0.15,
     length: int = 128,
-    rows: int = 128,
-    rate: float = 5e-4,
+    batch_size: int = 128,
+    learning_rate: float = 5e-4,
     steps: int = 1_000_000,
 ) -> Recipe:
     hiding = Hiding(rate=hidden)
@@ -82,6 +81,9 @@ def _sized(
         objectives={"replaced_token": replaced_token.Config(generator=generator, hiding=hiding)},
         packing=full_sentences.Config(length=length, across_documents=False),
         optimizer=reference_adam.Config(),
-        plan=Plan(steps=steps, rate=rate, warmup=10_000, schedule=product.Config()),
-        rows=Rows(full=rows),
+        steps=steps,
+        learning_rate=learning_rate,
+        warmup=10_000 / steps,
+        schedule=product.Config(),
+        batch_size=batch_size,
     )

@@ -8,13 +8,12 @@ from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import modern
 from bertsmith.objectives import masked_lm
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.plan import Plan, Rows
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import constant_then_decay
 
 VOCABULARY = 50_368  # a run takes that of its own tokenizer
 LENGTH = 1024
-RATE = 8e-4
+LEARNING_RATE = 8e-4
 WEIGHT_DECAY = 1e-5  # at each step where the rate is highest: there it does not go by the rate itself (A.3)
 
 
@@ -37,13 +36,11 @@ def _sized(size: str) -> Recipe:
         packing=full_sentences.Config(length=LENGTH),
         # differs from the paper: gradients are cut, not updates as by StableAdamW; rows do not grow; the rate falls at
         # the end of this stage, where the paper has two more on longer rows; no dropout behind attention, there 0.1
-        optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=WEIGHT_DECAY / RATE),
-        plan=Plan(
-            steps=364_000,
-            rate=RATE,
-            warmup=636,
-            schedule=constant_then_decay.Config(decay=0.03, shape="root"),
-        ),
-        rows=Rows(full=4608),
-        micro_rows=32,
+        optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=WEIGHT_DECAY / LEARNING_RATE),
+        steps=364_000,
+        learning_rate=LEARNING_RATE,
+        warmup=636 / 364_000,
+        schedule=constant_then_decay.Config(decay=0.03, shape="root"),
+        batch_size=4608,
+        micro_batch_size=32,
     )

@@ -10,8 +10,7 @@ from bertsmith.data.packing import pairs
 from bertsmith.encoders import roberta
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan, Rows
+from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.recipe import Recipe
 
 VOCABULARY = 50_265  # a run takes that of its own tokenizer
@@ -45,7 +44,7 @@ def base() -> Recipe:
 
 def large() -> Recipe:
     """24 layers of width 1024."""
-    return _sized("large", rate=4e-4, warmup=30_000)
+    return _sized("large", learning_rate=4e-4, warmup=30_000)
 
 
 def segment_pair() -> Recipe:
@@ -68,25 +67,34 @@ def doc_sentences() -> Recipe:
     return _formatted("doc_sentences", running_text.Config(length=LENGTH, across_documents=False))
 
 
-def _sized(size: str, *, rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
+def _sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
     return Recipe(
         name=f"roberta/{size}",
         encoder=roberta.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config()},
         packing=running_text.Config(length=LENGTH),
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
-        plan=Plan(steps=500_000, rate=rate, warmup=warmup),
-        rows=Rows(full=8192),
-        micro_rows=32,
-        passes=Settings(clip=0.0),
+        steps=500_000,
+        learning_rate=learning_rate,
+        warmup=warmup / 500_000,
+        batch_size=8192,
+        micro_batch_size=32,
+        compute=ComputeConfig(max_grad_norm=0.0),
     )
 
 
 def _formatted(name: str, packing: Any) -> Recipe:
     """As all four were compared: a million steps of 256 rows."""
     recipe = base()
-    plan, rows = Plan(steps=1_000_000, rate=1e-4, warmup=10_000), Rows(full=256)
-    return replace(recipe, name=f"roberta/{name}", packing=packing, plan=plan, rows=rows)
+    return replace(
+        recipe,
+        name=f"roberta/{name}",
+        packing=packing,
+        steps=1_000_000,
+        learning_rate=1e-4,
+        warmup=10_000 / 1_000_000,
+        batch_size=256,
+    )
 
 
 def _paired(name: str, packing: Any) -> Recipe:

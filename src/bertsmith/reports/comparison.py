@@ -40,7 +40,7 @@ def told_apart(runs: Sequence[History]) -> list[History]:
 
 
 def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings as one flat dict: `{"plan": {"steps": 3}}` -> `{"plan.steps": 3}`."""
+    """Nested settings as one flat dict: `{"encoder": {"layers": 3}}` -> `{"encoder.layers": 3}`."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:

@@ -18,7 +18,7 @@ PAGE_POINTS = 90_000  # of all curves together, so that a page stays under 2 MB
 AXIS_POINTS = 400  # that say how many tokens and minutes a step stands for
 MOST_MARKS = 200
 LEFT_OUT = ("count/", "rows", "tokens", "seconds", "cost")  # logged, but no curve of its own
-AFTER_LOSSES = ("rate", "gradient_norm", "tokens_per_second", "data_seconds")
+AFTER_LOSSES = ("learning_rate", "gradient_norm", "tokens_per_second", "data_seconds")
 
 
 def page_data(runs: Sequence[History]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _chart(name: str, runs: Sequence[History], points: int) -> dict[str, Any]:
 
 def _training(run: int, name: str, curve: Curve, factor: float, points: int) -> Iterable[dict[str, Any]]:
     yield _points(run, "each step", curve, factor, points)
-    if name != "rate" and len(curve) > 20:
+    if name != "learning_rate" and len(curve) > 20:
         values = smooth(curve.values, smoothing(len(curve)))
         places = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), points // 2)).astype(int))
         yield _points(run, "smoothed", Curve(curve.steps[places], values[places]), factor, points)

@@ -196,10 +196,9 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 def _planned(recipe: Mapping[str, Any]) -> int | None:
-    plan = recipe.get("plan")
-    if not isinstance(plan, dict) or plan.get("minutes") or not isinstance(plan.get("steps"), int):
+    if recipe.get("minutes") or not isinstance(recipe.get("steps"), int):
         return None
-    return int(plan["steps"])
+    return int(recipe["steps"])
 
 
 def _state(folder: Path, *, held: bool, finish: Mapping[str, Any], reached: int, saved: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ GUESSES_WORDS = "_lm"  # ends the names of objectives whose loss is that of gues
 EVEN_ODDS = ("next_sentence", "sentence_order")  # questions with two answers, about equally often right
 TITLES = {
     TOTAL: ("Loss, all objectives together", "nats"),
-    "rate": ("Learning rate", ""),
+    "learning_rate": ("Learning rate", ""),
     "gradient_norm": ("Gradient norm, before clipping", ""),
     "tokens_per_second": ("Speed", "tokens / s"),
     "data_seconds": ("Waiting for data", "seconds a step"),

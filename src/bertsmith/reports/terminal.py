@@ -274,13 +274,13 @@ def ceilings(found: Sequence[Mapping[str, Any]]) -> None:
 def sweep(found: Mapping[str, Any]) -> None:
     """Scores by rate over the seeds, and the run that was kept."""
     rows = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("rate", "runs", f"mean {found['main']}", "± sd", "median", "best"):
+    for heading in ("learning rate", "runs", f"mean {found['main']}", "± sd", "median", "best"):
         rows.add_column(heading, justify="right")
-    for row in found["rates"]:
+    for row in found["learning_rates"]:
         spread = "-" if row["deviation"] is None else f"{row['deviation']:.4f}"
         numbers = (f"{row['mean']:.4f}", spread, f"{row['median']:.4f}", f"{row['best']:.4f}")
-        rows.add_row(f"{row['rate']:g}", str(row["runs"]), *numbers)
+        rows.add_row(f"{row['learning_rate']:g}", str(row["runs"]), *numbers)
     console.print(rows)
     kept = found["kept"]
-    console.print(f"kept: rate {kept['rate']:g}, seed {kept['seed']}, in {found['model']}")
+    console.print(f"kept: learning rate {kept['learning_rate']:g}, seed {kept['seed']}, in {found['model']}")
     table(kept["scores"])

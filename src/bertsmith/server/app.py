@@ -11,16 +11,16 @@ from starlette.responses import Response
 
 from bertsmith import __version__
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import page, routes_answers, routes_state, routes_vectors, routes_views
-from bertsmith.server.guard import Guard, Paths
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
+from bertsmith.server import page, routes_embed, routes_server, routes_text, routes_views
+from bertsmith.server.errors import defect
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.problems import defect
+from bertsmith.server.middleware import Gateway, Paths
+from bertsmith.server.monitoring import Log
+from bertsmith.server.request import visit_in
 from bertsmith.server.service import Service
-from bertsmith.server.visit import visit_in
+from bertsmith.server.settings import Limits
 
-PARTS = (routes_vectors, routes_answers, routes_views, routes_state)
+PARTS = (routes_embed, routes_text, routes_views, routes_server)
 ABOUT = (
     "Models that embed, fill gaps, judge, tag, answer, choose and rank. Bodies are JSON. Where several models are "
     "served, the field model, or /models/NAME before the path, chooses one. Errors are one line: "
@@ -35,7 +35,7 @@ def build(
     api_key: str | None = None,
     runs: Path | None = None,
     log: Log | None = None,
-) -> Guard:
+) -> Gateway:
     """The ASGI application for these models; `guard.service` has what works behind it, to be closed in the end."""
     limits, metrics, log = limits or Limits(), Metrics(), log or Log(quiet=True)
     app = FastAPI(
@@ -55,11 +55,11 @@ def build(
     app.router.routes += pages
     known = [route for part in PARTS for route in part.router.routes] + list(pages)
     paths = Paths(known, is_public=_is_public)
-    return Guard(app, paths, limits, service=service, log=log, api_key=api_key)
+    return Gateway(app, paths, limits, service=service, log=log, api_key=api_key)
 
 
 def _is_public(method: str, path: str) -> bool:
-    return method == "GET" and (path in routes_state.PUBLIC or page.is_public(path))
+    return method == "GET" and (path in routes_server.PUBLIC or page.is_public(path))
 
 
 async def _defect(request: Request, error: Exception) -> Response:

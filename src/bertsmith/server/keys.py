@@ -9,7 +9,7 @@ from bertsmith.errors import BertsmithError, DataError
 LEAST = 16  # letters: what is shorter can be guessed
 
 
-def read_key(path: Path) -> str:
+def read_api_key(path: Path) -> str:
     """The one line of a file; the error never quotes it."""
     try:
         text = path.read_text(encoding="utf-8").strip()

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from bertsmith.inference.engine import Facts
+from bertsmith.inference.engine import BatchStats
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -35,7 +35,7 @@ class Metrics:
         """Lets the number of waiting tokens be read, by model, when the metrics are."""
         self.registry.register(_Queue(queues))
 
-    def batch(self, model: str, facts: Facts) -> None:
+    def batch(self, model: str, facts: BatchStats) -> None:
         """Counts one batch of a model."""
         self.batch_tokens.labels(model).observe(facts.tokens)
         self.batch_seconds.labels(model).observe(facts.seconds)

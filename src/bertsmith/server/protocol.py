@@ -17,15 +17,15 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertsmith.server.limits import Limits, flag
+from bertsmith.server.errors import RequestError
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.problems import Problem
+from bertsmith.server.settings import Limits, flag
 
 UNREAD_GRACE = 1.0  # seconds in which a busy loop reads what has come to an idle connection
 BODY_GRACE = 1.5  # the guard answers a slow body first; a connection that goes on all the same is cut after this
 
 
-class PatientProtocol(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """A connection that is cut when it is late. Each server has a subclass with its own `limits` and `metrics`."""
 
     limits: Limits
@@ -42,7 +42,7 @@ class PatientProtocol(H11Protocol):
         if len(self.connections) > self.limits.max_connections:
             most = self.limits.max_connections
             full = f"{most} connections are open, and no more may be: {flag('max_connections')}"
-            self._end(Problem(503, "overloaded", full))
+            self._end(RequestError(503, "overloaded", full))
 
     def data_received(self, data: bytes) -> None:
         """Takes what has come; too late is too late."""
@@ -68,7 +68,7 @@ class PatientProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What was sent is no HTTP."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            self._end(Problem(400, "validation", "this is no HTTP request that can be read"))
+            self._end(RequestError(400, "validation", "this is no HTTP request that can be read"))
         else:
             self.transport.close()
 
@@ -89,7 +89,7 @@ class PatientProtocol(H11Protocol):
         waiting = now - self.since
         if self.waits_for == "header" and waiting > self.limits.read_seconds:
             seconds = f"{self.limits.read_seconds:g} s: {flag('read_seconds')}"
-            self._end(Problem(408, "deadline", f"the header did not arrive within {seconds}"))
+            self._end(RequestError(408, "deadline", f"the header did not arrive within {seconds}"))
         elif self.waits_for == "body" and waiting > self.limits.read_seconds + BODY_GRACE:
             self._cut("body")
         if not self.transport.get_write_buffer_size():
@@ -106,7 +106,7 @@ class PatientProtocol(H11Protocol):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the kernel forgets it too
         self.transport.abort()
 
-    def _end(self, problem: Problem) -> None:
+    def _end(self, problem: RequestError) -> None:
         """Answers without a request, and closes."""
         body = problem.body()
         reasons = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bertsmith.server.limits import Limits
+from bertsmith.server.errors import RequestError
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.problems import Problem
+from bertsmith.server.settings import Limits
 
 
 class Rejections:
@@ -16,11 +16,11 @@ class Rejections:
         self.limits, self.metrics = limits, metrics
         self.waiting = 0
 
-    async def hold(self, problem: Problem) -> Problem:
+    async def hold(self, problem: RequestError) -> RequestError:
         """Keeps a caller waiting; where too many wait already, it is another problem, which ends its connection."""
         if self.waiting >= self.limits.max_rejections:
             self.metrics.rejections.labels("closed").inc()
-            return Problem(503, "overloaded", problem.message, headers=problem.headers, close=True)
+            return RequestError(503, "overloaded", problem.message, headers=problem.headers, close=True)
         self.metrics.rejections.labels("delayed").inc()
         self.waiting += 1
         try:

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.problems import Problem
-from bertsmith.server.routes_vectors import as_list
+from bertsmith.server.errors import RequestError
+from bertsmith.server.routes_embed import as_list
 from bertsmith.server.routing import ERRORS, GuardedRoute
 from bertsmith.server.service import service_of
 from bertsmith.server.writing import Reply, plain, rounded
@@ -54,15 +54,15 @@ async def attention(body: schemas.AttentionOf, request: Request) -> Response:
         layers = _chosen("layer", body.layer, encoder.layers)
         heads = _chosen("head", body.head, encoder.config.heads)
         texts = [text for text in (body.inputs, body.second) if text is not None]
-        places = min(sum(predictor.tokens_in(texts)), predictor.length)
+        places = min(sum(predictor.count_tokens(texts)), predictor.max_length)
         count = (layers.stop - layers.start) * (heads.stop - heads.start) * places**2
         service.check_numbers(count, f"the attention of {places} tokens holds")
         found = predictor.attention(body.inputs, body.second)
         facts = {
             "tokens": list(found.tokens),
             "offsets": found.offsets.tolist(),
-            "texts": found.texts.tolist(),
-            "cut": found.cut,
+            "texts": found.sequence_ids.tolist(),
+            "cut": found.truncated,
         }
         weights = rounded(found.weights[layers, heads])
         return Reply(f'{json.dumps(facts, ensure_ascii=False)[:-1]},"attention":{weights}}}'.encode())
@@ -74,5 +74,5 @@ def _chosen(name: str, number: int | None, count: int) -> slice:
     if number is None:
         return slice(0, count)
     if number > count:
-        raise Problem(422, "validation", f"{name} {number} is not there: 1 to {count}")
+        raise RequestError(422, "validation", f"{name} {number} is not there: 1 to {count}")
     return slice(number - 1, number)

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertsmith.config import did_you_mean
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
+from bertsmith.server.request import visit_in
 from bertsmith.server.schemas import Error, OpenAiError
-from bertsmith.server.visit import visit_in
 
 CASES = {
     400: "The body is no JSON.",
@@ -63,8 +63,8 @@ class GuardedRoute(APIRoute):
             try:
                 return await handle(ParsedRequest(request.scope, request.receive))
             except RequestValidationError as error:
-                visit.problem = Problem(422, "validation", self._invalid(error.errors()))
-            except Problem as problem:
+                visit.problem = RequestError(422, "validation", self._invalid(error.errors()))
+            except RequestError as problem:
                 visit.problem = problem
             return Unsaid()
 

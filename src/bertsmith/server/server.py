@@ -21,10 +21,10 @@ import uvicorn
 from bertsmith.errors import BertsmithError, Stopped
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
-from bertsmith.server.guard import Guard
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log, Through
-from bertsmith.server.protocol import PatientProtocol, sweep
+from bertsmith.server.middleware import Gateway
+from bertsmith.server.monitoring import Log, Through
+from bertsmith.server.protocol import DeadlineProtocol, sweep
+from bertsmith.server.settings import Limits
 
 BACKLOG = 1024
 HEADER_BYTES = 16 << 10
@@ -65,9 +65,9 @@ def address_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn with deadlines; the first signal lets it finish, the second ends it at once."""
 
-    def __init__(self, guard: Guard, *, log: Log) -> None:
+    def __init__(self, guard: Gateway, *, log: Log) -> None:
         self.guard, self.log, self.limits = guard, log, guard.limits
-        protocol = type("Protocol", (PatientProtocol,), {"limits": guard.limits, "metrics": guard.metrics})
+        protocol = type("Protocol", (DeadlineProtocol,), {"limits": guard.limits, "metrics": guard.metrics})
         settings = uvicorn.Config(
             guard,
             http=protocol,

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from starlette.requests import Request
 
-from bertsmith.inference.engine import Engine, Facts
+from bertsmith.inference.engine import BatchStats, Engine
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.limits import Limits
+from bertsmith.server.errors import RequestError, over_limit
 from bertsmith.server.metrics import Metrics
-from bertsmith.server.problems import Problem, over_limit
-from bertsmith.server.served import Served, Shelf
-from bertsmith.server.visit import Visit, visit_in
+from bertsmith.server.models import ModelRegistry, ServedModel
+from bertsmith.server.request import RequestContext, visit_in
+from bertsmith.server.settings import Limits
 from bertsmith.server.work import Work
 from bertsmith.server.writing import Reply
 
@@ -34,24 +34,24 @@ class Service:
     ) -> None:
         self.limits, self.metrics, self.runs = limits, metrics, runs
         self.batch_ended: dict[str, float] = {}
-        self.shelf = Shelf([self._served(name, predictor) for name, predictor in models])
+        self.shelf = ModelRegistry([self._served(name, predictor) for name, predictor in models])
         self.work = Work(limits)
         self.draining = False
         self._health: tuple[float, dict[str, Any]] | None = None
         self._asking_health = asyncio.Lock()
-        metrics.watch_queue(lambda: [(one.name, one.engine.waiting) for one in self.shelf])
+        metrics.watch_queue(lambda: [(one.name, one.engine.queued_tokens) for one in self.shelf])
 
-    def _served(self, name: str, predictor: Predictor) -> Served:
+    def _served(self, name: str, predictor: Predictor) -> ServedModel:
         self.batch_ended[name] = time.monotonic()
         engine = Engine(
-            predictor.computing,
+            predictor.backend,
             batch_tokens=self.limits.batch_tokens,
-            waiting_tokens=self.limits.waiting_tokens,
+            max_queued_tokens=self.limits.max_queued_tokens,
             observe=partial(self._batch, name),
         )
-        return Served(name, predictor.through(engine), engine)
+        return ServedModel(name, predictor.with_backend(engine), engine)
 
-    def _batch(self, name: str, facts: Facts) -> None:
+    def _batch(self, name: str, facts: BatchStats) -> None:
         self.batch_ended[name] = time.monotonic()
         self.metrics.batch(name, facts)
 
@@ -61,14 +61,14 @@ class Service:
         """Lets a model work for a request; `ask` runs in a thread."""
         return await self.work.run(visit_in(request.scope), self.chosen(request, route, model), ask)
 
-    def chosen(self, request: Request, route: str, model: str | None) -> Served:
+    def chosen(self, request: Request, route: str, model: str | None) -> ServedModel:
         """The model that a request is for: by its path, by its field, or the first that can."""
         return self.shelf.find(visit_in(request.scope).model or model, route)
 
     def check_count(self, texts: int, what: str = "texts") -> None:
         """Raises where a request has no texts or too many."""
         if not texts:
-            raise Problem(422, "validation", f"no {what} were sent: send at least one")
+            raise RequestError(422, "validation", f"no {what} were sent: send at least one")
         if texts > self.limits.max_texts:
             raise over_limit(f"{texts} {what}", "max_texts", self.limits.max_texts)
 
@@ -90,14 +90,14 @@ class Service:
                 self._health = (time.monotonic(), found)
             return self._health[1]
 
-    async def _is_well(self, served: Served) -> bool:
+    async def _is_well(self, served: ServedModel) -> bool:
         """Whether a model has computed something just now; one that is busy is well while batches come through."""
-        visit, began = Visit("GET", "/health"), time.monotonic()
+        visit, began = RequestContext("GET", "/health"), time.monotonic()
         try:
             return await asyncio.wait_for(self.work.run(visit, served, _one_forward), HEALTH_SECONDS)
         except TimeoutError:
             return self.batch_ended[served.name] > began
-        except Problem as problem:
+        except RequestError as problem:
             return problem.kind == "overloaded" and self.batch_ended[served.name] > began - HEALTH_SECONDS
         except Exception:  # a model that cannot compute is what is asked for here
             return False

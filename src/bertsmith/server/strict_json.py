@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any
 
-from bertsmith.server.limits import Limits
-from bertsmith.server.problems import Problem, over_limit
+from bertsmith.server.errors import RequestError, over_limit
+from bertsmith.server.settings import Limits
 
 DEPTH = 16  # objects and lists within each other
 VALUES = 65_536  # strings, numbers and the like in one body: 32 texts of 512 token ids are 16,384
@@ -34,8 +34,8 @@ def parse(body: bytes, limits: Limits) -> Any:
     return value
 
 
-def _wrong(message: str, status: int = 400) -> Problem:
-    return Problem(status, "validation", message)
+def _wrong(message: str, status: int = 400) -> RequestError:
+    return RequestError(status, "validation", message)
 
 
 def _no_constant(name: str) -> Any:
@@ -70,7 +70,7 @@ def _look_through(value: Any, limits: Limits) -> None:
         one, depth = left.pop()
         seen += 1
         if seen > VALUES:
-            raise Problem(413, "too_large", f"the body has more than {VALUES:,} values: send fewer at a time")
+            raise RequestError(413, "too_large", f"the body has more than {VALUES:,} values: send fewer at a time")
         if depth > DEPTH:
             raise _wrong(f"the body is nested deeper than {DEPTH} levels")
         if isinstance(one, str):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def plain(value: Any, **headers: str) -> Reply:
 def numbers(values: NDArray[Any], form: str = "%.9g") -> str:
     """An array as nested lists; nine digits give back every float32 as it was."""
     if not np.isfinite(values).all():
-        raise Problem(503, "unhealthy", "the model gives numbers that are not finite: its weights are damaged")
+        raise RequestError(503, "unhealthy", "the model gives numbers that are not finite: its weights are damaged")
     return _nested(values, ",".join([form] * values.shape[-1]))
 
 

@@ -23,7 +23,7 @@ from bertsmith.system.durable import Disk, read_sealed, sealed
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.splits import dev_examples
 from bertsmith.training.finetuning.sweep import Part, parts, run_beside, sweep
-from bertsmith.training.finetuning.tuning import Tuning, make_tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
 from bertsmith.training.finetuning.work import OBJECTIVES, build_task
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
@@ -181,13 +181,13 @@ class Cell:
 
     trial: str  # the task as it was asked for
     task: Task
-    tuning: Tuning
+    tuning: FinetuneConfig
     folder: Path  # of its runs
 
     @classmethod
     def planned(cls, one: Candidate, trial: Trial, output: Path) -> Self:
         """A left-to-right model is read where it has seen the whole text: at the last token."""
-        tuning = make_tuning(trial.task, one.folder, {"data": trial.data}, trial.changes)
+        tuning = make_finetune_config(trial.task, one.folder, {"data": trial.data}, trial.changes)
         task = build_task(tuning)
         known = {item.name for item in dataclasses.fields(config.find(OBJECTIVES, task.objective).Config)}
         head = dict(tuning.head)
@@ -199,18 +199,18 @@ class Cell:
             if "readout" in known:  # the pooler knows nothing of a BiLSTM
                 head.setdefault("readout", "raw_first")
         folder = output / one.name / trial.task.replace("/", "-")
-        tuning = replace(tuning, head=head, fresh=tuning.fresh or one.fresh)
+        tuning = replace(tuning, head=head, random_init=tuning.random_init or one.fresh)
         return cls(trial.task, task, tuning, folder)
 
     def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[Part]:
         """The runs that `run` would have to train, for those who do them at the same time."""
         if _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
             return []
-        how: dict[str, Any] = {"rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
+        how: dict[str, Any] = {"learning_rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
         return parts(self.tuning, self.folder, **how)
 
     def _rates(self, rates: Sequence[float]) -> list[float]:
-        return list(rates) or [self.tuning.rate]
+        return list(rates) or [self.tuning.learning_rate]
 
     def _wanted(self, rates: Sequence[float], seeds: int) -> dict[str, Any]:
         return {"settings": config.to_dict(self.tuning), "rates": self._rates(rates), "seeds": seeds}
@@ -222,11 +222,15 @@ class Cell:
         chosen, wanted = self._rates(rates), self._wanted(rates, seeds)
         found = _known(self.folder / CELL, wanted)
         if found is None:
-            found = sweep(self.tuning, self.folder, rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True)
+            found = sweep(
+                self.tuning, self.folder, learning_rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True
+            )
             Disk().write_file(self.folder / CELL, [sealed(wanted | {"found": found})])
-        best = max(found["rates"], key=lambda row: row["mean"])["rate"]  # by the score that decides in this task
+        best = max(found["learning_rates"], key=lambda row: row["mean"])[
+            "learning_rate"
+        ]  # by the score that decides in this task
         measure = measures.get(self.task.name, self.task.main)
-        score = summarize_seeds([run["scores"][measure] for run in found["runs"] if run["rate"] == best])
+        score = summarize_seeds([run["scores"][measure] for run in found["runs"] if run["learning_rate"] == best])
         kept, head = found["kept"]["run"], self.tuning.head
         return {"measure": measure, "score": asdict(score), "rate": best, "kept": kept, "head": head}
 

@@ -31,25 +31,25 @@ from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
 from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, shed
-from bertsmith.training.finetuning.tuning import Tuning, make_tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
 from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
 
 ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
-SETTINGS = ("rate=1e-3", "epochs=10", "head.between=bilstm", "passes.compile=false")
+SETTINGS = ("learning_rate=1e-3", "epochs=10", "head.between=bilstm", "compute.compile=false")
 KEPT, SCORES, TABLE = "features", "scores.json", "features.json"
 
 
-def feature_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Sequence[str]) -> Tuning:
+def feature_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Sequence[str]) -> FinetuneConfig:
     """The settings that all taggers share; the layers that they read are the study's to choose."""
     if any(change.startswith("head.layers=") for change in changes):
         raise ConfigError("head.layers is what a study of features varies: name the layers with --layers")
-    return make_tuning(task, model, files, [*SETTINGS, *changes])
+    return make_finetune_config(task, model, files, [*SETTINGS, *changes])
 
 
 def features(
-    tuning: Tuning,
+    tuning: FinetuneConfig,
     output: str | Path,
     *,
     layers: Sequence[str] = (),
@@ -133,7 +133,7 @@ class Tagger:
 class _Study:
     """What all runs share, in a form that travels to other processes."""
 
-    tuning: Tuning
+    tuning: FinetuneConfig
     output: Path
     layers: tuple[Layers, ...]
     task: Task
@@ -148,7 +148,7 @@ class _Study:
     @classmethod
     def prepare(
         cls,
-        tuning: Tuning,
+        tuning: FinetuneConfig,
         output: Path,
         layers: Sequence[str],
         *,
@@ -203,7 +203,7 @@ class _Study:
         Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
         return found
 
-    def _tuning(self, one: Tagger) -> Tuning:
+    def _tuning(self, one: Tagger) -> FinetuneConfig:
         return replace(self.tuning, seed=one.seed, head={**self.tuning.head, "layers": one.layers})
 
     def _wanted(self, one: Tagger) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class _Study:
 
     def _score_test(self, folder: Path, replay: Replay) -> dict[str, float]:
         model, _, _ = open_model(folder)
-        device, precision = choose_device(self.device), self.tuning.passes.precision
+        device, precision = choose_device(self.device), self.tuning.precision
         half = precision == "bf16" or (precision == "auto" and device == "cuda")  # as dev was scored
         model = model.with_encoder(replay).to(device)
         said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
@@ -231,13 +231,13 @@ class _Study:
         }
 
 
-def _check(tuning: Tuning, task: Task) -> None:
+def _check(tuning: FinetuneConfig, task: Task) -> None:
     if task.objective != "tag":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
     if not task.has("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")
-    if tuning.passes.shard or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("a study of features is the work of one process: leave out torchrun and passes.shard")
+    if tuning.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a study of features is the work of one process: leave out torchrun and compute.fsdp")
 
 
 def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:

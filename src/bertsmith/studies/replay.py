@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith import config
 from bertsmith.data.collate import collate
-from bertsmith.encoders.encoder import Encoder, plan_reading
+from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import BertsmithError
 from bertsmith.studies.feature_files import Features, Numbers, Say, row_key
 from bertsmith.types import Batch, Encoding, Row
@@ -33,7 +33,7 @@ class Replay(Encoder):
         self.features, self.read = features, layers
         self.width, self.layers = like.width, like.layers
         self.max_positions, self.segment_types = like.max_positions, like.segment_types
-        self.causal, self.has_pooler, self.style = like.causal, False, like.style
+        self.causal, self.has_pooler, self.layer_config = like.causal, False, like.layer_config
         self.register_buffer("empty", torch.empty(0, like.width), persistent=False)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -41,18 +41,20 @@ class Replay(Encoder):
         self,
         batch: Batch,
         *,
-        places: Mapping[str, Tensor] | None = None,
+        indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
-        keep_layers: bool = False,
-        keep_attentions: bool = False,
+        return_layers: bool = False,
+        return_attentions: bool = False,
     ) -> Encoding:
         """See `Encoder.forward`; layers that are not read are empty, and so is the top where it is not."""
-        if keep_attentions:
+        if return_attentions:
             raise BertsmithError("attention is not kept among features: ask the encoder itself")
-        reading = plan_reading(batch, None if keep_layers else places, pool=False)
+        selection = select_tokens(batch, None if return_layers else indices, pool=False)
         layers = self._layers(batch)
-        top = layers[-1] if reading.places is None else layers[-1][reading.places]
-        return Encoding(last_hidden=top, selections=reading.reads, layers=tuple(layers) if keep_layers else ())
+        top = layers[-1] if selection.indices is None else layers[-1][selection.indices]
+        return Encoding(
+            last_hidden=top, selections=selection.by_objective, layers=tuple(layers) if return_layers else ()
+        )
 
     def _layers(self, batch: Batch) -> list[Tensor]:
         ids, segments = (values.flatten().cpu().numpy() for values in (batch.input_ids, batch.segment_ids))
@@ -84,7 +86,7 @@ def speaking(encoder: Encoder, layers: Sequence[int], *, padding_id: int, device
         for some in _groups(rows):
             length = max(len(row) for row in some)
             batch = collate(some, length=length, padding_id=padding_id).to(device)
-            encoding = encoder(batch, pool=False, keep_layers=True)
+            encoding = encoder(batch, pool=False, return_layers=True)
             said = torch.stack([encoding.layers[number] for number in layers]).float().cpu().numpy()
             for number, row in enumerate(some):
                 yield said[:, number * length : number * length + len(row)]

@@ -46,7 +46,7 @@ class Checkpoints:
     ) -> None:
         """`files` (recipe, tokenizer) and `facts` (fingerprints; plain JSON) go into every checkpoint."""
         if keep < LEAST:
-            raise ConfigError(f"keep={keep} must be at least {LEAST}: one checkpoint alone may be damaged")
+            raise ConfigError(f"keep_checkpoints={keep} must be at least {LEAST}: one checkpoint alone may be damaged")
         self.run, self.folder, self.keep = Path(run), Path(run) / FOLDER, keep
         self.files, self.facts, self.disk = dict(files or {}), dict(facts or {}), disk or Disk()
         self._good: set[Path] = set()  # written or verified by this process

@@ -83,9 +83,11 @@ def _place(name: str, recipes: Mapping[str, Recipe]) -> str:
 
 def _check_plans(recipes: Mapping[str, Recipe]) -> None:
     """Runs beside each other take time from each other: minutes would not be the same for all."""
-    timed = next((name for name, recipe in recipes.items() if recipe.plan.minutes), None)
+    timed = next((name for name, recipe in recipes.items() if recipe.minutes), None)
     if timed is not None:
-        raise ConfigError(f"{timed} is planned by minutes, which several jobs would share: set plan.steps, or --jobs 1")
+        raise ConfigError(
+            f"{timed} sets minutes, and parallel jobs would share that time: set minutes=0 and steps, or --jobs 1"
+        )
 
 
 def _check_models(recipes: Mapping[str, Recipe]) -> None:
@@ -98,7 +100,7 @@ def _check_models(recipes: Mapping[str, Recipe]) -> None:
 
 
 def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[str, Recipe]:
-    """Recipes by what they were called: `bert/mini bert/mini,plan.rate=1e-3 rows.full=64`, the last for all of them."""
+    """Recipes by name: `bert/mini bert/mini,learning_rate=1e-3 batch_size=64`, the last for all of them."""
     named = [word for word in words if "=" not in word.partition(",")[0]]
     shared = [word for word in words if word not in named]
     if not named:
@@ -111,7 +113,7 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
 
 
 def folder_name(word: str) -> str:
-    """`bert/mini,plan.rate=1e-3` -> `bert-mini-plan.rate=1e-3`, or what its own `name=…` says."""
+    """`bert/mini,learning_rate=1e-3` -> `bert-mini-learning_rate=1e-3`, or what its own `name=…` says."""
     names = [change.partition("=")[2] for change in _parted(word)[1:] if change.startswith("name=")]
     found = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
     return next(filter(None, found), "")

@@ -16,7 +16,7 @@ import torch
 
 from bertsmith.reports import text_charts
 from bertsmith.system.progress import clock
-from bertsmith.training.plan import Plan
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -75,7 +75,7 @@ class Display:
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
 
     def _gone(self, step: int) -> float:
-        plan: Plan = self.trainer.plan
+        plan: TrainingPlan = self.trainer.plan
         return plan.progress(step, self.trainer.seconds)
 
     def step(self, step: Step, *, waited: float = 0.0) -> None:
@@ -103,11 +103,11 @@ class Display:
         parts = [
             f"step {step.number:,} ({gone:.0%})",
             " ".join(f"{name} {loss:.3f}" for name, loss in step.scores.losses.items()),
-            f"rate {step.rate:.1e}",
-            f"{speed:,.0f} tok/s",
+            f"lr {step.learning_rate:.1e}",
+            f"{speed:,.0f} tokens/s",
         ]
         if self.flops and self.peak:
-            parts.append(f"{speed * self.flops / self.peak:.0%} of peak")
+            parts.append(f"{speed * self.flops / self.peak:.0%} MFU")
         parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
         if self.pace.waiting > NOTABLE_WAIT:
             parts.append(f"waiting for data {self.pace.waiting:.0%}")

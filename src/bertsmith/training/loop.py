@@ -22,7 +22,6 @@ from bertsmith.training.checkpoints import Checkpoints, Resumed
 from bertsmith.training.display import Display
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
-from bertsmith.training.passes import Settings
 from bertsmith.training.state import State
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
@@ -33,8 +32,8 @@ RECIPE = "recipe.json"
 LEAN = 60.0  # seconds of learning, at least, between checkpoints of a lean run
 BEHIND = 2  # steps that may still be under way on the device when an older one is logged
 # What a run may go on with another value of: nothing that is learned depends on it, but for rounding and dropout.
-FREE = {"micro_rows", "save_every", "keep", "evaluate_every", "evaluate_rows", "patience"}
-FREE |= {"passes.compile", "passes.graphs", "passes.recompute", "passes.shard", "passes.deterministic"}
+FREE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
+FREE |= {f"compute.{name}" for name in ("compile", "cuda_graphs", "activation_checkpointing", "fsdp", "deterministic")}
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Run:
     """One run under way on one rank."""
 
     folder: Path
-    recipe: Any  # a frozen dataclass with save_every, keep, patience and to_json()
-    evaluate_every: int  # steps; 0: only at the end
+    recipe: Any  # a frozen dataclass with save_every, keep_checkpoints, patience and to_json()
+    eval_every: int  # steps; 0: only at the end
     trainer: Trainer
     evaluate: Callable[[], Evaluation | None]  # the same on all ranks; None where there is nothing to score on
     write_model: Callable[[str, Mapping[str, float]], None]  # by name, best or last, and with which scores
@@ -109,7 +108,11 @@ def memory_advice(rows: int, what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         half = max((size for size in range(1, rows // 2 + 1) if rows % size == 0), default=0)
-        advice = f"micro_rows={half}" if half else "passes.recompute=true, shorter rows or a smaller encoder"
+        advice = (
+            f"micro_batch_size={half}"
+            if half
+            else "compute.activation_checkpointing=true, shorter rows or a smaller encoder"
+        )
         raise BertsmithError(f"out of memory with {rows} {what} in one forward: go on with {advice}") from error
 
 
@@ -128,7 +131,7 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
         waiting.append(step)
         if len(waiting) > BEHIND or run.trainer.world.device.type == "cpu":
             _record(run, waiting.popleft(), writer, show)
-        if run.evaluate_every and step.number % run.evaluate_every == 0:
+        if run.eval_every and step.number % run.eval_every == 0:
             _evaluate(run, writer, show)
         if step.number % run.recipe.save_every == 0 and _worth_saving(run):
             _save(run, writer)
@@ -165,7 +168,7 @@ def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
 def _given_up(run: Run) -> bool:
     """Whether as many evaluations as the recipe has patience for were no better than the best."""
     since = run.trainer.done - run.best[0]
-    patience = run.recipe.patience * run.evaluate_every
+    patience = run.recipe.patience * run.eval_every
     return bool(patience) and run.best[0] > 0 and since >= patience
 
 
@@ -198,11 +201,10 @@ def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
 
 def as_begun(recipe: T, folder: Path) -> T:
     """The recipe with the precision that the run in a folder began with, where it leaves that to the machine."""
-    passes: Settings = recipe.passes  # type: ignore[attr-defined]
-    if passes.precision != config.AUTO or not (folder / RECIPE).exists():
+    if recipe.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
         return recipe
-    begun = config.read(type(recipe), folder / RECIPE).passes.precision  # type: ignore[attr-defined]
-    return replace(recipe, passes=replace(passes, precision=begun))  # type: ignore[type-var]
+    begun = config.read(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
+    return replace(recipe, precision=begun)  # type: ignore[type-var]
 
 
 def recipe_changes(folder: Path, recipe: Any) -> list[str]:
@@ -227,7 +229,7 @@ class Writer:
         self.run = run
         files = {RECIPE: run.recipe.to_json()}
         self.checkpoints = stack.enter_context(
-            Checkpoints(run.folder, keep=run.recipe.keep, files=files, facts=run.fingerprints)
+            Checkpoints(run.folder, keep=run.recipe.keep_checkpoints, files=files, facts=run.fingerprints)
         )
         found = self._resume(resume)
         begun = run.begin() if found.state is None else None

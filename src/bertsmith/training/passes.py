@@ -44,59 +44,65 @@ class Trainable(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How steps are computed; what they learn is the plan's and the optimiser's affair."""
+class ComputeConfig:
+    """How a step is computed: speed, memory and reproducibility."""
 
-    precision: Precision = (
-        "auto"  # on CUDA bf16, or fp8 where pre-training finds that faster; weights and moments stay fp32
-    )
-    clip: float = 1.0  # of the norm of all gradients together; 0 does not clip
-    compile: bool | None = None  # on CUDA where not said
-    graphs: bool | Literal["auto"] = "auto"  # replay whole steps as CUDA graphs; auto: those that are short
-    deterministic: bool = False  # bit-identical runs on a GPU too, about a third slower; the CPU's always are
-    recompute: bool = False  # activations of the middle parts again in the backward pass, instead of keeping them
-    shard: bool = False  # weights, gradients and moments split over the ranks (FSDP2): for what does not fit one device
-    most_skips: int = 10  # steps in a row without a finite loss and gradient, until the run stops
+    max_grad_norm: float = 1.0  # gradient clipping by global norm; 0: none
+    compile: bool | None = None  # torch.compile; absent: on CUDA only
+    cuda_graphs: bool | Literal["auto"] = "auto"  # replay whole steps as CUDA graphs; auto: if steps are short
+    deterministic: bool = False  # bit-identical runs on CUDA too, about a third slower; CPU runs always are
+    activation_checkpointing: bool = False  # recompute the activations of layers in the backward pass
+    fsdp: bool = False  # shard weights, gradients and optimizer state over the ranks (FSDP2)
+    max_skipped_steps: int = 10  # consecutive steps with a non-finite loss or gradient before the run stops
 
     def __post_init__(self) -> None:
-        if self.clip < 0 or self.most_skips < 1:
-            raise ConfigError(f"clip={self.clip} must not be under 0, most_skips={self.most_skips} at least 1")
-        if self.precision == "fp8" and self.shard:
-            raise ConfigError("precision=fp8 and shard=true do not go together: take bf16")
+        if self.max_grad_norm < 0 or self.max_skipped_steps < 1:
+            raise ConfigError(
+                f"compute.max_grad_norm={self.max_grad_norm:g} must be at least 0 and "
+                f"compute.max_skipped_steps={self.max_skipped_steps} at least 1"
+            )
+
+
+def check_precision(precision: Precision, compute: ComputeConfig) -> None:
+    """Raises where the two cannot be combined."""
+    if precision == "fp8" and compute.fsdp:
+        raise ConfigError("precision=fp8 does not work with compute.fsdp=true: set precision=bf16")
 
 
 class Passes:
     """Forward and backward passes of one model on one rank."""
 
-    def __init__(self, model: Trainable, *, settings: Settings, world: World, seed: int) -> None:
+    def __init__(
+        self, model: Trainable, *, precision: Precision, compute: ComputeConfig, world: World, seed: int
+    ) -> None:
         self.model, self.world, self.seed = model, world, seed
         device = world.device.type
-        self.half = settings.precision in ("fp8", "bf16") or (settings.precision == "auto" and device == "cuda")
+        self.half = precision in ("fp8", "bf16") or (precision == "auto" and device == "cuda")
         self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.half)
-        self.compiles = compiles = device == "cuda" if settings.compile is None else settings.compile
+        self.compiles = compiles = device == "cuda" if compute.compile is None else compute.compile
         if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
             # gradients are computed outside autocast, and are compiled so
             compiled_gradients.backward_pass_autocast = "off"
-        if settings.deterministic:
+        if compute.deterministic:
             _forbid_chance()
-        if settings.precision == "fp8":
+        if precision == "fp8":
             _check_eight_bits(world.device)
             # weights that are split are gone when the next block wants those of a norm
-            model.enable_fp8(whole=not (settings.shard and world.size > 1))
-        if settings.recompute:
+            model.enable_fp8(whole=not (compute.fsdp and world.size > 1))
+        if compute.activation_checkpointing:
             for part in model.layer_groups()[1:-1]:
                 _recompute(part)
         self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
         module, middle = cast(nn.Module, model), model.layer_groups()[1:-1]
         self.holding: Holding
-        if settings.shard and world.size > 1:
+        if compute.fsdp and world.size > 1:
             from bertsmith.training.splitting import Split  # not for who does not split: it takes a second
 
             self.holding = Split(module, middle, world, compiles=compiles)
         else:
             self.holding = Whole(module, world, compiles=compiles)
-        self.replays = settings.graphs is True and device == "cuda" and world.size == 1
+        self.replays = compute.cuda_graphs is True and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.corrupt(batch)
@@ -110,7 +116,9 @@ class Passes:
 
     def seed_dropout(self, step: int, micro: int) -> None:
         """Dropout is a function of (seed, step, micro-batch, rank): torch's own generator is seeded with it."""
-        _seed_dropout(self.world.device, counter_random.stream(self.seed, f"dropout/{step}/{micro}/{self.world.rank}"))
+        _seed_dropout(
+            self.world.device, counter_random.stream_key(self.seed, f"dropout/{step}/{micro}/{self.world.rank}")
+        )
 
     def learn(
         self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
@@ -139,9 +147,9 @@ class Passes:
 def _check_eight_bits(device: torch.device) -> None:
     if device.type == "cuda" and not has_eight_bits(device):
         name = torch.cuda.get_device_name(device)
-        raise ConfigError(f"passes.precision=fp8: {name} knows no products in eight bits: take bf16")
+        raise ConfigError(f"precision=fp8: {name} does not support FP8: set precision=bf16")
     if device.type not in ("cuda", "cpu"):
-        raise ConfigError(f"passes.precision=fp8 is for CUDA, not for {device.type}: take bf16")
+        raise ConfigError(f"precision=fp8 needs CUDA, not {device.type}: set precision=bf16")
 
 
 def _forbid_chance() -> None:

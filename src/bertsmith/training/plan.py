@@ -1,6 +1,6 @@
-"""How fast each part learns at each moment, and how many rows a step takes: pure functions, no state, no model.
+"""The learning rate of each layer group and the batch size of each step, as pure functions of the run's progress.
 
-The rate of a part is schedule(progress) × depth_decay^(parts above it) × whether it is awake.
+learning rate of a group = learning_rate × schedule(progress) × layer_decay^(groups above it), or None while frozen.
 """
 
 from __future__ import annotations
@@ -8,117 +8,139 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Any
 
-from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
-from bertsmith.training.schedules import linear, schedule
+from bertsmith.training.schedules import linear
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thaw:
-    """From `after` on, only the top `parts` parts learn. `after`: below 1 a share of the run, else steps."""
+class Unfreeze:
+    """From `after` on, only the top `groups` layer groups are trainable."""
 
-    after: float  # below 1 a share of the run, else steps
-    parts: int  # that learn, counted from the top
+    after: float  # share of the run, below 1
+    groups: int  # trainable layer groups, counted from the top
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The rates of a run. `progress` is the share of it that is gone: of its steps, or of its minutes if it has any."""
+class TrainingPlan:
+    """Learning rates of a run. `progress` is the share of its steps that is done, or of its minutes if set."""
 
-    steps: int  # optimiser steps of the whole run
-    rate: float  # the highest
-    schedule: Annotated[Any, Registry(schedule.FOLDER)] = field(default_factory=linear.Config)  # how the rate goes
-    warmup: float = 0.0  # below 1 a share of the run, else steps
-    minutes: float = 0.0  # where given, the clock drives the run instead of the steps
-    depth_decay: float = 1.0  # of the rate, for each part that is further down
-    thaw: tuple[Thaw, ...] = ()  # all parts learn all the time where empty
+    steps: int
+    learning_rate: float
+    schedule: Any = field(default_factory=linear.Config)
+    warmup: float = 0.0
+    minutes: float = 0.0
+    layer_decay: float = 1.0
+    unfreeze: tuple[Unfreeze, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.minutes < 0:
-            raise ConfigError(f"steps={self.steps} must be at least 1 and minutes={self.minutes} not under 0")
-        if self.rate < 0 or not 0 < self.depth_decay <= 1:
-            raise ConfigError(
-                f"rate={self.rate} must not be under 0, depth_decay={self.depth_decay} over 0 and up to 1"
-            )
-        if not 0 <= self.share(self.warmup) < 1:
-            raise ConfigError(f"warmup={self.warmup:g} must be less than the run of steps={self.steps}")
-        moments = [self.share(thaw.after) for thaw in self.thaw]
-        if moments and (moments[0] != 0 or moments != sorted(set(moments))):
-            raise ConfigError("thaw must begin with after=0, and each entry come after the one before it")
-        if any(thaw.parts < 1 for thaw in self.thaw):
-            raise ConfigError("thaw: at least parts=1 must learn")
+            raise ConfigError(f"steps={self.steps} must be at least 1 and minutes={self.minutes:g} at least 0")
+        if self.learning_rate < 0:
+            raise ConfigError(f"learning_rate={self.learning_rate:g} must be at least 0")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0 and at most 1")
+        if not 0 <= self.warmup < 1:
+            raise ConfigError(f"warmup={self.warmup:g} must be a share of the run: at least 0 and below 1")
+        starts = [entry.after for entry in self.unfreeze]
+        if starts and (starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= 1):
+            raise ConfigError("unfreeze: the first entry must have after=0, the others increasing shares below 1")
+        if any(entry.groups < 1 for entry in self.unfreeze):
+            raise ConfigError("unfreeze: groups must be at least 1")
         self.factor(0.5)
 
     def share(self, moment: float) -> float:
-        """A moment given as a share of the run or in steps, as a share; a share of steps is cut to whole ones."""
-        if moment < 1 and self.minutes:
-            return moment
-        return (int(self.steps * moment) if moment < 1 else moment) / self.steps
+        """A share of the run, rounded down to a whole number of steps unless the clock drives the run."""
+        return moment if self.minutes else int(self.steps * moment) / self.steps
 
     def progress(self, step: int, seconds: float) -> float:
-        """How much of the run is gone after so many steps and seconds, from 0 to 1."""
+        """The share of the run that is done after that many steps and seconds, from 0 to 1."""
         return min(1.0, seconds / (60 * self.minutes) if self.minutes else step / self.steps)
 
     def factor(self, progress: float) -> float:
-        """What the schedule makes of the highest rate."""
-        found: float = self.schedule.factor(progress, self.share(self.warmup))
-        return found
+        """The schedule's multiplier of `learning_rate`."""
+        factor: float = self.schedule.factor(progress, self.share(self.warmup))
+        return factor
 
-    def rates(self, progress: float, *, parts: int) -> list[float | None]:
-        """The rate of each part, bottom first; None where it is asleep."""
-        top = self.rate * self.factor(progress)
-        awake = self.awake(progress, parts=parts)
+    def learning_rates(self, progress: float, *, groups: int) -> list[float | None]:
+        """The learning rate of each layer group, bottom first; None where it is frozen."""
+        top = self.learning_rate * self.factor(progress)
+        trainable = self.trainable(progress, groups=groups)
         return [
-            top * self.depth_decay ** (parts - 1 - depth) if depth >= parts - awake else None for depth in range(parts)
+            top * self.layer_decay ** (groups - 1 - depth) if depth >= groups - trainable else None
+            for depth in range(groups)
         ]
 
-    def awake(self, progress: float, *, parts: int) -> int:
-        """How many parts learn, counted from the top."""
-        begun = [thaw.parts for thaw in self.thaw if self.share(thaw.after) <= progress]
-        return min(parts, begun[-1]) if begun else parts
+    def trainable(self, progress: float, *, groups: int) -> int:
+        """The number of trainable layer groups, counted from the top."""
+        begun = [entry.groups for entry in self.unfreeze if self.share(entry.after) <= progress]
+        return min(groups, begun[-1]) if begun else groups
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """How many rows each step takes: `full`, or from `first` to it in even steps of `multiple` during `warmup` steps.
+class BatchSizeWarmup:
+    """The batch size grows from `initial` to the full batch size in even increments of `multiple` during `steps` steps.
 
-    `multiple` is the rows of one micro-batch on all ranks together, or a multiple of that.
+    `multiple` must be a multiple of the rows that all ranks together compute in one forward.
     """
 
-    full: int = 256  # rows of a step, on all ranks together
-    first: int = 0  # `full` where 0
-    warmup: int = 0  # steps until a step has all its rows
-    multiple: int = 1  # rows by which a step grows
+    initial: int  # rows of the first step
+    steps: int  # until the full batch size
+    multiple: int = 1  # rows of one increment
 
     def __post_init__(self) -> None:
-        if self.multiple < 1 or self.full < 1 or self.full % self.multiple or self.first % self.multiple:
-            raise ConfigError(f"full={self.full} and first={self.first} rows must be multiples of {self.multiple}")
-        if not 0 <= self.first <= self.full or self.warmup < 0 or bool(self.first) != bool(self.warmup):
+        if self.initial < 1 or self.steps < 1 or self.multiple < 1:
+            raise ConfigError("batch_size_warmup: initial, steps and multiple must be at least 1")
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """The rows of each step, on all ranks together."""
+
+    full: int
+    warmup: BatchSizeWarmup | None = None
+
+    def __post_init__(self) -> None:
+        if self.full < 1:
+            raise ConfigError(f"batch_size={self.full} must be at least 1")
+        if self.warmup is None:
+            return
+        initial, multiple = self.warmup.initial, self.warmup.multiple
+        if self.full % multiple or initial % multiple:
             raise ConfigError(
-                f"first={self.first} rows must be from 1 to full={self.full}, and go with warmup={self.warmup} steps"
+                f"batch_size={self.full} and batch_size_warmup.initial={initial} must be multiples of "
+                f"batch_size_warmup.multiple={multiple}"
             )
+        if initial > self.full:
+            raise ConfigError(f"batch_size_warmup.initial={initial} must be at most batch_size={self.full}")
 
     def at(self, step: int) -> int:
-        """The rows of a step, the first step being 0."""
-        if step >= self.warmup:
+        """The rows of a step, counted from 0."""
+        if self.warmup is None or step >= self.warmup.steps:
             return self.full
-        return self.first + (self.full - self.first) * step // self.warmup // self.multiple * self.multiple
+        initial, multiple = self.warmup.initial, self.warmup.multiple
+        return initial + (self.full - initial) * step // self.warmup.steps // multiple * multiple
 
     def before(self, step: int) -> int:
-        """The rows of all steps before one."""
-        growing = min(step, self.warmup)
+        """The rows of all earlier steps."""
+        growing = min(step, self.warmup.steps if self.warmup else 0)
         return self._sums[growing] + (step - growing) * self.full
 
     def micro_batches(self, step: int, rows: int) -> range:
-        """Which micro-batches of so many rows, counted from the beginning of the run, make up a step."""
-        if (self.multiple if self.warmup else self.full) % rows:
+        """The micro-batches of a step, counted from the start of the run; `rows` of each, on all ranks together."""
+        if self.increment % rows:
             raise ConfigError(
                 f"micro-batches of {rows} rows on all ranks do not divide steps of {self.full} rows evenly"
             )
         return range(self.before(step) // rows, self.before(step + 1) // rows)
 
+    @property
+    def increment(self) -> int:
+        """Rows that every batch size is a multiple of."""
+        return self.warmup.multiple if self.warmup else self.full
+
     @cached_property
     def _sums(self) -> list[int]:
-        return list(accumulate((self.at(step) for step in range(self.warmup)), initial=0))
+        growing = self.warmup.steps if self.warmup else 0
+        return list(accumulate((self.at(step) for step in range(growing)), initial=0))

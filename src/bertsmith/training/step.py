@@ -86,7 +86,7 @@ class Step:
     """One optimiser step. Everything below its fields waits for the device when it is first read."""
 
     number: int  # counted from 1
-    rate: float  # of the top part
+    learning_rate: float  # of the top layer group
     rows: int  # on all ranks together
     host_seconds: float  # that this process spent on it, while a GPU may have been busy with an earlier one
     reading: Reading = field(repr=False)
@@ -139,7 +139,7 @@ class Step:
             **parts,
             **{f"count/{name}": count for name, count in scores.counts.items()},
             "gradient_norm": self.gradient_norm,
-            "rate": self.rate,
+            "learning_rate": self.learning_rate,
             "rows": self.rows,
             "tokens": self.tokens,
             "seconds": self.seconds,

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.training.optimizers import optimizer as optimizers
-from bertsmith.training.passes import Passes, Settings, Trainable
-from bertsmith.training.plan import Plan
+from bertsmith.training.passes import ComputeConfig, Passes, Precision, Trainable
+from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.replay import Outcome, Replay, Told
 from bertsmith.training.state import State, differences
 from bertsmith.training.step import Diverged, Reading, Scores, Step, together
@@ -40,27 +40,28 @@ class Trainer:
         model: Trainable,
         feed: Feed,
         *,
-        plan: Plan,
+        plan: TrainingPlan,
         optimizer: optimizers.Settings,
-        settings: Settings | None = None,
+        precision: Precision = "auto",
+        compute: ComputeConfig | None = None,
         world: World | None = None,
         stopper: Stopper | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.feed, self.plan = model, feed, plan
-        self.settings, self.world, self.stopper = settings or Settings(), world or World(), stopper or Stopper()
+        self.compute, self.world, self.stopper = compute or ComputeConfig(), world or World(), stopper or Stopper()
         self.module, self.parts = cast(nn.Module, model), len(model.layer_groups())
-        self.passes = Passes(model, settings=self.settings, world=self.world, seed=seed)
+        self.passes = Passes(model, precision=precision, compute=self.compute, world=self.world, seed=seed)
         self.holding = self.passes.holding
         self.weights = self.holding.weights(model.layer_groups())
         self.optimizer = optimizer.build(self.weights)
-        self.sharded = self.settings.shard and self.world.size > 1
+        self.sharded = self.compute.fsdp and self.world.size > 1
         if self.sharded and not self.optimizer.elementwise:
             name = type(optimizer).__module__.rpartition(".")[2]
             raise ConfigError(
-                f"passes.shard=true splits matrices over the ranks, but {name} needs them whole: "
-                "choose optimizer adamw or reference, or passes.shard=false"
+                f"compute.fsdp=true shards matrices over the ranks, but {name} needs complete ones: "
+                "choose optimizer.kind=adamw, or compute.fsdp=false"
             )
         self._replay = Replay(self._compute, self.world) if self.passes.replays else None
         self.done = 0  # steps
@@ -85,12 +86,12 @@ class Trainer:
         self.stopped = asked and progress < 1
         if self.stopped or progress >= 1:
             raise StopIteration
-        if self.skips >= self.settings.most_skips:
+        if self.skips >= self.compute.max_skipped_steps:
             raise self._diverged()
         began, mark = self._clock(), self._mark()
         if not self._warm:
             self._began = began  # what came before it was no training
-        rates = self.plan.rates(progress, parts=self.parts)
+        rates = self.plan.learning_rates(progress, groups=self.parts)
         if self._replay is not None:
             rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
         outcome = self._learn(self.feed(self.done), rates)
@@ -199,7 +200,9 @@ class Trainer:
         sums = self.world.sum({**_named(loss), **told()})
         total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)
         finite = torch.isfinite(norm) & torch.isfinite(cast(Tensor, total))
-        divisor = (norm / self.settings.clip).clamp(min=1) if self.settings.clip else torch.ones_like(norm)
+        divisor = (
+            (norm / self.compute.max_grad_norm).clamp(min=1) if self.compute.max_grad_norm else torch.ones_like(norm)
+        )
         skip = (~finite).float()
         self.optimizer.step(rates, divisor=torch.where(finite, divisor, 1.0), skip=skip)
         return {**sums, "tokens": tokens, "norm": norm, "skip": skip}

@@ -16,7 +16,9 @@ def test_the_same_bits_as_the_counters_of_the_model() -> None:
     chance = np.random.default_rng(0)
     first, second = chance.integers(0, 2**62, 1000), chance.integers(-5, 10**6, 1000)
     mine = keyed.mix(keyed.stream(7, "rows"), first, second)
-    theirs = counter_random.mix(counter_random.stream(7, "rows"), torch.from_numpy(first), torch.from_numpy(second))
+    theirs = counter_random.mix_counters(
+        counter_random.stream_key(7, "rows"), torch.from_numpy(first), torch.from_numpy(second)
+    )
     assert np.array_equal(mine.view(np.int64), theirs.numpy())
 
 

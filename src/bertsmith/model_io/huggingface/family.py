@@ -19,7 +19,7 @@ from torch import Tensor
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.said import Said
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 
 OURS, OWN_PREFIX = "objectives.", "bertsmith."  # before the weights of heads that transformers has not
 POOLER = "encoder.pooler"
@@ -206,9 +206,9 @@ class Family:
         """Settings of a head that only this family's configs say."""
         return {}
 
-    def head_style(self, name: str, config: TransformerConfig) -> Style:
+    def head_layer_config(self, name: str, config: TransformerConfig) -> LayerConfig:
         """How a head of this family's is made."""
-        return config.head_style
+        return config.head_layer_config
 
     def dropout_key(self, name: str) -> str:
         """What a config calls the dropout of a head."""

@@ -20,7 +20,7 @@ from bertsmith.model_io.huggingface.family import (
 )
 from bertsmith.model_io.huggingface.two_matrices import Summed
 from bertsmith.model_io.said import Said
-from bertsmith.nn.rotary import turns
+from bertsmith.nn.rotary import rotary_embedding
 
 PREFIX = "roformer."
 ANGLES = f"{PREFIX}encoder.embed_positions.weight"
@@ -62,8 +62,10 @@ class RoFormer(Summed):
         """Sines and cosines of all positions' angles."""
         base = config.rope_theta
         assert base is not None
-        angles = turns(torch.arange(config.max_positions), head_width=config.width // config.heads, base=base)
-        return {ANGLES: torch.cat((angles.sine, angles.cosine), -1).squeeze(1)}
+        angles = rotary_embedding(
+            torch.arange(config.max_positions), head_width=config.width // config.heads, theta=base
+        )
+        return {ANGLES: torch.cat((angles.sin, angles.cos), -1).squeeze(1)}
 
 
 FAMILY = RoFormer(

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import training
 from bertsmith.tokenizers.folder import TokenizerFolder
 from bertsmith.tokenizers.pretokenization import Chunker
 from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
+from bertsmith.tokenizers.training import HANGUL, choose_alphabet, should_strip_accents
 from bertsmith.tokenizers.unigram.training import train_unigram
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
@@ -134,7 +134,7 @@ class Config:
     def train(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
-        strip = training.should_strip_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = should_strip_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
@@ -144,7 +144,7 @@ class Config:
         if room < 1:
             least = vocab_size - room + 1
             raise ConfigError(f"vocab_size={vocab_size} is too small: a unigram vocabulary has at least {least}")
-        characters = training.choose_alphabet(counts, coverage=self.coverage, most=max(1, room // 3))
+        characters = choose_alphabet(counts, coverage=self.coverage, most=max(1, room // 3))
         _cut_at_unknown(counts, frozenset(characters).union(required))
         pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
         scores = [(token, NEVER) for token in specials]
@@ -159,7 +159,7 @@ class Config:
         stripped: dict[str, int] = {}
         while counts:
             word, count = counts.popitem()
-            if not training.HANGUL.search(word):
+            if not HANGUL.search(word):
                 for part in split.again(word):
                     stripped[part] = stripped.get(part, 0) + count
         return stripped

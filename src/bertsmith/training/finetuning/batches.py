@@ -87,8 +87,8 @@ class TaskFeeder(Ahead):
         *,
         length: int,
         padding_id: int,
-        rows: int,
-        micro_rows: int,
+        batch_size: int,
+        micro_batch_size: int,
         steps: int,
         seed: int,
         world: World,
@@ -97,11 +97,11 @@ class TaskFeeder(Ahead):
         """`constant`: on a GPU all batches have one shape, so that what reads them is compiled or recorded once."""
         super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
-        self.rows, self.micro, self.world = rows, micro_rows or max(rows // world.size, 1), world
+        self.rows, self.micro, self.world = batch_size, micro_batch_size or max(batch_size // world.size, 1), world
         self.order, self.steps = Order(len(asked), seed), steps
-        if rows % (self.micro * world.size):
+        if batch_size % (self.micro * world.size):
             raise ConfigError(
-                f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {rows} examples evenly"
+                f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {batch_size} evenly"
             )
         self.shape = self._shape(steps) if constant and world.device.type == "cuda" else None
 

@@ -6,17 +6,17 @@ import hashlib
 
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example, Task
-from bertsmith.training.finetuning.tuning import Tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig
 
 WHOLE = 2**64
 
 
-def train_and_dev(tuning: Tuning, task: Task) -> tuple[list[Example], list[Example]]:
-    """The task's own splits, or those that `dev_share` makes of train where there are no dev examples."""
-    train, share = task.examples("train"), tuning.dev_share
+def train_and_dev(tuning: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:
+    """The task's own splits, or those that `dev_fraction` makes of train where there are no dev examples."""
+    train, share = task.examples("train"), tuning.dev_fraction
     if task.has("dev"):
         if share:
-            raise ConfigError(f"{tuning.name} has dev examples of its own: leave out dev_share={share:g}")
+            raise ConfigError(f"{tuning.name} has dev examples of its own: leave out dev_fraction={share:g}")
         return train, task.examples("dev")
     if not share:
         return train, []
@@ -25,13 +25,13 @@ def train_and_dev(tuning: Tuning, task: Task) -> tuple[list[Example], list[Examp
     dev = [example for example, out in zip(train, aside, strict=True) if out]
     if not (learned and dev):
         raise ConfigError(
-            f"dev_share={share:g} leaves {len(learned):,} of {len(train):,} examples to learn from, and sets "
+            f"dev_fraction={share:g} leaves {len(learned):,} of {len(train):,} examples to learn from, and sets "
             f"{len(dev):,} aside: some of both are needed"
         )
     return learned, dev
 
 
-def dev_examples(tuning: Tuning, task: Task) -> list[Example]:
+def dev_examples(tuning: FinetuneConfig, task: Task) -> list[Example]:
     """The dev examples alone; train is read only where they come from it."""
     return task.examples("dev") if task.has("dev") else train_and_dev(tuning, task)[1]
 

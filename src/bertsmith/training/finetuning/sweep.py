@@ -21,7 +21,7 @@ from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finishe
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.tuning import Tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
 
 BEST = "best"
@@ -31,14 +31,14 @@ BEST = "best"
 class Part:
     """One run of a sweep, in a form that travels to another process."""
 
-    tuning: Tuning
+    tuning: FinetuneConfig
     folder: Path
     device: str = "auto"
     lean: bool = False
     trackers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"rate {self.tuning.rate:g}, seed {self.tuning.seed}"
+        return f"learning rate {self.tuning.learning_rate:g}, seed {self.tuning.seed}"
 
     def run(self, prepared: Prepared | None = None, *, quiet: bool = True) -> None:
         """Trains, if that is not done yet."""
@@ -48,11 +48,13 @@ class Part:
             finetune(self.tuning, self.folder, prepared=prepared, **how)
 
 
-def parts(tuning: Tuning, output: Path, *, rates: Sequence[float], seeds: int, **how: Any) -> list[Part]:
+def parts(
+    tuning: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
+) -> list[Part]:
     """Every rate with every seed."""
-    wanted = [(rate, tuning.seed + number) for rate in rates for number in range(seeds)]
+    wanted = [(rate, tuning.seed + number) for rate in learning_rates for number in range(seeds)]
     return [
-        Part(tuning=replace(tuning, rate=rate, seed=seed), folder=output / f"rate-{rate:g}-seed-{seed}", **how)
+        Part(tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how)
         for rate, seed in wanted
     ]
 
@@ -63,10 +65,10 @@ def run_beside(wanted: Sequence[Part], *, jobs: int) -> Generator[None, None, No
 
 
 def sweep(
-    tuning: Tuning,
+    tuning: FinetuneConfig,
     output: str | Path,
     *,
-    rates: Sequence[float],
+    learning_rates: Sequence[float],
     seeds: int,
     jobs: int = 1,
     device: str = "auto",
@@ -80,13 +82,13 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not (task.has("dev") or tuning.dev_share):
+    if not (task.has("dev") or tuning.dev_fraction):
         raise ConfigError(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
-            "aside: dev_share=0.1"
+            "aside: dev_fraction=0.1"
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
-    wanted = parts(tuning, output, rates=rates, seeds=seeds, **how)
+    wanted = parts(tuning, output, learning_rates=learning_rates, seeds=seeds, **how)
     ready: Prepared | None = None  # once for all runs, if one of them is to be trained here
     runs: list[dict[str, Any]] = []
     with closing(run_beside(wanted if jobs > 1 else [], jobs=jobs)) as elsewhere:
@@ -100,7 +102,14 @@ def sweep(
                 ready = ready or _prepared(tuning, task)
                 part.run(ready, quiet=quiet)
             scores = best_scores(read_run(part.folder), task.main)
-            runs.append({"rate": part.tuning.rate, "seed": part.tuning.seed, "run": str(part.folder), "scores": scores})
+            runs.append(
+                {
+                    "learning_rate": part.tuning.learning_rate,
+                    "seed": part.tuning.seed,
+                    "run": str(part.folder),
+                    "scores": scores,
+                }
+            )
             if lean:
                 _shed(runs, task.main)
     return _told(tuning, task.main, runs, output)
@@ -121,19 +130,26 @@ def best_scores(run: History, main: str) -> dict[str, float]:
     return {name.removeprefix("score/"): float(run.held_out[name].values[place]) for name in names}
 
 
-def _prepared(tuning: Tuning, task: Task) -> Prepared:
+def _prepared(tuning: FinetuneConfig, task: Task) -> Prepared:
     model, tokenizer, _ = open_with_head(tuning, task)
     return prepare(tuning, task, tokenizer, positions=model.encoder.max_positions)
 
 
-def _told(tuning: Tuning, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
+def _told(tuning: FinetuneConfig, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
-    for rate in dict.fromkeys(run["rate"] for run in runs):
-        found = summarize_seeds([run["scores"][main] for run in runs if run["rate"] == rate])
-        rows.append({"rate": rate, **asdict(found)})
+    for rate in dict.fromkeys(run["learning_rate"] for run in runs):
+        found = summarize_seeds([run["scores"][main] for run in runs if run["learning_rate"] == rate])
+        rows.append({"learning_rate": rate, **asdict(found)})
     kept = _best(runs, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)
-    return {"task": tuning.name, "main": main, "rates": rows, "runs": runs, "kept": kept, "model": str(output / BEST)}
+    return {
+        "task": tuning.name,
+        "main": main,
+        "learning_rates": rows,
+        "runs": runs,
+        "kept": kept,
+        "model": str(output / BEST),
+    }
 
 
 def _best(runs: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:

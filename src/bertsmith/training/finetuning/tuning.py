@@ -13,49 +13,52 @@ from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import Settings
-from bertsmith.training.plan import Plan, Thaw
+from bertsmith.training.passes import ComputeConfig, Precision, check_precision
+from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import linear, schedule
 
 TASKS = "bertsmith.tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class FinetuneConfig:
     """P-BERT §4 by default: 32 examples a step, 3 epochs, warm-up over a tenth of the steps."""
 
-    task: Annotated[Any, Registry(TASKS)]  # what is learned
-    model: str  # the folder whose encoder is fine-tuned
+    task: Annotated[Any, Registry(TASKS)]  # the task and its settings
+    model: str  # model folder whose encoder is fine-tuned
     files: dict[str, str] = field(default_factory=dict)  # of the task, by split, or its folder under data
-    head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that are not the task's own
-    dropout: float | None = None  # everywhere in the encoder while it learns; what its folder says where absent
-    fresh: bool = False  # begin with random weights: how much did pre-training help?
-    length: int = 0  # places of a row; the task's own where 0
-    rows: int = 32  # examples of a step
-    micro_rows: int = 0  # examples of one forward on one rank; 0: a step's all at once
-    epochs: float = 3.0  # how often the examples are gone through
-    rate: float = 5e-5  # the highest
-    warmup: float = 0.1  # below 1 a share of the run, else steps
-    schedule: Annotated[Any, Registry(schedule.FOLDER)] = field(default_factory=linear.Config)  # of the rate
-    depth_decay: float = 1.0  # of the rate, for each part that is further down
-    thaw: tuple[Thaw, ...] = ()  # all parts learn all the time where empty; one with parts=1: only the head
+    head: dict[str, Any] = field(default_factory=dict)  # settings of the objective that the task leaves open
+    dropout: float | None = None  # in the whole encoder; absent: as in the model folder
+    random_init: bool = False  # start from random weights, as a baseline without pre-training
+    max_length: int = 0  # tokens of a row; 0: the task's own
+    batch_size: int = 32  # examples of a step
+    micro_batch_size: int = 0  # examples of one forward on one rank; 0: the rank's examples of a step at once
+    epochs: float = 3.0  # passes over the training examples
+    learning_rate: float = 5e-5  # the highest of the run
+    warmup: float = 0.1  # share of the run, below 1
+    schedule: Annotated[Any, Registry(schedule.FOLDER)] = field(default_factory=linear.Config)  # of the learning rate
+    layer_decay: float = 1.0  # factor of the learning rate per layer group, from the top down
+    unfreeze: tuple[Unfreeze, ...] = ()  # gradual unfreezing; empty: everything is trainable; groups=1: only the head
     # differs from the paper's code: with bias correction, without which small sets often fail to learn
     optimizer: Annotated[Any, Registry("bertsmith.training.optimizers")] = field(default_factory=adamw.Config)
-    passes: Settings = field(default_factory=Settings)  # how steps are computed
-    seed: int = 0  # of new heads, order and dropout
-    dev_share: float = 0.0  # of the train examples, set aside as dev examples where there are none
-    evaluations: int = 1  # in each epoch, on the dev examples
-    patience: int = 0  # evaluations in a row that are no better than the best, until the run ends; 0: all epochs
+    precision: Precision = "auto"  # on CUDA bf16; weights and optimizer state stay fp32
+    compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
+    seed: int = 0  # of new heads, data order and dropout
+    dev_fraction: float = 0.0  # of the training examples, used as dev examples where the task has none
+    evals_per_epoch: int = 1  # evaluations on the dev examples
+    patience: int = 0  # evaluations without improvement before the run stops early; 0: never
     save_every: int = 500  # steps between checkpoints
-    keep: int = 2  # checkpoints that stay
+    keep_checkpoints: int = 2  # that are kept
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.epochs <= 0 or self.save_every < 1:
-            raise ConfigError("rows and save_every must be at least 1, epochs over 0")
-        if self.micro_rows < 0 or self.length < 0 or self.evaluations < 0 or self.patience < 0:
-            raise ConfigError("micro_rows, length, evaluations and patience must not be under 0")
-        if not 0 <= self.dev_share < 1:
-            raise ConfigError(f"dev_share={self.dev_share:g} must be at least 0 and under 1")
+        if self.batch_size < 1 or self.save_every < 1 or self.epochs <= 0:
+            raise ConfigError("batch_size and save_every must be at least 1, and epochs above 0")
+        if self.micro_batch_size < 0 or self.max_length < 0 or self.evals_per_epoch < 0 or self.patience < 0:
+            raise ConfigError("micro_batch_size, max_length, evals_per_epoch and patience must be at least 0")
+        if not 0 <= self.dev_fraction < 1:
+            raise ConfigError(f"dev_fraction={self.dev_fraction:g} must be at least 0 and below 1")
+        check_precision(self.precision, self.compute)
+        self.plan(10**9)  # raises where its settings are invalid
 
     @property
     def name(self) -> str:
@@ -64,21 +67,21 @@ class Tuning:
 
     def steps(self, examples: int) -> int:
         """Of the whole run."""
-        return max(1, math.ceil(self.epochs * examples / self.rows))
+        return max(1, math.ceil(self.epochs * examples / self.batch_size))
 
-    def evaluate_every(self, examples: int) -> int:
+    def eval_every(self, examples: int) -> int:
         """Steps between evaluations; 0: only at the end."""
-        return max(1, math.ceil(examples / self.rows / self.evaluations)) if self.evaluations else 0
+        return max(1, math.ceil(examples / self.batch_size / self.evals_per_epoch)) if self.evals_per_epoch else 0
 
-    def plan(self, examples: int) -> Plan:
+    def plan(self, examples: int) -> TrainingPlan:
         """The rates of the run."""
-        return Plan(
+        return TrainingPlan(
             steps=self.steps(examples),
-            rate=self.rate,
+            learning_rate=self.learning_rate,
             schedule=self.schedule,
             warmup=self.warmup,
-            depth_decay=self.depth_decay,
-            thaw=self.thaw,
+            layer_decay=self.layer_decay,
+            unfreeze=self.unfreeze,
         )
 
     def to_json(self) -> bytes:
@@ -100,7 +103,9 @@ def find_task(name: str, changes: Iterable[str] = ()) -> Any:
     return config.override(config.from_dict(found, {"name": member} if member else {}, "task"), changes)
 
 
-def make_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes: Iterable[str]) -> Tuning:
+def make_finetune_config(
+    task: str, model: str | Path, files: Mapping[str, Path], changes: Iterable[str]
+) -> FinetuneConfig:
     """The settings of a run from words; overrides that begin with `task.` or `head.` are of those."""
     own, mine, head = [], [], {}
     for change in changes:
@@ -111,7 +116,7 @@ def make_tuning(task: str, model: str | Path, files: Mapping[str, Path], changes
             head[key] = config.parse_value(value)
         else:
             mine.append(change)
-    made = Tuning(
+    made = FinetuneConfig(
         task=find_task(task, own),
         model=str(model),
         files={name: str(path) for name, path in files.items()},

@@ -22,10 +22,10 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
 from bertsmith.training.finetuning.batches import TaskFeeder
 from bertsmith.training.finetuning.splits import train_and_dev
-from bertsmith.training.finetuning.tuning import Tuning
+from bertsmith.training.finetuning.tuning import FinetuneConfig
 from bertsmith.training.flops import SHORT, WORTH_COMPILING, flops_per_token, seconds_of
 from bertsmith.training.loop import Evaluation, Run, as_begun, drive, memory_advice
-from bertsmith.training.passes import Settings
+from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.stopper import Stopper
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import join
@@ -45,11 +45,11 @@ class Prepared:
     cut: int  # training examples of which not everything could be read
 
 
-def prepare(tuning: Tuning, task: Task, tokenizer: Tokenizer, *, positions: int) -> Prepared:
+def prepare(tuning: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, positions: int) -> Prepared:
     """Reads the files and makes the rows."""
-    length = tuning.length or min(task.length, positions)
+    length = tuning.max_length or min(task.length, positions)
     if length > positions:
-        raise ConfigError(f"length={length} is more than the {positions} positions of {tuning.model}: make it less")
+        raise ConfigError(f"max_length={length} is more than the {positions} positions of {tuning.model}: make it less")
     examples, dev = train_and_dev(tuning, task)
     asked = task.rows(examples, tokenizer, length=length, training=True)
     if not asked:
@@ -57,29 +57,29 @@ def prepare(tuning: Tuning, task: Task, tokenizer: Tokenizer, *, positions: int)
     return Prepared(task, length, asked, len(examples), dev, len(cut_examples(asked)))
 
 
-def build_task(tuning: Tuning, labels: Sequence[str] = ()) -> Task:
+def build_task(tuning: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
     """The task over its files."""
     files = {split: Path(path) for split, path in tuning.files.items()}
     found: Task = tuning.task.build(files=files, labels=labels)
     return found
 
 
-def open_with_head(tuning: Tuning, task: Task) -> tuple[Model, Tokenizer, list[str]]:
+def open_with_head(tuning: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the folder under a new head for the task, and what a user should hear about it."""
     asked = {**task.head(), **tuning.head}
     head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
     model, tokenizer, facts = open_for(tuning.model, [head], dropout=tuning.dropout, seed=tuning.seed)
     notes = list(facts.notes)
-    if tuning.fresh:
+    if tuning.random_init:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(tuning.seed)
-            model.encoder.style.initialise(model.encoder)
+            model.encoder.layer_config.init_weights(model.encoder)
         notes.append("the encoder begins with random weights, as asked")
     return model, tokenizer, notes
 
 
 def finetune(
-    tuning: Tuning,
+    tuning: FinetuneConfig,
     output: str | Path,
     *,
     device: str = "auto",
@@ -109,8 +109,8 @@ def finetune(
             task.objective,
             length=ready.length,
             padding_id=tokenizer.padding_id,
-            rows=tuning.rows,
-            micro_rows=tuning.micro_rows,
+            batch_size=tuning.batch_size,
+            micro_batch_size=tuning.micro_batch_size,
             steps=tuning.steps(len(ready.train)),
             seed=tuning.seed,
             world=world,
@@ -121,45 +121,46 @@ def finetune(
             feeder,
             plan=tuning.plan(len(ready.train)),
             optimizer=tuning.optimizer,
-            settings=_settled(tuning.passes, model, feeder, replays=stand_in is None),
+            precision=tuning.precision,
+            compute=_settled(tuning.compute, model, feeder, replays=stand_in is None),
             world=world,
             stopper=stopper,
             seed=tuning.seed,
         )
         work = _Work(tuning, ready, tokenizer, trainer, Path(output), notes, model.encoder)
-        with memory_advice(tuning.micro_rows or tuning.rows // world.size, "examples"):
+        with memory_advice(tuning.micro_batch_size or tuning.batch_size // world.size, "examples"):
             run = work.run(feeder, lean=lean)
             found = drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers)
         return {"task": tuning.name, "main": task.main, **found}
 
 
-def _settled(passes: Settings, model: Model, feeder: TaskFeeder, *, replays: bool) -> Settings:
+def _settled(compute: ComputeConfig, model: Model, feeder: TaskFeeder, *, replays: bool) -> ComputeConfig:
     """The settings with the use of CUDA graphs and of a compiler chosen: by how long steps are, and all of them.
 
     Nothing is replayed unless a step `replays`: what stands in for an encoder may look things up on the host.
     """
     world = feeder.world
     if world.device.type != "cuda" or not replays:
-        return replace(passes, graphs=False)
-    if passes.graphs != config.AUTO and passes.compile is not None:
-        return passes
+        return replace(compute, cuda_graphs=False)
+    if compute.cuda_graphs != config.AUTO and compute.compile is not None:
+        return compute
     assert feeder.shape is not None
     places, peak = feeder.shape[0] * feeder.length, known_peak(world.device, torch.bfloat16)
     seconds = seconds_of(model, places=places, length=feeder.length, peak=peak)
-    graphs = passes.graphs
+    graphs = compute.cuda_graphs
     if graphs == config.AUTO:
         graphs = world.size == 1 and seconds < SHORT
-    compiles = passes.compile
+    compiles = compute.compile
     if compiles is None and graphs and feeder.micro == feeder.rows:  # steps of several forwards are not replayed
         compiles = seconds * feeder.steps > WORTH_COMPILING
-    return replace(passes, graphs=graphs, compile=compiles)
+    return replace(compute, cuda_graphs=graphs, compile=compiles)
 
 
 @dataclass
 class _Work:
     """What the loop is given to score and to write."""
 
-    tuning: Tuning
+    tuning: FinetuneConfig
     ready: Prepared
     tokenizer: Tokenizer
     trainer: Trainer
@@ -172,7 +173,7 @@ class _Work:
         return Run(
             folder=self.output,
             recipe=self.tuning,
-            evaluate_every=self.tuning.evaluate_every(len(self.ready.train)),
+            eval_every=self.tuning.eval_every(len(self.ready.train)),
             trainer=self.trainer,
             evaluate=self.evaluate,
             write_model=self.write_model,

@@ -60,12 +60,12 @@ class Case:
     @property
     def micro_rows(self) -> int:
         """Rows of one forward."""
-        return self.recipe.micro_rows or self.recipe.rows.full
+        return self.recipe.rank_rows(1)
 
     @property
     def whole_rows(self) -> int | None:
         """Rows of the whole run; None where the clock drives it."""
-        return None if self.recipe.plan.minutes else self.recipe.rows.before(self.recipe.plan.steps)
+        return None if self.recipe.minutes else self.recipe.batch_sizes.before(self.recipe.steps)
 
     def worn(self, epochs: float) -> str:
         """What a user should know of a text that is read so often; nothing where there is nothing."""

@@ -23,8 +23,8 @@ def recipe(case: Case) -> Finding:
     """What the run is; that its settings fit each other was found out when it was made."""
     settings = config.to_dict(case.recipe)
     asked = " + ".join(settings["objectives"])
-    plan = case.recipe.plan
-    length = f"{plan.minutes:g} minutes" if plan.minutes else f"{plan.steps:,} steps"
+    minutes, steps = case.recipe.minutes, case.recipe.steps
+    length = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
     rows = f"{settings['packing']['kind']} in rows of {case.recipe.packing.length}"
     fits = f"of at most {case.recipe.encoder.max_positions} positions"
     text = f"{case.recipe.name}: {settings['encoder']['kind']}, {asked}; {rows} {fits}; {length}"
@@ -33,11 +33,11 @@ def recipe(case: Case) -> Finding:
 
 def micro_batches(case: Case) -> Finding:
     """Whether forwards of so many rows make up every step."""
-    rows, micro = case.recipe.rows, case.micro_rows
+    rows, micro = case.recipe.batch_sizes, case.micro_rows
     rows.micro_batches(0, micro)
-    first = f", {rows.first:,} at first" if rows.first else ""
+    first = f", {rows.warmup.initial:,} at first" if rows.warmup else ""
     text = f"{rows.full:,} rows a step{first}, in forwards of {micro:,}"
-    return Finding(text, {"rows": rows.full, "micro_rows": micro})
+    return Finding(text, {"batch_size": rows.full, "micro_batch_size": micro})
 
 
 def shards(case: Case) -> Finding:
@@ -110,6 +110,6 @@ def held_out(case: Case) -> Finding:
     if not scored:
         text = "nothing to score on: no scores while it trains, and no best model; prepare with a larger --held-out"
         return Finding(text, facts, "note")
-    every = case.recipe.evaluate_every
+    every = case.recipe.eval_every
     when = f"every {every:,} steps" if every else "at the end"
     return Finding(f"{split.documents:,} documents, {split.tokens:,} tokens; {scored:,} rows are scored {when}", facts)

@@ -30,14 +30,14 @@ def run_folder(case: Case) -> Finding | None:
         return Finding(f"{folder} is not there yet: the run begins there", {"resumes_at": None})
     with Disk().lock(folder):  # an error where another process is working there
         changes = recipe_changes(folder, case.recipe)
-        found = Checkpoints(folder, keep=case.recipe.keep).resume()
+        found = Checkpoints(folder, keep=case.recipe.keep_checkpoints).resume()
     if found.checkpoint is None or found.state is None:
         return Finding(f"{folder} holds no checkpoint: the run begins there", {"resumes_at": None, "changes": changes})
     if found.checkpoint.facts != case.data.fingerprints:
         raise ConfigError(f"{folder} was trained on other shards: choose another -o, or pass those")
     notes = [*found.skipped, *changes]
-    text = f"{folder} goes on after step {found.state.step:,} of {case.recipe.plan.steps:,}"
-    if not case.recipe.plan.minutes and found.state.step >= case.recipe.plan.steps:
+    text = f"{folder} goes on after step {found.state.step:,} of {case.recipe.steps:,}"
+    if not case.recipe.minutes and found.state.step >= case.recipe.steps:
         notes.append("this run is finished")
     facts = {"resumes_at": found.state.step, "changes": changes, "passed_over": list(found.skipped)}
     return Finding("; ".join([text, *notes]), facts, "note" if notes else "ok")
@@ -48,7 +48,7 @@ def disk(case: Case) -> Finding:
     state = case.trainer.state()
     weights = tensor_bytes(state.weights)
     checkpoint = weights + tensor_bytes(state.optimizer)
-    keep = Checkpoints(case.output or ".", keep=case.recipe.keep).keep  # too few to keep is an error
+    keep = Checkpoints(case.output or ".", keep=case.recipe.keep_checkpoints).keep  # too few to keep is an error
     needed = (keep + 1) * checkpoint + MODELS * weights
     facts = {"checkpoint_bytes": checkpoint, "model_bytes": weights, "needed_bytes": needed}
     text = f"{megabytes(needed)} for {keep} + 1 checkpoints of {megabytes(checkpoint)} and {MODELS} models"

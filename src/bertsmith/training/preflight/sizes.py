@@ -12,14 +12,14 @@ from torch import Tensor
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.model_io.model import Model
-from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.trainer import Trainer
 
 
 def parameters(recipe: Recipe) -> int:
     """Of the encoder and all heads; takes no memory."""
-    with without_memory():
+    with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
     return sum(weight.numel() for weight in model.parameters())
 
@@ -28,9 +28,9 @@ def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The figures by which recipes are told apart."""
     return {
         "parameters": parameters(recipe),
-        "length": recipe.packing.length,
-        "rows": recipe.rows.full,
-        "steps": recipe.plan.steps,
+        "max_length": recipe.packing.length,
+        "batch_size": recipe.batch_size,
+        "steps": recipe.steps,
     }
 
 

@@ -16,7 +16,6 @@ from bertsmith.objectives.pair_head import PairHead
 from bertsmith.objectives.replaced_token import ReplacedToken
 from bertsmith.objectives.words import Words
 from bertsmith.system.progress import clock
-from bertsmith.training.plan import Rows
 from bertsmith.training.preflight.case import Case, Finding, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
 from bertsmith.training.pretraining.feeder import Feeder
@@ -48,13 +47,13 @@ def model(case: Case) -> Finding:
 
 def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:
     """The recipe with as few rows a step as a trial needs: on an accelerator in forwards of their own shape."""
-    micro = recipe.micro_rows or recipe.rows.full
+    micro = recipe.rank_rows(1)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * count))
         micro = min(micro, max(1, int(tokens / recipe.packing.length)))
-        return replace(recipe, rows=Rows(full=micro), micro_rows=micro)
-    forwards = min(MOST_FORWARDS, recipe.rows.full // micro)
-    return replace(recipe, rows=Rows(full=micro * forwards), micro_rows=micro)
+        return replace(recipe, batch_size=micro, batch_size_warmup=None, micro_batch_size=micro)
+    forwards = min(MOST_FORWARDS, recipe.batch_size // micro)
+    return replace(recipe, batch_size=micro * forwards, batch_size_warmup=None, micro_batch_size=micro)
 
 
 def memory(case: Case) -> Finding:
@@ -79,11 +78,11 @@ def memory(case: Case) -> Finding:
 def advise(case: Case) -> str:
     """Which setting to change when memory is short, and to what."""
     room = int((available_bytes(case.world.device) - case.fixed_bytes) / case.row_bytes)
-    whole = case.recipe.rows.multiple if case.recipe.rows.warmup else case.recipe.rows.full
+    whole = case.recipe.batch_sizes.increment
     fitting = [rows for rows in range(1, min(case.micro_rows // 2, room) + 1) if whole % rows == 0]
     if fitting:
-        return f"set micro_rows={fitting[-1]}"
-    recompute = "" if case.recipe.passes.recompute else "set passes.recompute=true, or "
+        return f"set micro_batch_size={fitting[-1]}"
+    recompute = "" if case.recipe.compute.activation_checkpointing else "set compute.activation_checkpointing=true, or "
     return f"{recompute}take a smaller encoder or packing.length"
 
 
@@ -111,7 +110,7 @@ def step(case: Case) -> Finding:
     far = [name for name in expected if abs(first.scores.losses[name] - expected[name]) > FAR]
     asked = [name for name in far if first.scores.counts[name]]
     if asked:
-        text += f"; {asked[0]} is far from chance: do encoder.initializer_range and the objective's weight make sense?"
+        text += f"; {asked[0]} is far from blind guessing: check encoder.initializer_range and the objective's weight"
     return Finding(text, facts, "note" if asked else "ok")
 
 
@@ -143,8 +142,8 @@ def speed(case: Case) -> Finding:
         f"{facts['tokens_per_second']:,.0f} tokens/s over {len(taken)} step{'s' * (len(taken) > 1)} of {_rows(case)}; "
     )
     if case.whole_rows is None:
-        facts["epochs"] = rows * 60 * case.recipe.plan.minutes / case.packing.rows_per_epoch
-        text += f"{case.recipe.plan.minutes:g} minutes are {facts['epochs']:,.1f} epochs"
+        facts["epochs"] = rows * 60 * case.recipe.minutes / case.packing.rows_per_epoch
+        text += f"{case.recipe.minutes:g} minutes are {facts['epochs']:,.1f} epochs"
     else:
         facts["run_seconds"] = case.whole_rows / rows
         text += f"the run takes about {_long(facts['run_seconds'])}, without scoring and saving"
@@ -165,9 +164,9 @@ def _beside(first: Step, name: str, expected: dict[str, float]) -> str:
 
 def _rows(case: Case) -> str:
     """How many rows a trial step has, and whether that is what the run will have."""
-    rows, full = case.trial.rows.full, case.recipe.rows.full
-    forwards = rows // case.trial.micro_rows
-    kind = f"{rows:,} row{'s' * (rows > 1)}" if forwards == 1 else f"{forwards} × {case.trial.micro_rows:,} rows"
+    rows, full = case.trial.batch_size, case.recipe.batch_size
+    forwards = rows // case.trial.micro_batch_size
+    kind = f"{rows:,} row{'s' * (rows > 1)}" if forwards == 1 else f"{forwards} × {case.trial.micro_batch_size:,} rows"
     return kind if rows == full else f"{kind} (of the recipe's {full:,})"
 
 

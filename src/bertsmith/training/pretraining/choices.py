@@ -11,9 +11,8 @@ import torch
 
 from bertsmith import config
 from bertsmith.model_io.model import Model
-from bertsmith.nn import float8_choice
-from bertsmith.nn.memoryless import without_memory
-from bertsmith.nn.quickest import Times
+from bertsmith.nn import autotune
+from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.system.devices import has_eight_bits, measure_peak
 from bertsmith.training.flops import is_short
 from bertsmith.training.loop import as_begun
@@ -26,14 +25,14 @@ from bertsmith.training.world import World
 def settled(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, dict[str, Any]]:
     """The recipe with its precision and the use of graphs chosen, and what was measured for it."""
     recipe, measured = _with_precision(recipe, folder, world)
-    if recipe.passes.graphs == config.AUTO and world.device.type == "cuda":
-        graphs = recipe.passes.compile is not False and world.size == 1 and _is_short(recipe, world)
-        recipe = replace(recipe, passes=replace(recipe.passes, graphs=graphs))
+    if recipe.compute.cuda_graphs == config.AUTO and world.device.type == "cuda":
+        graphs = recipe.compute.compile is not False and world.size == 1 and _is_short(recipe, world)
+        recipe = replace(recipe, compute=replace(recipe.compute, cuda_graphs=graphs))
     return recipe, measured
 
 
 def _is_short(recipe: Recipe, world: World) -> bool:
-    with without_memory():
+    with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
     peak = measure_peak(world.device, torch.bfloat16)
     return is_short(model, places=_places(recipe, world), length=recipe.packing.length, peak=peak)
@@ -46,26 +45,26 @@ def _with_precision(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe,
     share out weights.
     """
     recipe = as_begun(recipe, folder)
-    if recipe.passes.precision != config.AUTO or world.device.type != "cuda":
+    if recipe.precision != config.AUTO or world.device.type != "cuda":
         return recipe, {}
     times = _measured(recipe, world) if world.leads else {}
-    told = world.sum({"eight": world.number(bool(times) and float8_choice.wins(times))})
+    told = world.sum({"eight": world.number(bool(times) and autotune.fp8_is_faster(times))})
     precision: Precision = "fp8" if told["eight"] > 0 else "bf16"
-    recipe = replace(recipe, passes=replace(recipe.passes, precision=precision))
+    recipe = replace(recipe, precision=precision)
     return recipe, {"precision_seconds": times} if times else {}
 
 
-def _measured(recipe: Recipe, world: World) -> Times:
+def _measured(recipe: Recipe, world: World) -> autotune.Times:
     """Seconds by precision; nothing where there is no choice."""
-    passes = recipe.passes
-    if passes.deterministic or passes.shard or passes.compile is False or not has_eight_bits(world.device):
+    compute = recipe.compute
+    if compute.deterministic or compute.fsdp or compute.compile is False or not has_eight_bits(world.device):
         return {}
-    with without_memory():
-        block = float8_choice.block_of(Model.build(recipe.encoder, recipe.objectives.values()))
+    with on_meta_device():
+        block = autotune.find_fp8_block(Model.build(recipe.encoder, recipe.objectives.values()))
     if block is None:
         return {}
     clock = partial(device_seconds, device=world.device)
-    return float8_choice.measure(block, _rows(recipe, world), recipe.packing.length, world.device, clock=clock)
+    return autotune.time_fp8(block, _rows(recipe, world), recipe.packing.length, world.device, clock=clock)
 
 
 def _places(recipe: Recipe, world: World) -> int:
@@ -74,5 +73,4 @@ def _places(recipe: Recipe, world: World) -> int:
 
 def _rows(recipe: Recipe, world: World) -> int:
     """What a device learns from at a time."""
-    rows: int = recipe.micro_rows or recipe.rows.full // world.size
-    return rows
+    return recipe.rank_rows(world.size)

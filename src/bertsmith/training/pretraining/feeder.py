@@ -27,17 +27,17 @@ class Feeder(Ahead):
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
         makers = _makers(world)
-        places = recipe.rows.full * recipe.packing.length // world.size
+        places = recipe.batch_size * recipe.packing.length // world.size
         super().__init__(self._make, source=source, steps=max(1, min(1 + makers, PLACES // places)))
         self._callers = Callers(packing.batch, makers) if makers else None
         self.recipe, self.packing, self.world = recipe, packing, world
-        self.rows = (recipe.micro_rows or recipe.rows.full // world.size) * world.size
-        recipe.rows.micro_batches(0, self.rows)  # an error at once where they do not divide evenly
+        self.rows = recipe.rank_rows(world.size) * world.size
+        recipe.batch_sizes.micro_batches(0, self.rows)  # an error at once where they do not divide evenly
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"
         share = {"rows": self.rows, "rank": self.world.rank, "world": self.world.size}
-        micros = self.recipe.rows.micro_batches(step, self.rows)
+        micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
         return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
 
     def _batch(self, micro: int, **share: int) -> PackedBatch:

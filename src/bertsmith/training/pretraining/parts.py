@@ -72,8 +72,8 @@ class Data:
         if not shards.tokens or (shards.documents < 2 and "next_sentence" in recipe.objectives):
             return []
         packing = self.packing(recipe, shards)
-        rows = min(recipe.evaluate_rows, packing.rows_per_epoch)
-        share = min(recipe.micro_rows or 32, max(rows // world.size, 1))  # so that every rank has some
+        rows = min(recipe.eval_rows, packing.rows_per_epoch)
+        share = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
         batches = [from_packed(packing.take(first, min(share, rows - first))) for first in range(0, rows, share)]
         if rows < world.size:  # not enough to share: all ranks score all of them, which leaves the means as they are
             return batches

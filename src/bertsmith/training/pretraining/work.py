@@ -14,7 +14,7 @@ import torch
 from bertsmith.model_io.companions import companions
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
-from bertsmith.nn.attention_choice import settle
+from bertsmith.nn.autotune import tune_attention
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import choose_device, measure_peak
 from bertsmith.training.flops import flops_per_token
@@ -58,7 +58,7 @@ def pretrain(
         feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(feeder.close)
         trainer = make_trainer(recipe, opened, feeder, world, stopper, made)
-        with memory_advice(recipe.micro_rows or recipe.rows.full // world.size, "rows"):
+        with memory_advice(recipe.rank_rows(world.size), "rows"):
             work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)
             return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
@@ -73,7 +73,8 @@ def make_trainer(
         feeder,
         plan=recipe.plan,
         optimizer=recipe.optimizer,
-        settings=recipe.passes,
+        precision=recipe.precision,
+        compute=recipe.compute,
         world=world,
         stopper=stopper,
         seed=recipe.seed,
@@ -95,7 +96,7 @@ class Work:
         return Run(
             folder=self.output,
             recipe=self.recipe,
-            evaluate_every=self.recipe.evaluate_every,
+            eval_every=self.recipe.eval_every,
             trainer=self.trainer,
             evaluate=self.evaluate,
             write_model=self.write_model,
@@ -181,10 +182,10 @@ class Work:
 
     def _settle_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""
-        shape = getattr(self.model.encoder, "attends", None)
-        if shape is None or batch.input_ids.device.type != "cuda" or self.recipe.passes.deterministic:
+        shape = getattr(self.model.encoder, "attention_shape", None)
+        if shape is None or batch.input_ids.device.type != "cuda" or self.recipe.compute.deterministic:
             return {}
-        times = settle(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
+        times = tune_attention(batch, shape, self._dtype, clock=partial(device_seconds, device=batch.input_ids.device))
         return {"attention_seconds": times} if times else {}
 
 

@@ -18,5 +18,5 @@ class Config:
     def factor(self, progress: float, warmup: float) -> float:
         """See `Schedule.factor`."""
         if not warmup:
-            raise ConfigError("inverse_root falls from where the warm-up ends: set plan.warmup")
+            raise ConfigError("inverse_root falls from where the warm-up ends: set warmup")
         return progress / warmup if progress < warmup else math.sqrt(warmup / progress)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bertsmith.server.limits import flag
+from bertsmith.server.settings import flag
 
 CHANCE = 8  # letters: a shorter text may be a word of the message itself
 KINDS = (
@@ -21,7 +21,7 @@ KINDS = (
 )
 
 
-class Problem(Exception):
+class RequestError(Exception):
     """Ends a request with a status and an error of one line."""
 
     def __init__(
@@ -48,19 +48,19 @@ class Problem(Exception):
         return json.dumps(found, ensure_ascii=False).encode()
 
 
-def over_limit(what: str, name: str, limit: float) -> Problem:
+def over_limit(what: str, name: str, limit: float) -> RequestError:
     """Something is more than a limit allows: `what` says how much it is."""
-    return Problem(413, "too_large", f"{what}, at most {limit:,}: {flag(name)}")
+    return RequestError(413, "too_large", f"{what}, at most {limit:,}: {flag(name)}")
 
 
-def overloaded(what: str) -> Problem:
+def overloaded(what: str) -> RequestError:
     """Too much is waiting already."""
-    return Problem(429, "overloaded", f"{what}: ask again later", headers={"Retry-After": "1"}, delayed=True)
+    return RequestError(429, "overloaded", f"{what}: ask again later", headers={"Retry-After": "1"}, delayed=True)
 
 
-def defect(number: str) -> Problem:
+def defect(number: str) -> RequestError:
     """What only we can cause; the log has more under the number."""
-    return Problem(500, "internal", f"a defect of this server, logged as {number}")
+    return RequestError(500, "internal", f"a defect of this server, logged as {number}")
 
 
 def without(message: str, sent: Any) -> str:
@@ -79,6 +79,6 @@ def without(message: str, sent: Any) -> str:
     return message
 
 
-def left() -> Problem:
+def left() -> RequestError:
     """The caller has gone. Nobody hears this; the log and the counters have it under the status that nginx uses."""
-    return Problem(499, "validation", "the caller has left", close=True)
+    return RequestError(499, "validation", "the caller has left", close=True)

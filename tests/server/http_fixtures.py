@@ -16,9 +16,9 @@ from model_io.folder_world import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, tag
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
+from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 JSON = {"content-type": "application/json"}
 TAGS = ("O", "B-PLACE", "I-PLACE")

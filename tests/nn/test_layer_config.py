@@ -10,7 +10,7 @@ from torch import nn
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn.activations import activation
-from bertsmith.nn.style import Style
+from bertsmith.nn.layer_config import LayerConfig
 
 
 def parts() -> nn.ModuleDict:
@@ -26,7 +26,7 @@ def parts() -> nn.ModuleDict:
 def test_weights_begin_as_in_the_reference(name: str, truncate: bool, deviation: float, most: float) -> None:
     """The deviation of a normal distribution cut at two deviations: measured 0.01759 in SPEC.md §2.1."""
     made = parts()
-    Style(truncate=truncate).initialise(made)
+    LayerConfig(truncated_init=truncate).init_weights(made)
     weight = made[name].weight
     assert weight.std().item() == pytest.approx(deviation, rel=0.01)
     assert weight.mean().abs() < 2e-4
@@ -36,7 +36,7 @@ def test_weights_begin_as_in_the_reference(name: str, truncate: bool, deviation:
 
 def test_biases_and_norms() -> None:
     made = parts()
-    Style().initialise(made)
+    LayerConfig().init_weights(made)
     assert (made["matrix"].bias == 0).all()
     assert (made["norm"].weight == 1).all()
     assert (made["norm"].bias == 0).all()
@@ -53,6 +53,6 @@ def test_the_two_gelus_are_two() -> None:
 
 def test_an_unknown_activation_is_one_clear_line() -> None:
     with pytest.raises(ConfigError, match=r"activation=gelu_nwe is unknown: gelu, .*; did you mean gelu_new"):
-        Style(activation="gelu_nwe")
-    with pytest.raises(ConfigError, match="epsilon=0"):
-        Style(epsilon=0)
+        LayerConfig(activation="gelu_nwe")
+    with pytest.raises(ConfigError, match="layer_norm_eps=0"):
+        LayerConfig(layer_norm_eps=0)

@@ -18,16 +18,16 @@ torch.set_num_threads(1)  # tensors are small here, and test workers share the c
 
 PADDING, START, END, MASK, UNKNOWN = range(5)
 SIZE = 97
-FIRST_CONTINUING = 70  # ids from here on go on with the word before them
+FIRST_CONTINUATION = 70  # ids from here on go on with the word before them
 VOCABULARY = Vocabulary(
     size=SIZE,
     mask_id=MASK,
     special_ids=(PADDING, START, END, MASK, UNKNOWN),
-    is_continuation=np.arange(SIZE) >= FIRST_CONTINUING,
+    is_continuation=np.arange(SIZE) >= FIRST_CONTINUATION,
 )
 
 
-def frame(first: np.ndarray, second: np.ndarray | None = None) -> Row:
+def make_row(first: np.ndarray, second: np.ndarray | None = None) -> Row:
     """[CLS] first [SEP] second [SEP], as ids."""
     parts = [[START], first, [END]] + ([] if second is None else [second, [END]])
     sides, segments = [-1, 0, -1, 1, -1], [0, 0, 0, 1, 1]
@@ -50,7 +50,7 @@ def random_rows(lengths: list[int], *, seed: int = 0, pairs: bool = True) -> lis
         pair = pairs and number % 2 == 0 and length >= 5
         words = random.integers(UNKNOWN + 1, SIZE, length - (3 if pair else 2))
         cut = random.integers(1, len(words)) if pair else len(words)
-        rows.append(frame(words[:cut], words[cut:] if pair else None))
+        rows.append(make_row(words[:cut], words[cut:] if pair else None))
     return rows
 
 
@@ -60,7 +60,7 @@ def random_batch(lengths: list[int], *, length: int, seed: int = 0, pairs: bool 
     return collate(random_rows(lengths, seed=seed, pairs=pairs), length=length, labels=labels, **how)
 
 
-def questions(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+def random_labels(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """Labels and places for every objective that does not bring its own: two choices to a question, then three, ..."""
     random = np.random.default_rng(seed + 2)
     sizes = [len(row) for row in rows]
@@ -83,7 +83,7 @@ def questions(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], 
     return labels, {"tag": words}
 
 
-def config(**changes: Any) -> bert.Config:
+def small_bert_config(**changes: Any) -> bert.Config:
     """A small BERT."""
     small: dict[str, Any] = {
         "layers": 3,
@@ -96,13 +96,15 @@ def config(**changes: Any) -> bert.Config:
     return bert.Config(**{**small, **changes})
 
 
-def pretraining(seed: int = 0, **changes: Any) -> Model:
+def pretraining_model(seed: int = 0, **changes: Any) -> Model:
     """A small BERT with both heads and large weights, asleep."""
-    made = Model.build(config(**changes), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY)
-    return shaken(made, seed).eval()
+    made = Model.build(
+        small_bert_config(**changes), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY
+    )
+    return randomize_weights(made, seed).eval()
 
 
-def shaken(part: nn.Module, seed: int = 0, deviation: float = 0.3) -> Any:
+def randomize_weights(part: nn.Module, seed: int = 0, deviation: float = 0.3) -> Any:
     """All parameters drawn from N(0, 0.3): with 0.02 a wrong activation hides in the noise (SPEC.md §3)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -112,7 +114,7 @@ def shaken(part: nn.Module, seed: int = 0, deviation: float = 0.3) -> Any:
     return part
 
 
-def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """The largest difference, relative to the largest number."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max().clamp(min=1e-30))

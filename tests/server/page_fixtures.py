@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.evaluating_world import mixed
-from inference.answer_world import KINDS, random_model, reader, tokenizer
+from inference.predictor_fixtures import KINDS, random_model, reader, tokenizer
 from reports.run_fixtures import RECIPE, MadeUp, finished_run
 
 from bertsmith.evaluation.writing import write_evaluation

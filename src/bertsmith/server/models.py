@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
 
 HEADS: dict[str, tuple[str, ...]] = {  # what a route asks of a model; nothing: every model can
     "embed": (),
@@ -29,7 +29,7 @@ HEADS: dict[str, tuple[str, ...]] = {  # what a route asks of a model; nothing: 
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """One model: `predictor` computes through `engine`."""
 
     name: str
@@ -71,10 +71,10 @@ class Served:
         return next((tuple(config.labels) for config in configs if getattr(config, "labels", ())), ())
 
 
-class Shelf:
+class ModelRegistry:
     """All models of a server, in the order in which they were named."""
 
-    def __init__(self, models: Sequence[Served]) -> None:
+    def __init__(self, models: Sequence[ServedModel]) -> None:
         assert models
         self.models = {one.name: one for one in models}
         assert len(self.models) == len(models), "names are made unique before"
@@ -82,20 +82,20 @@ class Shelf:
     def __iter__(self) -> Any:
         return iter(self.models.values())
 
-    def find(self, name: str | None, route: str) -> Served:
+    def find(self, name: str | None, route: str) -> ServedModel:
         """The model of that name, or the first that can; a `Problem` that says what there is where none can."""
         if name is not None and name not in self.models:
-            raise Problem(404, "not_found", f"there is no model of that name here: {', '.join(self.models)}")
+            raise RequestError(404, "not_found", f"there is no model of that name here: {', '.join(self.models)}")
         asked = list(self.models.values()) if name is None else [self.models[name]]
         for one in asked:
             if one.can(route):
                 return one
         needs = " or ".join(HEADS[route])
         has = "; ".join(f"{one.name} has {', '.join(one.heads) or 'none'}" for one in asked)
-        raise Problem(422, "validation", f"/{route} needs a model with a {needs} head: {has}")
+        raise RequestError(422, "validation", f"/{route} needs a model with a {needs} head: {has}")
 
 
-def name_folders(words: Sequence[str]) -> list[tuple[str, Path]]:
+def name_models(words: Sequence[str]) -> list[tuple[str, Path]]:
     """Names for models given as FOLDER or NAME=FOLDER; two of one name get numbers, unless a name was chosen twice."""
     found: list[tuple[str, Path]] = []
     for word in words:

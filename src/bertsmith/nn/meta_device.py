@@ -14,7 +14,7 @@ CHANGES = {"zero_", "fill_", "div_", "mul_"}
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
+def on_meta_device() -> Iterator[None]:
     """What is built within has weights with shapes and no numbers."""
     with torch.device("meta"), _NothingDrawn():
         yield

@@ -19,11 +19,11 @@ from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Row
 
 BATCH_TOKENS = {"cuda": 65_536}  # of one forward; elsewhere FEW_TOKENS
-FEW_TOKENS = 1024  # as fast as four times as many, and whoever comes next waits less
+DEFAULT_BATCH_TOKENS = 1024  # as fast as four times as many, and whoever comes next waits less
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ModelInput:
     """What one result is computed from; it is never torn apart."""
 
     rows: tuple[Row, ...]  # one, or one for each choice
@@ -34,28 +34,28 @@ class Item:
         return sum(map(len, self.rows))
 
 
-class Wish(Protocol):
+class Query(Protocol):
     """What is computed of items: a frozen dataclass. Items of equal wishes may be computed together."""
 
-    kind: ClassVar[str]  # one word for those who count
-    alone: ClassVar[bool]  # results are so large that every item has a forward of its own
+    name: ClassVar[str]  # one word for those who count
+    one_per_batch: ClassVar[bool]  # results are so large that every item has a forward of its own
 
     @property
     def objective(self) -> str:
         """Whose answers these are; it reads the items' places."""
 
-    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """A result for each item of a batch."""
 
 
-class Computing(Protocol):
+class Backend(Protocol):
     """Whoever computes."""
 
-    def compute(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         """One result for each item, in order."""
 
 
-class Direct:
+class LocalBackend:
     """Computes in the caller's thread. Threads may share one: nothing in it changes.
 
     A forward has all its texts in one line without padding, those of equal length side by side: matrices see only real
@@ -65,15 +65,15 @@ class Direct:
     """
 
     def __init__(
-        self, model: Model, *, padding_id: int, device: str, half: bool = False, batch_tokens: int | None = None
+        self, model: Model, *, padding_id: int, device: str, autocast: bool = False, batch_tokens: int | None = None
     ) -> None:
         self.model = model
         self.padding_id = padding_id
         self.device = device
-        self.half = half  # in bfloat16, as far as the device computes in it
-        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, FEW_TOKENS)
+        self.autocast = autocast  # in bfloat16, as far as the device computes in it
+        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
 
-    def compute(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
+    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         """See `Computing`."""
         found: list[Any] = [None] * len(items)
         for group in self._groups(wish, items):
@@ -82,7 +82,7 @@ class Direct:
                 found[number] = result
         return found
 
-    def _groups(self, wish: Wish, items: Sequence[Item]) -> list[list[int]]:
+    def _groups(self, wish: Query, items: Sequence[ModelInput]) -> list[list[int]]:
         """The numbers of items that share a forward, in the order of their lengths."""
         longest = [max(map(len, item.rows)) for item in items]
         order = sorted(range(len(items)), key=longest.__getitem__)
@@ -90,15 +90,15 @@ class Direct:
         tokens = 0
         for number in order:
             tokens += items[number].tokens
-            if not groups or wish.alone or tokens > self.batch_tokens:
+            if not groups or wish.one_per_batch or tokens > self.batch_tokens:
                 groups.append([])
                 tokens = items[number].tokens
             groups[-1].append(number)
         return groups
 
-    def _forward(self, wish: Wish, items: Sequence[Item]) -> list[Any]:
+    def _forward(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         rows = [row for item in items for row in item.rows]
         read = {wish.objective: [item.indices for item in items]} if items[0].indices is not None else None
         batch = in_one_line(rows, padding_id=self.padding_id, places=read).to(self.device)
-        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.half):
-            return wish.read(self.model, batch, items)
+        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            return wish.forward(self.model, batch, items)

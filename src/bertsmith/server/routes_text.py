@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertsmith.inference.filling import mask_runs
+from bertsmith.inference.fill_mask import mask_runs
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.problems import Problem
-from bertsmith.server.routes_vectors import as_list
+from bertsmith.server.errors import RequestError
+from bertsmith.server.routes_embed import as_list
 from bertsmith.server.routing import ERRORS, GuardedRoute
 from bertsmith.server.service import service_of
 from bertsmith.server.writing import Reply, plain
@@ -40,7 +40,7 @@ async def predict(body: schemas.Predict, request: Request) -> Response:
 
 def _pair(one: str | list[str]) -> Any:
     if isinstance(one, list) and len(one) not in (1, 2):
-        raise Problem(422, "validation", f"inputs: a pair has two texts, and this one {len(one)}")
+        raise RequestError(422, "validation", f"inputs: a pair has two texts, and this one {len(one)}")
     return tuple(one) if isinstance(one, list) else one
 
 
@@ -55,7 +55,7 @@ async def fill_mask(body: schemas.FillMask, request: Request) -> Response:
         for number, text in enumerate(texts):
             masks = sum(run.last - run.first for run in mask_runs(predictor.tokenizer, text))
             if masks > MASKS:
-                raise Problem(
+                raise RequestError(
                     413, "too_large", f"text {number} has {masks} gaps, at most {MASKS}: send fewer at a time"
                 )
         found = [predictor.fill_mask(text, top_k=body.top_k, targets=body.targets) for text in texts]
@@ -83,7 +83,7 @@ async def qa(body: schemas.Qa, request: Request) -> Response:
     asked = given if body.inputs is None else (body.inputs.question, body.inputs.context)
     question, context = asked
     if question is None or context is None or (body.inputs is not None and given != (None, None)):
-        raise Problem(422, "validation", "send question and context, either in inputs or beside the other fields")
+        raise RequestError(422, "validation", "send question and context, either in inputs or beside the other fields")
 
     def ask(predictor: Predictor) -> Reply:
         return plain(predictor.answer(question, context, top_k=body.top_k, no_answer=body.no_answer))

@@ -10,10 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from inference.answer_world import KINDS, LENGTH, LONG, METALS, TAGS, TEXTS, opened, random_model, reader, tokenizer
+from inference.predictor_fixtures import (
+    KINDS,
+    LENGTH,
+    LONG,
+    METALS,
+    TAGS,
+    TEXTS,
+    opened,
+    random_model,
+    reader,
+    tokenizer,
+)
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.judging import as_texts, rows_of
+from bertsmith.inference.pipelines import as_texts, rows_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
@@ -222,7 +233,7 @@ def test_what_cannot_be_read_is_said(know: Predictor) -> None:
     assert know.answer("which thing", "") == {"answer": "", "score": 0.0, "start": 0, "end": 0}
     chooser = Predictor(random_model(choose.Config()), tokenizer())
     assert chooser.choose(LONG, ["iron", "gold"])["cut"] is True
-    assert know.attention(LONG).cut is True
+    assert know.attention(LONG).truncated is True
 
 
 def test_choices_equal_transformers(tmp_path: Path) -> None:
@@ -255,14 +266,14 @@ def test_attention_equals_transformers(labelled: Predictor, second: str | None) 
     assert np.allclose(found.weights.sum(-1), 1, atol=1e-5)
     words = [
         ("", text, second or "")[side + 1][begin:end]
-        for side, (begin, end) in zip(found.texts, found.offsets, strict=True)
+        for side, (begin, end) in zip(found.sequence_ids, found.offsets, strict=True)
     ]
     assert words[:3] == ["", "🔥", "the"]
     assert found.tokens[0] == "[CLS]"
-    assert np.allclose(found.chosen(2, 3), expected[1, 2], atol=1e-5)
-    assert np.allclose(found.chosen(), expected.mean((0, 1)), atol=1e-5)
+    assert np.allclose(found.select(2, 3), expected[1, 2], atol=1e-5)
+    assert np.allclose(found.select(), expected.mean((0, 1)), atol=1e-5)
     with pytest.raises(BertsmithError, match="layer 4 is not there: 1 to 3"):
-        found.chosen(layer=4)
+        found.select(layer=4)
 
 
 def test_threads_share_a_predictor(know: Predictor, labelled: Predictor) -> None:

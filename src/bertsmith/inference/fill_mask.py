@@ -22,7 +22,7 @@ class Guesser(Protocol):
     """What filling needs of a predictor."""
 
     tokenizer: Tokenizer
-    length: int
+    max_length: int
 
     def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         """log p of every token [rows, V] at one place of each row."""
@@ -46,13 +46,13 @@ class Filling:
     ids: tuple[int, ...]
     word: str
     sequence: str
-    cut: bool = False  # the text was too long and was read only round the gap
+    truncated: bool = False  # the text was too long and was read only round the gap
 
-    def shown(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As the fill-mask pipelines show it; `token` is a list where there are several."""
         token = self.ids[0] if len(self.ids) == 1 else list(self.ids)
         found = {"score": self.score, "token": token, "token_str": self.word, "sequence": self.sequence}
-        return found | ({"cut": True} if self.cut else {})
+        return found | ({"cut": True} if self.truncated else {})
 
 
 def mask_runs(tokenizer: Tokenizer, text: str) -> list[Run]:
@@ -102,7 +102,7 @@ def score_targets(guesser: Guesser, text: str, run: Run, targets: Sequence[str])
         places = [place.first + shift + count for count in range(len(pieces))]
         log_probabilities = guesser.word_log_probabilities(rows, places)
         score = sum(float(line[piece]) for line, piece in zip(log_probabilities, pieces, strict=True))
-        found.append(Filling(float(np.exp(score)), tuple(pieces), target, filled, cut=any(row.truncated)))
+        found.append(Filling(float(np.exp(score)), tuple(pieces), target, filled, truncated=any(row.truncated)))
     return sorted(found, key=lambda filling: -filling.score)
 
 
@@ -125,10 +125,10 @@ def _framed(guesser: Guesser, encoded: Encoded, run: Run) -> tuple[Row, int]:
     A text that is too long is read only round the run, and the row says so.
     """
     specials = sum(isinstance(part, int) for part in guesser.tokenizer.frame_ids.single)
-    room = guesser.length - specials
+    room = guesser.max_length - specials
     start = min(max(0, (run.first + run.last - room) // 2), max(0, len(encoded) - room))
     window = Encoded(*(part[start : start + room] for part in (encoded.ids, encoded.offsets, encoded.words)))
-    row = guesser.tokenizer.frame(window, max_length=guesser.length)
+    row = guesser.tokenizer.frame(window, max_length=guesser.max_length)
     row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
     return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from model_world import SIZE, shaken
+from model_fixtures import SIZE, randomize_weights
 
 from bertsmith import config
 from bertsmith.encoders import encoder as encoders
 from bertsmith.export import parity
-from bertsmith.export.graph import Graph
+from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
@@ -27,19 +27,21 @@ def model(kind: str, *heads: Any, **changes: Any) -> Model:
     settings = config.find(encoders.FOLDER, kind).Config
     known = {item.name for item in dataclasses.fields(settings)}
     small = {name: value for name, value in (SMALL | changes).items() if name in known}
-    return shaken(Model.build(settings(**small), heads)).eval()
+    return randomize_weights(Model.build(settings(**small), heads)).eval()
 
 
-def rows(graph: Graph, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> list[Row]:
+def rows(graph: OnnxModule, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> list[Row]:
     """Random texts; an even number of them, as questions with two choices need."""
     draw = np.random.default_rng(seed)
     segments = graph.model.encoder.segment_types
     return [parity.random_row(draw, length, tokens=SIZE, segments=segments) for length in lengths]
 
 
-def difference(graph: Graph, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
+def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
     """How far the graph, given all texts at once, is from the model, given each alone; some inputs may be changed."""
     given = parity.fed(graph, texts, 0) | changed
     with torch.inference_mode():
-        said = graph(*(torch.from_numpy(given[name]) for name in graph.inputs))
-    return parity.difference(graph, texts, {name: part.numpy() for name, part in zip(graph.outputs, said, strict=True)})
+        said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
+    return parity.difference(
+        graph, texts, {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
+    )

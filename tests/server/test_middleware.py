@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from server.http_world import JSON, Heard, called, connected, post, predictor, say
+from server.http_fixtures import JSON, Heard, called, connected, post, predictor, say
 
-from bertsmith.server.limits import Limits
 from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 KEY = "a-key-that-nobody-guesses"
 

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from bertsmith.server import strict_json
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
-from bertsmith.server.problems import Problem, defect, left, over_limit
+from bertsmith.server.errors import RequestError, defect, left, over_limit
+from bertsmith.server.monitoring import Log
 from bertsmith.server.rejections import Rejections
+from bertsmith.server.request import KEY, RequestContext
 from bertsmith.server.service import Service
-from bertsmith.server.visit import KEY, Visit
+from bertsmith.server.settings import Limits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -46,10 +46,10 @@ class Paths:
         """The route of a request; a `Problem` where there is none."""
         known = self.exact.get(path) or self._by_pattern(path)
         if not known:
-            raise Problem(404, "not_found", "there is no such path here: GET /docs lists them")
+            raise RequestError(404, "not_found", "there is no such path here: GET /docs lists them")
         if method not in known:
             allowed = ", ".join(sorted(known))
-            raise Problem(405, "not_found", f"this path answers {allowed}", headers={"Allow": allowed})
+            raise RequestError(405, "not_found", f"this path answers {allowed}", headers={"Allow": allowed})
         return known[method]
 
     def _by_pattern(self, path: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ class Paths:
         return found
 
 
-class Guard:
+class Gateway:
     """`app` behind a door."""
 
     def __init__(
@@ -81,18 +81,18 @@ class Guard:
             await self._visit(scope, receive, send)
 
     async def _visit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = scope[KEY] = Visit(scope["method"] if scope["method"] in METHODS else "unknown")
+        visit = scope[KEY] = RequestContext(scope["method"] if scope["method"] in METHODS else "unknown")
         body = _Body(scope, receive, visit)
         answer = _Answer(send, visit, close=lambda: self.service.draining)
         self.metrics.in_flight.inc()
         try:
             await self._let_in(scope, visit, body, answer)
-        except Problem as problem:
+        except RequestError as problem:
             await self._refuse(problem, body, answer)
         except asyncio.CancelledError:  # the server stops, and the time to finish is over
             self.cut_off += 1
             if not visit.status:
-                await self._refuse(Problem(503, "unhealthy", "the server has stopped", close=True), body, answer)
+                await self._refuse(RequestError(503, "unhealthy", "the server has stopped", close=True), body, answer)
         except Exception as error:
             self.log.defect(visit, error)
             if not visit.status:
@@ -102,14 +102,14 @@ class Guard:
             self.metrics.request(visit.route, visit.status, visit.seconds, visit.tokens)
             self.log.request(visit)
 
-    async def _let_in(self, scope: Scope, visit: Visit, body: _Body, answer: _Answer) -> None:
+    async def _let_in(self, scope: Scope, visit: RequestContext, body: _Body, answer: _Answer) -> None:
         path = self._without_model(scope, visit)
         visit.route = self.paths.find(path, visit.method)
         if not self.paths.is_public(visit.method, path):
             self._check_key(body.headers)
         if visit.method == "POST":
             if self.service.draining:
-                raise Problem(503, "unhealthy", "the server is stopping: ask another one", close=True)
+                raise RequestError(503, "unhealthy", "the server is stopping: ask another one", close=True)
             self.service.work.check_room(self.service.shelf)  # refused here it costs least
             body.check_kind()
         visit.body = await body.read(self.limits)
@@ -125,7 +125,7 @@ class Guard:
             self.under_way -= 1
             watch.cancel()
 
-    def _without_model(self, scope: Scope, visit: Visit) -> str:
+    def _without_model(self, scope: Scope, visit: RequestContext) -> str:
         """The path without /models/NAME before it; the name goes to the visit."""
         path: str = scope["path"]
         if path.startswith("/models/"):
@@ -142,11 +142,11 @@ class Guard:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if not hmac.compare_digest(key.strip(), self.api_key) or scheme.lower() != b"bearer":
             needs = {"WWW-Authenticate": 'Bearer realm="bertsmith"'}
-            raise Problem(
+            raise RequestError(
                 401, "unauthorized", "this server asks for a key: send Authorization: Bearer KEY", headers=needs
             )
 
-    async def _refuse(self, problem: Problem, body: _Body, answer: _Answer) -> None:
+    async def _refuse(self, problem: RequestError, body: _Body, answer: _Answer) -> None:
         if problem.delayed:
             problem = await self.rejections.hold(problem)
         close = problem.close or not await body.discard(self.limits)
@@ -157,7 +157,7 @@ class Guard:
 class _Body:
     """The body of one request, read once, within bounds."""
 
-    def __init__(self, scope: Scope, receive: Receive, visit: Visit) -> None:
+    def __init__(self, scope: Scope, receive: Receive, visit: RequestContext) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive, self.visit = receive, visit
         self.complete = False
@@ -168,9 +168,9 @@ class _Body:
         kind, _, rest = self.headers.get(b"content-type", b"").partition(b";")
         charset = rest.strip().lower().removeprefix(b"charset=").strip(b'"')
         if kind.strip().lower() != b"application/json" or charset not in (b"", b"utf-8"):
-            raise Problem(415, "validation", "the body must be JSON in UTF-8: send Content-Type: application/json")
+            raise RequestError(415, "validation", "the body must be JSON in UTF-8: send Content-Type: application/json")
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Problem(415, "validation", "the body must not be compressed: leave Content-Encoding out")
+            raise RequestError(415, "validation", "the body must not be compressed: leave Content-Encoding out")
 
     async def read(self, limits: Limits) -> bytes:
         """The body; a `Problem` where it is too large or too slow."""
@@ -189,7 +189,7 @@ class _Body:
                         raise over_limit(f"a body of over {limits.max_body:,} bytes", "max_body", limits.max_body)
         except TimeoutError:
             slow = f"the body did not arrive within {limits.read_seconds:g} s: --read-seconds"
-            raise Problem(408, "deadline", slow, close=True) from None
+            raise RequestError(408, "deadline", slow, close=True) from None
         return b"".join(parts)
 
     async def _part(self) -> bytes:
@@ -214,7 +214,7 @@ class _Body:
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self.complete and size <= limits.max_body and time.monotonic() < until:
                     size += len(await self._part())
-        except (TimeoutError, Problem):
+        except (TimeoutError, RequestError):
             return False
         return self.complete
 
@@ -236,7 +236,7 @@ class _Body:
 class _Answer:
     """What is sent back: notes the status, adds headers."""
 
-    def __init__(self, send: Send, visit: Visit, *, close: Callable[[], bool]) -> None:
+    def __init__(self, send: Send, visit: RequestContext, *, close: Callable[[], bool]) -> None:
         self.send, self.visit, self.close = send, visit, close
 
     async def __call__(self, message: Message) -> None:

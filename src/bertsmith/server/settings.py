@@ -20,7 +20,7 @@ class Limits:
     max_connections: int = 1024
     max_rejections: int = 512  # callers that are kept waiting before they hear that there is too much work
     batch_tokens: int | None = None  # computed together; the predictor's own where absent
-    waiting_tokens: int = 65_536  # that may wait to be computed
+    max_queued_tokens: int = 65_536  # that may wait to be computed
     deadline: float = 30.0  # seconds from a request to its answer
     read_seconds: float = 10.0  # for a header to arrive, and again for a body
     write_seconds: float = 10.0  # for an answer to be taken
@@ -37,7 +37,7 @@ class Limits:
 
     def shown(self) -> dict[str, Any]:
         """For callers: what they may ask."""
-        names = ("max_texts", "max_bytes_per_text", "max_body", "max_numbers", "waiting_tokens", "deadline")
+        names = ("max_texts", "max_bytes_per_text", "max_body", "max_numbers", "max_queued_tokens", "deadline")
         return {name: getattr(self, name) for name in names}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.computing import Item
+from bertsmith.inference.forward import ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Encoding
 
@@ -25,69 +25,69 @@ Combine = Literal["mean", "concat"]
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embeddings:
     """One vector for each text."""
 
     vectors: NDArray[np.float32]  # [texts, D]
-    cut: tuple[int, ...]  # numbers of the texts that were longer than the model takes
+    truncated: tuple[int, ...]  # numbers of the texts that were longer than the model takes
 
 
 @dataclass(frozen=True)
-class EmbeddedTokens:
+class TokenEmbeddings:
     """One vector for each token of each text, special tokens among them."""
 
     vectors: list[NDArray[np.float32]]  # of each text [L, D]
     tokens: list[tuple[str, ...]]  # of each text [L]
-    cut: tuple[int, ...]  # numbers of the texts that were longer than the model takes
+    truncated: tuple[int, ...]  # numbers of the texts that were longer than the model takes
 
 
 @dataclass(frozen=True)
-class Vectors:
+class EmbeddingQuery:
     """One vector [D] for each text; several layers are averaged or stand side by side."""
 
     pooling: Pooling
     layers: tuple[int, ...]
     combine: Combine
-    kind: ClassVar[str] = "vectors"
-    alone: ClassVar[bool] = False
+    name: ClassVar[str] = "vectors"
+    one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """See `Wish`."""
-        found = vectors(model.encoder, batch, pooling=self.pooling, layers=self.layers, combine=self.combine)
+        found = embed_batch(model.encoder, batch, pooling=self.pooling, layers=self.layers, combine=self.combine)
         values: NDArray[np.float32] = found.cpu().numpy()
         return list(values)
 
 
 @dataclass(frozen=True)
-class States:
+class TokenEmbeddingQuery:
     """The vectors of all tokens of each text [L, D], as one layer has them."""
 
     layer: int
-    kind: ClassVar[str] = "states"
-    alone: ClassVar[bool] = False
+    name: ClassVar[str] = "states"
+    one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def read(self, model: Model, batch: Batch, items: Sequence[Item]) -> list[Any]:
+    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
         """See `Wish`."""
-        (layer_TD,) = chosen_layers(model.encoder, batch, (self.layer,))
+        (layer_TD,) = layer_outputs(model.encoder, batch, (self.layer,))
         values: NDArray[np.float32] = layer_TD.float().cpu().numpy()
         parts = np.split(values, np.cumsum([item.tokens for item in items])[:-1])
         return [part.copy() for part in parts]  # a caller that keeps one does not keep all
 
 
-def vectors(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int], combine: Combine) -> Tensor:
+def embed_batch(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int], combine: Combine) -> Tensor:
     """One vector for each text of a batch without padding [N, D], float32."""
     if pooling == "pooled":
-        pooled: Tensor = encoder(batch, places={}).pooled.float()  # the last layer at first tokens only
+        pooled: Tensor = encoder(batch, indices={}).pooled.float()  # the last layer at first tokens only
         return pooled
     if pooling == "first" and is_top(encoder, layers):
-        encoding: Encoding = encoder(batch, places={"first": batch.cls_positions}, pool=False)
+        encoding: Encoding = encoder(batch, indices={"first": batch.cls_positions}, pool=False)
         each = [encoding.at("first").float()]
     elif pooling == "first":
-        each = [layer_TD[batch.cls_positions].float() for layer_TD in chosen_layers(encoder, batch, layers)]
+        each = [layer_TD[batch.cls_positions].float() for layer_TD in layer_outputs(encoder, batch, layers)]
     else:
-        each = [_means(layer_TD.float(), batch) for layer_TD in chosen_layers(encoder, batch, layers)]
+        each = [_means(layer_TD.float(), batch) for layer_TD in layer_outputs(encoder, batch, layers)]
     if len(each) == 1:
         return each[0]
     return torch.stack(each).mean(0) if combine == "mean" else torch.cat(each, dim=-1)
@@ -98,11 +98,11 @@ def is_top(encoder: Encoder, layers: Sequence[int]) -> bool:
     return len(layers) == 1 and layers[0] in (-1, encoder.layers)
 
 
-def chosen_layers(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
+def layer_outputs(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
     """The outputs of these layers at all places [T, D]; lower ones are not kept where nobody asks for them."""
     if is_top(encoder, layers):
         return [encoder(batch, pool=False).last_hidden]
-    kept: tuple[Tensor, ...] = encoder(batch, pool=False, keep_layers=True).layers
+    kept: tuple[Tensor, ...] = encoder(batch, pool=False, return_layers=True).layers
     return [kept[layer] for layer in layers]
 
 
@@ -114,7 +114,7 @@ def _means(layer_TD: Tensor, batch: Batch) -> Tensor:
     return torch.cat([part.view(texts, length, -1).mean(1) for part, (texts, length) in zip(parts, runs, strict=True)])
 
 
-def checked(encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: str) -> tuple[int, ...]:
+def check_embedding_options(encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: str) -> tuple[int, ...]:
     """The layers; an error where the encoder has no such vectors."""
     if pooling not in ("mean", "first", "pooled"):
         raise BertsmithError(f"pooling {pooling} is not known: mean, first or pooled")

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from bertsmith.data.document import Reading
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.embedding import Combine, Pooling
+from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.sources import is_file, texts_in
+from bertsmith.inference.sources import is_file, read_texts
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 
@@ -27,7 +27,7 @@ FORMATS = (".npy", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
-class Wish:
+class EmbeddingOptions:
     """How vectors are made of a model's layers; see `Predictor.embed`."""
 
     pooling: str | None = None
@@ -49,7 +49,7 @@ def embed_source(
     source: str,
     output: Path | None,
     *,
-    wish: Wish,
+    wish: EmbeddingOptions,
     reading: Reading,
     limit: int | None = None,
     device: str = "auto",
@@ -60,7 +60,7 @@ def embed_source(
         raise BertsmithError(f"{output} has no known ending: {', '.join(FORMATS)}")
     if output is not None and output.exists():
         raise BertsmithError(f"{output} is already there: choose another -o, or remove it first")
-    texts = texts_in(source, reading, limit=limit) if is_file(source) else [source]
+    texts = read_texts(source, reading, limit=limit) if is_file(source) else [source]
     predictor = Predictor.open(model, device=device)
     found = _Progressing(predictor, texts, wish, quiet=quiet)
     facts: dict[str, Any] = {"texts": len(texts)}
@@ -75,10 +75,10 @@ def embed_source(
 class _Progressing:
     """Vectors of texts, chunk by chunk [texts, D], while progress is shown."""
 
-    def __init__(self, predictor: Predictor, texts: Sequence[str], wish: Wish, *, quiet: bool) -> None:
+    def __init__(self, predictor: Predictor, texts: Sequence[str], wish: EmbeddingOptions, *, quiet: bool) -> None:
         self.predictor, self.texts, self.wish, self.quiet = predictor, texts, wish, quiet
         self.cut: list[int] = []
-        several = wish.combine == "concat" and (wish.pooling or predictor.sentence.pooling) != "pooled"
+        several = wish.combine == "concat" and (wish.pooling or predictor.sentence_settings.pooling) != "pooled"
         self.width = predictor.model.encoder.width * (len(wish.layers) if several else 1)
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
@@ -94,7 +94,7 @@ class _Progressing:
                     combine=cast(Combine, wish.combine),
                     normalize=wish.normalize,
                 )
-                self.cut += [start + place for place in found.cut]
+                self.cut += [start + place for place in found.truncated]
                 done += sum(map(len, texts))
                 progress.at(done, texts=start + len(texts))
                 yield found.vectors

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call
-from inference.answer_world import KINDS, LONG, TEXTS, opened, reader, tokenizer
+from inference.predictor_fixtures import KINDS, LONG, TEXTS, opened, reader, tokenizer
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model_folder import save_model

@@ -13,15 +13,15 @@ from unittest import mock
 import httpx
 import pytest
 import torch
-from server.http_world import KINDS, called, predictor
+from server.http_fixtures import KINDS, called, predictor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.limits import Limits
-from bertsmith.server.logs import Log
-from bertsmith.server.served import name_folders
+from bertsmith.server.models import name_models
+from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
+from bertsmith.server.settings import Limits
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_metrics_count_what_happened() -> None:
         tokens = 0
         for text in ("the cat", "the cat sat on a mat"):
             assert client.post("/embed", json={"inputs": text}).status_code == 200
-            tokens += predictor("words").tokens_in([text])[0]
+            tokens += predictor("words").count_tokens([text])[0]
         client.post("/embed", json={"inputs": "the cat " * 60, "truncate": True})
         client.post("/embed", json={"inputs": 3})
         client.get("/who-was-here")
@@ -124,7 +124,7 @@ def test_a_line_for_each_request_without_what_was_sent() -> None:
         "path": "/embed",
         "status": 200,
         "ms": 0.0,
-        "tokens": predictor("words").tokens_in(["the secret cat"])[0],
+        "tokens": predictor("words").count_tokens(["the secret cat"])[0],
         "id": answer.headers["x-request-id"],
     }
     assert (wrong["path"], wrong["status"]) == ("unknown", 404)
@@ -170,7 +170,7 @@ def test_names_of_models(tmp_path: Path) -> None:
     for name in ("a/bert", "b/bert", "run/best", "odd=name"):
         (tmp_path / name).mkdir(parents=True)
     words = [f"{tmp_path}/{name}" for name in ("a/bert", "b/bert", "run/best", "odd=name")]
-    assert [name for name, _ in name_folders([*words, f"mine={tmp_path}/a/bert"])] == [
+    assert [name for name, _ in name_models([*words, f"mine={tmp_path}/a/bert"])] == [
         "bert",
         "bert-2",
         "run",
@@ -178,7 +178,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         "mine",
     ]
     with pytest.raises(BertsmithError, match="two models are called x"):
-        name_folders([f"x={tmp_path}/a", f"x={tmp_path}/b"])
+        name_models([f"x={tmp_path}/a", f"x={tmp_path}/b"])
 
 
 def test_a_server_leaves_no_thread_behind() -> None:

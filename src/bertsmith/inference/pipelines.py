@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import Asker, check_top_k, expect_head, logits_of
+from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
 from bertsmith.tasks.labelled import LabelTask
 from bertsmith.tasks.measured import NumberTask
 from bertsmith.tasks.tagged.windows import windows
@@ -90,16 +90,16 @@ def _parts(text: Encoded, *, room: int) -> list[Encoded]:
     ]
 
 
-def judge(asker: Asker, texts: Sequence[tuple[str, ...]], task: TextTask) -> Judged:
+def judge(asker: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> Judged:
     """A prediction for each text; that of several windows is read from the mean of their logits."""
     encoded = encode((text for one in texts for text in one), asker.tokenizer)
     asked = [
         Features(rows=(row,), example=number)
         for number, one in enumerate(texts)
-        for row in rows_of([encoded[text] for text in one], asker.tokenizer, length=asker.length)
+        for row in rows_of([encoded[text] for text in one], asker.tokenizer, length=asker.max_length)
     ]
     logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
-    for one, answer in zip(asked, logits_of(asker, asked, task.objective), strict=True):
+    for one, answer in zip(asked, predict_logits(asker, asked, task.objective), strict=True):
         logits[one.example].append(answer)
     examples = [Example(id=str(number), texts=one) for number, one in enumerate(texts)]
     whole = [Features(rows=(), example=number) for number in range(len(texts))]
@@ -107,9 +107,9 @@ def judge(asker: Asker, texts: Sequence[tuple[str, ...]], task: TextTask) -> Jud
     return Judged(task.decode(examples, whole, means), tuple(map(len, logits)))
 
 
-def task_of(asker: Asker, *, positive: str = "") -> LabelTask | NumberTask:
+def task_of(asker: TextModel, *, positive: str = "") -> LabelTask | NumberTask:
     """The task that the model's head was made for."""
-    name = expect_head(asker.model, *HEADS)
+    name = require_head(asker.model, *HEADS)
     if name == "regress":
         return NumberTask("regress", files={}, read=_no_files)
     head: Any = asker.model.objectives[name]
@@ -120,7 +120,7 @@ def _no_files(path: Any, split: str) -> list[Example]:
     raise AssertionError("texts are given, not read from files")
 
 
-def predict(asker: Asker, given: Any, *, top_k: int) -> list[Any] | dict[str, Any]:
+def predict(asker: TextModel, given: Any, *, top_k: int) -> list[Any] | dict[str, Any]:
     """See `Predictor.predict`."""
     check_top_k(top_k)
     task = task_of(asker)
@@ -137,9 +137,9 @@ def predict(asker: Asker, given: Any, *, top_k: int) -> list[Any] | dict[str, An
     return found[0] if alone else found
 
 
-def probabilities(asker: Asker, given: Any) -> Probabilities:
+def probabilities(asker: TextModel, given: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
-    expect_head(asker.model, "classify")
+    require_head(asker.model, "classify")
     task = task_of(asker)
     assert isinstance(task, LabelTask)
     judged = judge(asker, as_texts(given)[0], task)
@@ -147,7 +147,7 @@ def probabilities(asker: Asker, given: Any) -> Probabilities:
     return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, judged.windows)
 
 
-def pair_scores(asker: Asker, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
+def pair_scores(asker: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
     """What each document scores beside a query: the number, or the probability of the positive label."""
     task = task_of(asker, positive=positive)
     if isinstance(task, LabelTask) and not task.positive:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
 
 KEY = "bertsmith.visit"  # where an ASGI scope holds it
 NO_BODY = object()
 
 
 @dataclass
-class Visit:
+class RequestContext:
     """A request, from its header to its answer."""
 
     method: str
@@ -29,14 +29,14 @@ class Visit:
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # the caller has left
     status: int = 0  # of the answer, once it has begun
     tokens: int = 0  # computed for it
-    problem: Problem | None = None  # why a route gives no answer
+    problem: RequestError | None = None  # why a route gives no answer
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
 
-def visit_in(scope: Mapping[str, Any]) -> Visit:
+def visit_in(scope: Mapping[str, Any]) -> RequestContext:
     """The visit that the guard put into a scope."""
-    found: Visit = scope[KEY]
+    found: RequestContext = scope[KEY]
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertsmith.server.visit import Visit
+from bertsmith.server.request import RequestContext
 
 Write = Callable[[str], None]
 
@@ -31,7 +31,7 @@ class Log:
     def __init__(self, *, as_json: bool = False, quiet: bool = False, write: Write = to_stderr) -> None:
         self.as_json, self.quiet, self.write = as_json, quiet, write
 
-    def request(self, visit: Visit) -> None:
+    def request(self, visit: RequestContext) -> None:
         """An answered request."""
         if self.quiet:
             return
@@ -50,7 +50,7 @@ class Log:
         """Something about the server itself."""
         self._line(name, plain, facts)
 
-    def defect(self, visit: Visit, error: BaseException) -> None:
+    def defect(self, visit: RequestContext, error: BaseException) -> None:
         """What only we can cause: where it was raised and of what kind, but not its message, which may quote a text."""
         frames = traceback.extract_tb(error.__traceback__)
         trail = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-6:]))

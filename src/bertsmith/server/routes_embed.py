@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.problems import Problem
+from bertsmith.server.errors import RequestError
 from bertsmith.server.routing import ERRORS, OPEN_AI_ERRORS, GuardedRoute
 from bertsmith.server.service import Service, service_of
 from bertsmith.server.writing import Reply, numbers, plain
@@ -31,19 +31,19 @@ def as_list(inputs: str | list[str]) -> list[str]:
 def check_fit(predictor: Predictor, texts: Sequence[str], places: Sequence[int]) -> None:
     """Raises at the first of these texts that the model cannot read whole."""
     for place in places:
-        (tokens,) = predictor.tokens_in([texts[place]])
-        if tokens > predictor.length:
-            raise Problem(
+        (tokens,) = predictor.count_tokens([texts[place]])
+        if tokens > predictor.max_length:
+            raise RequestError(
                 413,
                 "too_large",
-                f"text {place} has {tokens:,} tokens, special ones included, and the model takes {predictor.length:,}: "
-                "send truncate=true to have it cut, or send less",
+                f"input {place} has {tokens:,} tokens; this model takes at most {predictor.max_length:,}: "
+                'shorten it or set "truncate": true',
             )
 
 
 def suspects(predictor: Predictor, texts: Sequence[str]) -> list[int]:
     """Texts so long that it pays to count their tokens before anything is computed."""
-    return [place for place, text in enumerate(texts) if len(text) > predictor.length - 3]
+    return [place for place, text in enumerate(texts) if len(text) > predictor.max_length - 3]
 
 
 def cut_header(service: Service, cut: Sequence[int]) -> dict[str, str]:
@@ -69,8 +69,8 @@ async def embed(body: schemas.Embed, request: Request) -> Response:
             texts, pooling=body.pooling, layers=body.layers, combine=body.combine, normalize=body.normalize
         )
         if not body.truncate:
-            check_fit(predictor, texts, found.cut)
-        return Reply(numbers(found.vectors).encode(), cut_header(service, found.cut))
+            check_fit(predictor, texts, found.truncated)
+        return Reply(numbers(found.vectors).encode(), cut_header(service, found.truncated))
 
     return (await service.answer(request, "embed", ask, model=body.model)).response()
 
@@ -83,14 +83,14 @@ async def embed_all(body: schemas.EmbedAll, request: Request) -> Response:
     service.check_count(len(texts))
 
     def ask(predictor: Predictor) -> Reply:
-        counts = predictor.tokens_in(texts)
+        counts = predictor.count_tokens(texts)
         if not body.truncate:
-            check_fit(predictor, texts, [place for place, count in enumerate(counts) if count > predictor.length])
-        places = sum(min(count, predictor.length) for count in counts)
+            check_fit(predictor, texts, [place for place, count in enumerate(counts) if count > predictor.max_length])
+        places = sum(min(count, predictor.max_length) for count in counts)
         service.check_numbers(places * predictor.model.encoder.width, "the vectors of all tokens hold")
         found = predictor.embed_all(texts, layer=body.layer)
         content = f"[{','.join(map(numbers, found.vectors))}]"
-        return Reply(content.encode(), cut_header(service, found.cut))
+        return Reply(content.encode(), cut_header(service, found.truncated))
 
     return (await service.answer(request, "embed_all", ask, model=body.model)).response()
 
@@ -107,9 +107,9 @@ async def similarity(body: schemas.Similarity, request: Request) -> Response:
             check_fit(predictor, texts, suspects(predictor, texts))
         found = predictor.embed(texts, normalize=True)
         if not body.truncate:
-            check_fit(predictor, texts, found.cut)
+            check_fit(predictor, texts, found.truncated)
         cosines = found.vectors[1:] @ found.vectors[0]
-        return Reply(numbers(cosines).encode(), cut_header(service, found.cut))
+        return Reply(numbers(cosines).encode(), cut_header(service, found.truncated))
 
     return (await service.answer(request, "similarity", ask, model=body.model)).response()
 
@@ -147,14 +147,16 @@ async def embeddings(body: schemas.Embeddings, request: Request) -> Response:
     def ask(predictor: Predictor) -> Reply:
         width = predictor.model.encoder.width
         if body.dimensions is not None and body.dimensions > width:
-            raise Problem(422, "validation", f"dimensions is more than the {width} that this model has")
+            raise RequestError(422, "validation", f"dimensions is more than the {width} that this model has")
         if texts:
             check_fit(predictor, texts, suspects(predictor, texts))
         found = predictor.embed(texts, normalize=True) if texts else predictor.embed_ids(ids, normalize=True)
-        if found.cut:
-            check_fit(predictor, texts, found.cut)
-            raise Problem(413, "too_large", f"input {found.cut[0]} has more tokens than the model takes: send less")
-        tokens = sum(predictor.tokens_in(texts)) if texts else sum(map(len, ids))
+        if found.truncated:
+            check_fit(predictor, texts, found.truncated)
+            raise RequestError(
+                413, "too_large", f"input {found.truncated[0]} has more tokens than the model takes: send less"
+            )
+        tokens = sum(predictor.count_tokens(texts)) if texts else sum(map(len, ids))
         return Reply(_open_ai(_shortened(found.vectors, body.dimensions), body.encoding_format, name, tokens))
 
     return (await service.answer(request, "embed", ask, model=body.model)).response()

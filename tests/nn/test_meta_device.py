@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith import recipes
 from bertsmith.model_io.model import Model
-from bertsmith.nn.memoryless import without_memory
+from bertsmith.nn.meta_device import on_meta_device
 
 STARTED = """
 import sys
@@ -29,7 +29,7 @@ print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.f
 @pytest.mark.parametrize("name", ["bert/large", "albert/xxlarge", "electra/base", "modern/base"])
 def test_only_names_and_shapes(name: str) -> None:
     recipe, before = recipes.find(name), torch.get_rng_state()
-    with without_memory():
+    with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
         recurrent = nn.LSTM(4, 1 << 20)
     tensors = [*model.parameters(), *recurrent.parameters()]
@@ -41,7 +41,7 @@ def test_only_names_and_shapes(name: str) -> None:
 @pytest.mark.parametrize("draw", [nn.init.normal_, nn.init.kaiming_uniform_, nn.init.xavier_uniform_, Tensor.uniform_])
 def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
     there = torch.full((3, 2), 7.0)
-    with without_memory():
+    with on_meta_device():
         assert draw(there) is there
     assert torch.equal(there, torch.full((3, 2), 7.0))
     assert not torch.equal(draw(there), torch.full((3, 2), 7.0))
@@ -49,7 +49,7 @@ def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
 
 def test_numbers_that_are_there_change() -> None:
     there = torch.full((3, 2), 8.0)
-    with without_memory():
+    with on_meta_device():
         nowhere = torch.empty(3, 2)
         assert nowhere.div_(2) is nowhere
         assert there.div_(2) is there
