@@ -31,8 +31,8 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, History, is_finished, read_run
-from bertsmith.reports.terminal_studies import spread
+from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
+from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES
 from bertsmith.system.durable import read_sealed
@@ -220,7 +220,7 @@ def table(output: Path) -> str:
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *footing])
 
 
-def _facts(run: History) -> list[str]:
+def _facts(run: RunHistory) -> list[str]:
     """Weights that were trained and those of the encoder, in millions; what was read, how fast, and what came of it."""
     seconds, facts = float(run.finish.get("seconds", run.seconds)), run.facts
     return [
@@ -233,7 +233,7 @@ def _facts(run: History) -> list[str]:
     ]
 
 
-def _encoder_weights(run: History) -> int:
+def _encoder_weights(run: RunHistory) -> int:
     """Of the part that is fine-tuned: without heads and without a generator."""
     import torch
 
@@ -242,7 +242,7 @@ def _encoder_weights(run: History) -> int:
     return sum(weight.numel() for weight in encoder.parameters())
 
 
-def _losses(run: History) -> list[str]:
+def _losses(run: RunHistory) -> list[str]:
     """The last of each part, and the share that was right where something can be."""
     found = []
     for key, curve in run.held_out.items():
@@ -259,7 +259,7 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
         return ABSENT
     best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
     found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
-    return spread(asdict(summarize_seeds(found)))
+    return mean_and_deviation(asdict(summarize_seeds(found)))
 
 
 def _without_text(path: Path) -> dict[str, str]:
@@ -267,10 +267,10 @@ def _without_text(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     nothing = next(row for row in read_sealed(path)["rows"] if row["name"] == NOTHING)
-    return {task.replace("/", "-"): spread(cell["score"]) for task, cell in nothing["cells"].items()}
+    return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
 
 
-def _footing(run: History) -> str:
+def _footing(run: RunHistory) -> str:
     """How far it is, and on what it stood."""
     minutes, seconds = run.recipe["minutes"], float(run.finish.get("seconds", run.seconds))
     device, padding = run.facts.get("device", "?"), run.facts.get("padding")

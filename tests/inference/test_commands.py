@@ -43,10 +43,10 @@ def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path:
     assert "cut to fit" in call("attention", folder, LONG, "--head", 1).stdout
 
 
-def test_a_heat_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     tokens = [f"token{number}" for number in range(90)]
     facts = {"tokens": tokens, "weights": np.eye(90).tolist(), "layer": None, "head": 1, "cut": False}
-    terminal_predictions.heat_map(facts)
+    terminal_predictions.attention_map(facts)
     lines = capsys.readouterr().out.splitlines()
     shown = len(lines) - 3
     assert 2 * shown + 20 <= terminal_predictions.console.width < 2 * shown + 22

@@ -1,4 +1,4 @@
-"""Made-up run folders: events as the log writes them, without any training."""
+"""Synthetic run folders: events as the training log writes them, without any training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECIPE = {
 
 
 def step_facts(step: int, **changes: Any) -> dict[str, Any]:
-    """A step's event: losses that fall, a rate, tokens and seconds."""
+    """A step's event: falling losses, learning rate, tokens and seconds."""
     words, pairs = 5.0 + 3.0 * math.exp(-step / 20), 0.7 - 0.002 * step
     facts = {
         "step": step,
@@ -40,8 +40,8 @@ def step_facts(step: int, **changes: Any) -> dict[str, Any]:
     return facts | changes
 
 
-class MadeUp:
-    """A run folder under construction; every event is a second after the one before."""
+class RunBuilder:
+    """Builds a run folder event by event, one second apart."""
 
     def __init__(self, folder: Path, *, recipe: dict[str, Any] | None = None) -> None:
         self.folder, self.now = folder, 1_700_000_000.0
@@ -68,8 +68,8 @@ class MadeUp:
 
 
 def finished_run(folder: Path, *, recipe: dict[str, Any] | None = None) -> Path:
-    """Forty steps with evaluations and checkpoints, to the end."""
-    made = MadeUp(folder, recipe=recipe)
+    """A finished run of forty steps with evaluations and checkpoints."""
+    made = RunBuilder(folder, recipe=recipe)
     made.write("start", step=0, notes=[])
     made.write("facts", step=0, parameters=12_345, device="cpu", unigram={"guess_lm": 7.25}, padding=0.04)
     for begin in (1, 11, 21, 31):
@@ -81,7 +81,7 @@ def finished_run(folder: Path, *, recipe: dict[str, Any] | None = None) -> Path:
 
 
 def long_log(path: Path, steps: int, *, odd: tuple[int, ...] = ()) -> None:
-    """The step events of a long run, written in one go; at `odd` steps the loss is not finite."""
+    """Writes the step events of a long run; at the steps `odd` the loss is not finite."""
     template = json.dumps({"kind": "step", "time": 1.5, **step_facts(7)})
     head, tail = template.split('"step": 7, "loss": ')
     rest = tail[tail.index(",") :]

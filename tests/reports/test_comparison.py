@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reports.run_fixtures import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reports.comparison import differences, dotted, read_runs, scores, shared, summary
 from bertsmith.reports.run_history import read_run
-from bertsmith.reports.run_summary import baselines, figures, perplexity, title
+from bertsmith.reports.run_summary import baselines, headline, perplexity, title
 
 
 def test_recipes_part_where_they_differ(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_recipes_part_where_they_differ(tmp_path: Path) -> None:
 
 def test_scores_have_equal_columns(tmp_path: Path) -> None:
     finished_run(tmp_path / "a")
-    MadeUp(tmp_path / "b").steps(1, 5)
+    RunBuilder(tmp_path / "b").steps(1, 5)
     first, second = scores(read_runs([tmp_path / "a", tmp_path / "b"]))
     assert first.keys() == second.keys()
     assert first["loss/guess_lm"] == pytest.approx(5.5)
@@ -40,21 +40,21 @@ def test_scores_have_equal_columns(tmp_path: Path) -> None:
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.steps(1, 3, loss=float("nan"))
     facts = json.loads(json.dumps(summary(read_run(made.folder)), allow_nan=False))
     assert facts["training"]["loss"] is None
     assert facts["steps"] == 3
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_runs_with_the_same_folder_name_get_unique_names(tmp_path: Path) -> None:
     for name in ("x/run", "y/run", "other"):
         finished_run(tmp_path / name)
     assert [run.name for run in read_runs([tmp_path])] == ["other", "x/run", "y/run"]
     again = read_runs([tmp_path / "x" / "run", tmp_path / "x" / ".." / "x" / "run"])
     assert [run.name for run in again] == ["run"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BertsmithError, match="there is no run"):
+    with pytest.raises(BertsmithError, match="no run in"):
         read_runs([tmp_path / "empty"])
 
 
@@ -71,7 +71,7 @@ def test_baselines_and_words(tmp_path: Path) -> None:
     assert perplexity("loss/next_sentence", 0.0) is None
     assert title("loss/guess_lm") == ("Loss: guess lm", "nats")
     assert title("matthews") == ("Matthews", "")
-    found = figures(run)
+    found = headline(run)
     assert found["steps"] == "40 of 40"
     assert found["parameters"] == "12.3k"
     assert found["best"] == "5.650 at step 30"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reports.run_fixtures import MadeUp, finished_run, long_log, step_facts
+from reports.run_fixtures import RunBuilder, finished_run, long_log, step_facts
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.reports import presence
+from bertsmith.reports import run_history
 from bertsmith.reports.run_history import RunReader, find_runs, read_run
 from bertsmith.system.durable import Disk
 from bertsmith.training.log import last_of_each_step, read_events
@@ -20,12 +20,11 @@ from bertsmith.training.log import last_of_each_step, read_events
 def test_a_finished_run(tmp_path: Path) -> None:
     run = read_run(finished_run(tmp_path / "run"))
     assert (run.name, run.recipe_name, run.state) == ("run", "made/up", "finished")
-    assert (run.steps, run.planned, run.tokens, run.checkpoint) == (40, 40, 20_000, 40)
+    assert (run.steps, run.planned_steps, run.tokens, run.checkpoint) == (40, 40, 20_000, 40)
     assert run.seconds == pytest.approx(10.0)
-    assert run.speed == pytest.approx(2000.0)
-    assert run.wall == 50.0  # 51 events, a second apart
+    assert run.tokens_per_second == pytest.approx(2000.0)
     assert run.best == (30, pytest.approx(5.65))
-    assert run.result == pytest.approx(6.2)
+    assert run.held_out_result == pytest.approx(6.2)
     assert run.curves["loss/guess_lm"].values[9] == step_facts(10)["loss/guess_lm"]
     assert run.held_out["loss/guess_lm"].steps.tolist() == [10, 20, 30, 40]
     assert [mark.step for mark in run.marks if mark.kind == "checkpoint"] == [10, 20, 30, 40]
@@ -34,7 +33,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_what_a_resumed_run_took_back_does_not_count(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.write("start", step=0, notes=[])
     made.steps(1, 10)
     made.checkpoint(10)
@@ -49,8 +48,7 @@ def test_what_a_resumed_run_took_back_does_not_count(tmp_path: Path) -> None:
     assert run.curves["loss"].values.max() < 99
     assert run.tokens == 14 * 500
     assert not run.held_out
-    assert run.wall < 100
-    assert run.notes == ("gone on from step 10: step-00000015 was passed over: damaged",)
+    assert run.notes == ("resumed from step 10: step-00000015 was passed over: damaged",)
     assert run.state == "unfinished"
     made.steps(15, 20)
     found = read_run(made.folder).curves["loss"]
@@ -59,7 +57,7 @@ def test_what_a_resumed_run_took_back_does_not_count(tmp_path: Path) -> None:
 
 
 def test_states(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     assert read_run(made.folder).state == "unfinished"
     assert read_run(made.folder).steps == 0
     made.write("start", step=0, notes=[])
@@ -77,21 +75,21 @@ def test_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize("listed", [True, False], ids=["as the system lists locks", "as a lock is tried"])
 def test_looking_at_a_lock_does_not_take_it(tmp_path: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
-        monkeypatch.setattr(presence, "LOCKS", tmp_path / "nowhere")
-    elif not presence.LOCKS.exists():
+        monkeypatch.setattr(run_history, "LOCKS", tmp_path / "nowhere")
+    elif not run_history.LOCKS.exists():
         pytest.skip("this system lists no locks")
     folder = tmp_path / "run"
     folder.mkdir()
-    assert not presence.is_held(folder)
+    assert not run_history.is_locked(folder)
     with Disk().lock(folder):
-        assert presence.is_held(folder)
-        assert not presence.is_held(tmp_path)
+        assert run_history.is_locked(folder)
+        assert not run_history.is_locked(tmp_path)
     with Disk().lock(folder):  # asking has left nothing behind
         pass
 
 
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.write("start", step=0, notes=[])
     made.steps(1, 80)
     made.write("step", **step_facts(81, loss=float("nan"), gradient_norm=float("inf"), skipped=True))
@@ -100,12 +98,12 @@ def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     run = read_run(made.folder)
     assert np.flatnonzero(np.isnan(run.curves["loss"].values)).tolist() == [80]
     assert np.isposinf(run.curves["gradient_norm"].values[80])
-    assert run.notes == ("1 step without an update, because a loss or a gradient was not finite: 81",)
+    assert run.notes == ("skipped 1 update because a loss or gradient was not finite: step 81",)
     assert run.best is None
 
 
 def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.steps(1, 3)
     events = made.folder / "events.jsonl"
     whole = events.read_bytes()
@@ -123,19 +121,19 @@ def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
     "line", [b"{broken\n", b"[1]\n", b'{"kind": "step"}\n', b'{"kind": "step", "step": 1}{"kind": "step", "step": 2}\n']
 )
 def test_damage_names_file_and_line(tmp_path: Path, where: int, line: bytes) -> None:
-    folder = MadeUp(tmp_path / "run").folder
+    folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 300)
     lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "events.jsonl").write_bytes(b"".join([*lines[: where - 1], line, *lines[where - 1 :]]))
-    with pytest.raises(DataError, match=rf"events\.jsonl:{where} is no event"):
+    with pytest.raises(DataError, match=rf"events\.jsonl:{where} is not an event"):
         read_run(folder)
 
 
 def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = MadeUp(tmp_path / "run").folder
+    folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 5000, odd=(17, 4999))
     fast = read_run(folder)
-    monkeypatch.setattr("bertsmith.reports.event_log.FEW", 1 << 60)
+    monkeypatch.setattr("bertsmith.reports.event_log.MIN_COLUMNAR_LINES", 1 << 60)
     plain = read_run(folder)
     assert fast.curves.keys() == plain.curves.keys()
     for name, curve in plain.curves.items():
@@ -144,7 +142,7 @@ def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_long_run_is_read_in_time(tmp_path: Path) -> None:
-    folder = MadeUp(tmp_path / "run").folder
+    folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 100_000, odd=(77_777,))
     began = time.monotonic()
     run = read_run(folder)
@@ -155,7 +153,7 @@ def test_a_long_run_is_read_in_time(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_million_steps_are_read_in_seconds(tmp_path: Path) -> None:
-    folder = MadeUp(tmp_path / "run").folder
+    folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 1_000_000)
     began = time.monotonic()
     assert read_run(folder).steps == 1_000_000
@@ -165,11 +163,11 @@ def test_a_million_steps_are_read_in_seconds(tmp_path: Path) -> None:
 def test_wrong_folders(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="no such folder"):
         read_run(tmp_path / "absent")
-    with pytest.raises(BertsmithError, match="holds no run"):
+    with pytest.raises(BertsmithError, match="is not a run folder"):
         read_run(tmp_path)
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     (made.folder / "recipe.json").write_text('{"name": \n oops}', encoding="utf-8")
-    with pytest.raises(DataError, match=r"recipe\.json:2 is no recipe"):
+    with pytest.raises(DataError, match=r"recipe\.json:2 is not a recipe"):
         read_run(made.folder)
 
 
@@ -188,4 +186,4 @@ def test_a_run_that_names_its_score_is_best_where_that_is_highest(tmp_path: Path
     events += [{"kind": "evaluation", "time": 2.0, "step": s, "cost": -v, "score/f1": v} for s, v in scores.items()]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     run = read_run(tmp_path)
-    assert (run.main, run.best, run.result) == ("score/f1", (10, 0.9), 0.7)
+    assert (run.main_metric, run.best, run.held_out_result) == ("score/f1", (10, 0.9), 0.7)

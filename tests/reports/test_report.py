@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser_fixtures import Reader, embedded
-from reports.run_fixtures import RECIPE, MadeUp, finished_run, long_log
+from reports.run_fixtures import RECIPE, RunBuilder, finished_run, long_log
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reports.report_page import write_report
@@ -51,7 +51,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 def test_nothing_of_a_run_becomes_markup(tmp_path: Path) -> None:
     recipe = RECIPE | {"name": EVIL, EVIL: {"nested": EVIL}}
-    made = MadeUp(tmp_path / EVIL.replace("/", "\u2215"), recipe=recipe)
+    made = RunBuilder(tmp_path / EVIL.replace("/", "\u2215"), recipe=recipe)
     made.write("start", step=0, notes=[EVIL])
     made.write("facts", step=0, device=EVIL, tokenizer=EVIL, data=EVIL, unigram={EVIL: 1.0})
     made.write("step", **{"step": 1, "loss": 1.0, f"loss/{EVIL}": 2.0, EVIL: 3.0, "tokens": 1, "seconds": 1.0})
@@ -68,19 +68,19 @@ def test_nothing_of_a_run_becomes_markup(tmp_path: Path) -> None:
         assert any(chart["name"] == EVIL for chart in embedded(text)["charts"])
 
 
-def test_several_runs_lie_over_each_other(tmp_path: Path) -> None:
+def test_several_runs_share_the_charts(tmp_path: Path) -> None:
     other = RECIPE | {"seed": 5}
     runs = [finished_run(tmp_path / "x" / "run"), finished_run(tmp_path / "y" / "run", recipe=other)]
     text = write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
     data = embedded(text)
     assert [run["name"] for run in data["runs"]] == ["x/run", "y/run"]
     assert {series["run"] for series in data["charts"][0]["series"]} == {0, 1}
-    assert "Where the recipes differ" in text
+    assert "Recipe differences" in text
     assert "<td>seed</td><td>0</td><td>5</td>" in text
 
 
 def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     long_log(made.folder / "events.jsonl", 60_000, odd=(5, 30_000))
     lines = (made.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     lines[45_678] = re.sub(r'"loss": [\d.]+', '"loss": 77.0', lines[45_678], count=1)
@@ -95,14 +95,14 @@ def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
 
 def test_many_runs_share_the_room(tmp_path: Path) -> None:
     for number in range(8):
-        made = MadeUp(tmp_path / f"run{number}")
+        made = RunBuilder(tmp_path / f"run{number}")
         long_log(made.folder / "events.jsonl", 4000)
     folders = sorted(tmp_path.glob("run*"))
     assert write_report(folders, tmp_path / "page.html").stat().st_size < 2_000_000
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    text = write_report([MadeUp(tmp_path / "run").folder], tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report([RunBuilder(tmp_path / "run").folder], tmp_path / "page.html").read_text(encoding="utf-8")
     assert embedded(text)["charts"] == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
-from reports.run_fixtures import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 
 from bertsmith.reports.report_page import write_report
 
@@ -19,7 +19,7 @@ pytestmark = IN_A_BROWSER
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("pages")
     one = finished_run(base / "하나")
-    two = MadeUp(base / "<script>alert(1)</script>".replace("/", "\u2215"), recipe=RECIPE | {"seed": 1})
+    two = RunBuilder(base / "<script>alert(1)</script>".replace("/", "\u2215"), recipe=RECIPE | {"seed": 1})
     two.write("start", step=0, notes=[])
     two.steps(1, 20)
     two.checkpoint(20)
@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     two.write("start", step=20, notes=["<img src=x onerror=alert(1)>"])
     two.write("step", step=21, loss=float("nan"), skipped=True, tokens=5, seconds=0.1)
     two.steps(22, 30)
-    empty = MadeUp(base / "empty").folder
+    empty = RunBuilder(base / "empty").folder
     return {
         "one": write_report([one], base / "one.html"),
         "two": write_report([one, two.folder], base / "two.html"),
@@ -70,7 +70,7 @@ def test_curves_axes_and_logarithm(visit: Any) -> None:
 def test_keys_and_pointer_read_values(visit: Any) -> None:
     page = visit("one")
     chart, output = page.locator("svg.chart").nth(1), page.locator("output").nth(1)
-    assert "at the end" in output.text_content()
+    assert "last" in output.text_content()
     chart.focus()
     assert output.get_attribute("aria-live") == "polite"
     page.keyboard.press("Home")
@@ -81,11 +81,11 @@ def test_keys_and_pointer_read_values(visit: Any) -> None:
     assert "step 12" in output.text_content()
     assert "step 12" in page.locator("output").first.text_content()  # one cursor for all charts
     page.keyboard.press("Escape")
-    assert "at the end" in output.text_content()
+    assert "last" in output.text_content()
     box = chart.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "perplexity" in output.text_content()
-    assert "at the end" not in output.text_content()
+    assert "last" not in output.text_content()
 
 
 def test_runs_are_switched_off_and_on(visit: Any) -> None:

@@ -12,11 +12,11 @@ from typing import cast
 
 import pytest
 from command_line import call
-from reports.run_fixtures import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 from rich.console import Console
 
 from bertsmith.reports import terminal_runs
-from bertsmith.reports.run_history import History, RunReader, read_run
+from bertsmith.reports.run_history import RunHistory, RunReader, read_run
 from bertsmith.system.durable import Disk
 
 
@@ -36,11 +36,11 @@ def test_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [run["run"] for run in found["runs"]] == ["first", "second"]
 
 
-def test_list_goes_on_past_a_damaged_run(runs: Path) -> None:
+def test_list_continues_past_a_damaged_run(runs: Path) -> None:
     (runs / "first" / "events.jsonl").write_text("oops\n", encoding="utf-8")
     done = call("runs", "list", runs)
     assert done.returncode == 0
-    assert "events.jsonl:1 is no event" in done.stdout
+    assert "events.jsonl:1 is not an event" in done.stdout
     assert "second" in done.stdout
 
 
@@ -57,10 +57,10 @@ def test_show(runs: Path) -> None:
 
 
 def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.write("start", step=0, notes=[])
     made.steps(1, 5)
-    monkeypatch.setattr("bertsmith.reports.terminal_runs.EVERY", 0.02)
+    monkeypatch.setattr("bertsmith.reports.terminal_runs.REFRESH", 0.02)
     locked = threading.Event()
 
     def train() -> None:
@@ -83,24 +83,24 @@ def test_show_follows_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.Mon
     assert "12 of 40" in done.stdout
 
 
-def test_what_is_followed_fits_the_screen(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_followed_card_fits_the_screen(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=90, height=24, color_system=None)
     monkeypatch.setattr(terminal_runs, "console", screen)
-    monkeypatch.setattr(terminal_runs, "EVERY", 0.01)
+    monkeypatch.setattr(terminal_runs, "REFRESH", 0.01)
     first = replace(read_run(runs / "first"), state="running")
     states = iter([first, first, replace(first, state="finished")])
 
     class Reader:
-        def read(self) -> History:
+        def read(self) -> RunHistory:
             return next(states)
 
     terminal_runs.follow(cast(RunReader, Reader()))
-    drawn = screen.file.getvalue()  # type: ignore[attr-defined]
-    frames = [frame for frame in drawn.split("\x1b[?1049l")[0].split("\x1b[H") if "running" in frame]
+    output = screen.file.getvalue()  # type: ignore[attr-defined]
+    frames = [frame for frame in output.split("\x1b[?1049l")[0].split("\x1b[H") if "running" in frame]
     assert len(frames) >= 2
     assert all("steps\n" in frame and frame.count("\n") < 24 for frame in frames)  # down to the axis of the chart
     assert not any("held out, step 40" in frame for frame in frames)
-    assert "held out, step 40" in drawn.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
+    assert "held out, step 40" in output.split("\x1b[?1049l")[-1]  # back on the common screen: the whole card
 
 
 def test_compare(runs: Path, tmp_path: Path) -> None:
@@ -118,65 +118,66 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100, 250])
-def test_many_runs_are_compared_in_as_many_tables_as_it_takes(
-    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_runs_are_compared_in_several_tables(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"a-run-with-a-long-name-{number}" for number in range(8)]
     for number, name in enumerate(names):
         finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})
-    drawn = io.StringIO()
-    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=width))
+    output = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=output, width=width))
     terminal_runs.comparison([read_run(tmp_path / name) for name in names])
-    told, _, picture = drawn.getvalue().rpartition("Loss")
+    text, _, picture = output.getvalue().rpartition("Loss")
     assert picture
-    assert "…" not in told
-    assert all(len(line.rstrip()) <= width for line in told.split("\n"))
-    settings, *tables = (block.split("\n") for block in told.split("\n\n") if block.strip())
+    assert "…" not in text
+    assert all(len(line.rstrip()) <= width for line in text.split("\n"))
+    settings, *tables = (block.split("\n") for block in text.split("\n\n") if block.strip())
     if width == 250:
         assert settings[1].split() == ["seed", *map(str, range(8))]
     else:
         sentences = " ".join(" ".join(settings).split())
-        assert all(f"{names[place]} beside {names[0]}: seed={place}" in sentences for place in range(1, 8))
+        assert all(f"{names[place]} compared with {names[0]}: seed={place}" in sentences for place in range(1, 8))
     assert len(tables) == {60: 8, 100: 4, 250: 1}[width]
     assert all(table[1].split()[0] == "state" for table in tables), "every table says what its numbers are"
     assert [name for table in tables for name in table[0].split()] == names
 
 
-def test_runs_whose_names_leave_no_room_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_with_long_names_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [
         f"bert-mini-encoder.layers={number}-encoder.width=768-encoder.heads=12-learning_rate=1e-3" for number in (3, 6)
     ]
     for number, name in enumerate(names):
         finished_run(tmp_path / name, recipe=RECIPE | {"seed": number})
-    drawn = io.StringIO()
-    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=80))
+    output = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=output, width=80))
     terminal_runs.comparison([read_run(tmp_path / name) for name in names])
-    told = drawn.getvalue()
-    assert "…" not in told
-    assert all(told.count(name) == 1 for name in names)
-    listed, settings, numbers, *_ = (block.split("\n") for block in told.split("\n\n"))
+    text = output.getvalue()
+    assert "…" not in text
+    assert all(text.count(name) == 1 for name in names)
+    listed, settings, numbers, *_ = (block.split("\n") for block in text.split("\n\n"))
     assert listed == [f"{place}  {name}" for place, name in enumerate(names, 1)]
     assert [line.split() for line in settings] == [["setting", "1", "2"], ["seed", "0", "1"]]
     assert numbers[0].split() == ["1", "2"]
-    assert "perplexity of guess lm" in told
-    assert "1 held out" in told, "and the picture calls them so"
+    assert "perplexity of guess lm" in text
+    assert "1 held out" in text, "and the picture calls them so"
 
 
-def test_what_a_run_lacks_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = io.StringIO()
-    monkeypatch.setattr(terminal_runs, "console", Console(file=drawn, width=70))
+def test_an_absent_group_of_settings_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr(terminal_runs, "console", Console(file=output, width=70))
     both = RECIPE | {"objectives": {"a": {"kind": "a", "rate": 0.15}, "b": {"kind": "b", "rate": 0.5}}, "odd": 1}
     one = RECIPE | {"objectives": {"a": {"kind": "a", "rate": 0.3}}}
     for name, recipe in (("first-of-all-the-runs", both), ("another-of-these-runs", one), ("a-third", both)):
         finished_run(tmp_path / name, recipe=recipe)
     terminal_runs.comparison([read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs")])
-    assert "objectives.b.rate" in drawn.getvalue(), "in one table where that has room"
-    drawn.truncate(0)
+    assert "objectives.b.rate" in output.getvalue(), "in one table where that has room"
+    output.truncate(0)
     found = [read_run(tmp_path / name) for name in ("first-of-all-the-runs", "another-of-these-runs", "a-third")]
     terminal_runs.comparison(found)
-    said = " ".join(drawn.getvalue().split())
-    beside = "beside first-of-all-the-runs:"
-    assert f"another-of-these-runs {beside} objectives.a.rate=0.3, no objectives.b, no odd a-third {beside} as" in said
+    text = " ".join(output.getvalue().split())
+    first = "compared with first-of-all-the-runs:"
+    assert (
+        f"another-of-these-runs {first} objectives.a.rate=0.3, without objectives.b, without odd a-third {first} "
+        in text
+    )
 
 
 def test_plot(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,24 +194,24 @@ def test_plot(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert two["bytes"] == (runs / "runs.html").stat().st_size
 
 
-@pytest.mark.parametrize("verb", ["list", "show", "compare", "plot"])
-def test_mistakes_are_one_line(verb: str, tmp_path: Path) -> None:
-    absent = call("runs", verb, tmp_path / "absent")
+@pytest.mark.parametrize("command", ["list", "show", "compare", "plot"])
+def test_a_wrong_folder_is_a_one_line_error(command: str, tmp_path: Path) -> None:
+    absent = call("runs", command, tmp_path / "absent")
     assert (absent.returncode, absent.stderr.count("\n")) == (2, 1)
     assert "no such folder" in absent.stderr
-    empty = call("runs", verb, tmp_path)
+    empty = call("runs", command, tmp_path)
     assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
-    assert "no run" in empty.stderr
+    assert ("is not a run folder" if command == "show" else "no run in") in empty.stderr
 
 
-@pytest.mark.parametrize("verb", ["show", "plot"])
-def test_damage_is_one_line_with_its_place(verb: str, runs: Path) -> None:
+@pytest.mark.parametrize("command", ["show", "plot"])
+def test_damage_is_a_one_line_error_with_file_and_line(command: str, runs: Path) -> None:
     with (runs / "first" / "events.jsonl").open("a", encoding="utf-8") as file:
         file.write("{oops\n")
-    done = call("runs", verb, runs / "first")
+    done = call("runs", command, runs / "first")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
-    assert "events.jsonl:52 is no event" in done.stderr
+    assert "events.jsonl:52 is not an event" in done.stderr
     (runs / "second" / "recipe.json").write_text("{", encoding="utf-8")
-    done = call("runs", verb, runs / "second")
+    done = call("runs", command, runs / "second")
     assert (done.returncode, done.stderr.count("\n")) == (65, 1)
-    assert "recipe.json:1 is no recipe" in done.stderr
+    assert "recipe.json:1 is not a recipe" in done.stderr

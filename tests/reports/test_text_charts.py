@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.reports.text_charts import NOBODY, chart, draw, number, smooth, spark, thin
+from bertsmith.reports.text_charts import NO_SERIES, chart, draw, number, smooth, spark, thin
 
 BRAILLE = range(0x2801, 0x2900)
 
@@ -108,7 +108,7 @@ def test_every_character_knows_its_series() -> None:
         (owner, row)
         for row, (line, whose) in enumerate(zip(picture.lines[:-1], picture.owners[:-1], strict=True))
         for letter, owner in zip(line, whose, strict=False)
-        if owner != NOBODY and ord(letter) in BRAILLE
+        if owner != NO_SERIES and ord(letter) in BRAILLE
     }
     assert {owner for owner, _ in owners} == {0, 1}
     assert max(row for owner, row in owners if owner == 1) < min(row for owner, row in owners if owner == 0)

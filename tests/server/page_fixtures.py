@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluation.evaluating_world import mixed
 from inference.predictor_fixtures import KINDS, random_model, reader, tokenizer
-from reports.run_fixtures import RECIPE, MadeUp, finished_run
+from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 
 from bertsmith.evaluation.writing import write_evaluation
 from bertsmith.inference.predictor import Predictor
@@ -33,7 +33,7 @@ def records(folder: Path) -> Path:
     """Three runs, one of them not yet over and one hostile, and two evaluations, one of them in a run."""
     finished_run(folder / "forge" / "하나")
     finished_run(folder / "forge" / "two", recipe=RECIPE | {"seed": 7})
-    begun = MadeUp(folder / EVIL)
+    begun = RunBuilder(folder / EVIL)
     begun.write("start", step=0, notes=[EVIL])
     begun.steps(1, 25)
     for name in ("forge/two/evaluation", "apart"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browser_fixtures import Reader
 from command_line import call
-from reports.run_fixtures import MadeUp
+from reports.run_fixtures import RunBuilder
 from server.page_fixtures import EVIL, records
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -132,7 +132,7 @@ def test_runs_are_listed_those_under_way_first(client: TestClient, folder: Path)
         assert next(iter(found)) == EVIL
         assert found[EVIL]["state"] == "running"
     assert set(found) == {EVIL, "forge/하나", "forge/two"}
-    assert found["forge/two"]["steps"] == found["forge/two"]["planned"] == 40
+    assert found["forge/two"]["steps"] == found["forge/two"]["planned_steps"] == 40
     assert {run["name"]: run["state"] for run in client.get("/runs").json()}[EVIL] == "unfinished"
     assert str(folder) not in client.get("/runs").text
 
@@ -150,7 +150,7 @@ def test_a_history_is_what_a_report_embeds(client: TestClient) -> None:
 
 
 def test_a_history_grows_with_its_run(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "run")
+    made = RunBuilder(tmp_path / "run")
     made.steps(1, 30)
     with TestClient(Starlette(routes=routes(runs=tmp_path))) as client:
 
@@ -216,7 +216,7 @@ def test_too_many_runs_at_once(client: TestClient) -> None:
 
 
 def test_what_is_damaged_says_so_and_hides_nothing_else(tmp_path: Path) -> None:
-    made = MadeUp(tmp_path / "good")
+    made = RunBuilder(tmp_path / "good")
     made.steps(1, 3)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "events.jsonl").write_text("oops\n", encoding="utf-8")

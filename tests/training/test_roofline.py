@@ -27,7 +27,7 @@ def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monk
     assert {one["unit"] for one in found if one["what"].startswith("attention")} == {"ms"}
     long, short = (next(one for one in found if f"rows of {length}, plain" in one["what"]) for length in (512, 128))
     assert long["value"] > short["value"]  # the same tokens see four times as many others
-    terminal.ceilings(found)
+    terminal.device_limits(found)
     shown = capsys.readouterr().out
     assert "product 64 × 64 × 64" in shown
     assert "TFLOP/s" in shown

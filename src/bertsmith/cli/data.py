@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,7 @@ def tokenizer_train(
         "vocab_size": learned.vocab_size,
         "fingerprint": learned.fingerprint,
     }
-    give(facts, as_json, lambda: terminal.tokenizer_learned(learned, output))
+    give(facts, as_json, lambda: terminal.trained_tokenizer(learned, output))
 
 
 @tokenizer_app.command("show")
@@ -105,7 +106,7 @@ def tokenizer_show(
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     shown = terminal.encoding_facts(tokenizer, texts, encoded)
-    give(shown, as_json, lambda: terminal.encoding_picture(tokenizer, texts, encoded, shown))
+    give(shown, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, shown))
 
 
 @tokenizer_app.command("stats")
@@ -133,7 +134,7 @@ def tokenizer_stats(
         limit=limit,
         quiet=quiet or as_json,
     )
-    give(found, as_json, lambda: terminal.table(found))
+    give(found, as_json, lambda: terminal.facts_table(found))
 
 
 @app.command()
@@ -168,7 +169,7 @@ def prepare(
     reading = reading_of(layout, field, encoding, errors)
     if dry_run:
         facts = run.preview(corpus, tokenizer=tokenizer, reading=reading)
-        give(facts, as_json, lambda: terminal.table(facts, title="nothing written"))
+        give(facts, as_json, lambda: terminal.facts_table(facts, title="nothing written"))
         return
     if overwrite:
         remove_shard_set(output)
@@ -186,7 +187,7 @@ def prepare(
         quiet=quiet or as_json,
     )
     facts = terminal.shard_facts(index, output)
-    give(facts, as_json, lambda: terminal.table(facts))
+    give(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
@@ -203,10 +204,8 @@ def verify(
     for report in verify_shards(folder):
         reports.append(report)
         if not as_json:
-            terminal.verified(report)
+            terminal.verified_file(report)
     bad = [report.name for report in reports if not report.ok]
-    give(
-        {"folder": str(folder), "ok": not bad, "files": [terminal.report_facts(report) for report in reports]}, as_json
-    )
+    give({"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}, as_json)
     if bad:
         raise DataError(f"{len(bad)} of {len(reports)} files in {folder} are damaged: {', '.join(bad[:5])}")

@@ -17,7 +17,7 @@ from bertsmith.data.prose import korean_prose, python_prose
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.reports import terminal, terminal_runs
+from bertsmith.reports import terminal, terminal_predictions, terminal_runs
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import read_run
 from bertsmith.system.durable import Disk
@@ -73,18 +73,18 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     learned = prepare.train_tokenizer(
         [text], output / "tokenizer", settings=settings, vocab_size=VOCABULARY, quiet=quiet
     )
-    terminal.tokenizer_learned(learned, output / "tokenizer")
+    terminal.trained_tokenizer(learned, output / "tokenizer")
     for sample in SAMPLES:
-        terminal.encoding_line(learned, sample, learned.encode(sample))
-    terminal.table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
+        terminal.encoding_sample(learned, sample, learned.encode(sample))
+    terminal.facts_table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
 
     _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
     index = prepare.prepare(
         [text], output / "shards", tokenizer=output / "tokenizer", held_out=0.02, unique=True, quiet=quiet
     )
-    terminal.table(terminal.shard_facts(index, output / "shards"))
+    terminal.facts_table(terminal.shard_facts(index, output / "shards"))
     for report in verify(output / "shards"):
-        terminal.verified(report)
+        terminal.verified_file(report)
     _look_inside(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
 
     words = " ".join(SETTINGS)
@@ -122,7 +122,7 @@ def _fill(model: Path) -> None:
     predictor = Predictor.open(model, device="cpu")
     for text in GAPS:
         terminal.console.print(text, style="bold")
-        terminal.fillings([predictor.fill_mask(text, top_k=3)])
+        terminal_predictions.fillings([predictor.fill_mask(text, top_k=3)])
 
 
 def _finetune(output: Path) -> None:

@@ -97,4 +97,4 @@ def predict(
         return
     count = write_predictions(rows, output)
     facts = {"model": str(asked.folder), "task": asked.task.name, "examples": count, "output": str(output)}
-    give(facts, as_json, lambda: terminal.table(facts))
+    give(facts, as_json, lambda: terminal.facts_table(facts))

@@ -76,6 +76,6 @@ def export(
             normalize=normalize,
             tolerance=sentence_transformers.TOLERANCE if tolerance is None else tolerance,
         )
-    from bertsmith.reports import terminal_exports
+    from bertsmith.reports import terminal_predictions
 
-    give(facts, as_json, lambda: terminal_exports.exported(facts))
+    give(facts, as_json, lambda: terminal_predictions.export(facts))

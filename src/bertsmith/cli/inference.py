@@ -124,7 +124,7 @@ def rank(
     reading = reading_of("line" if layout == "auto" and file.endswith(".txt") else layout, field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
     found = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
-    give({"query": query, "ranked": found}, as_json, lambda: terminal_predictions.ranked(found))
+    give({"query": query, "ranked": found}, as_json, lambda: terminal_predictions.ranking(found))
 
 
 @app.command()
@@ -147,4 +147,4 @@ def attention(
     from bertsmith.reports import terminal_predictions
 
     facts = attention_facts(Predictor.open(model, device=device).attention(text, second), layer, head)
-    give(facts, as_json, lambda: terminal_predictions.heat_map(facts))
+    give(facts, as_json, lambda: terminal_predictions.attention_map(facts))

@@ -43,11 +43,11 @@ def fill_mask(
 ) -> None:
     """Find words for the gaps of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.reports import terminal
+    from bertsmith.reports import terminal_predictions
 
     found = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
     runs = found if found and isinstance(found[0], list) else [found]
-    give({"text": text, "fillings": runs}, as_json, lambda: terminal.fillings(runs))
+    give({"text": text, "fillings": runs}, as_json, lambda: terminal_predictions.fillings(runs))
 
 
 @app.command("next-sentence")
@@ -60,10 +60,10 @@ def next_sentence(
 ) -> None:
     """Judge whether one text follows another."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.reports import terminal
+    from bertsmith.reports import terminal_predictions
 
     found = Predictor.open(model, device=device).next_sentence(first, second)
-    give(found, as_json, lambda: terminal.follows(found))
+    give(found, as_json, lambda: terminal_predictions.next_sentence(found))
 
 
 @app.command()
@@ -102,14 +102,14 @@ def embed(
 ) -> None:
     """Turn texts into vectors."""
     from bertsmith.inference.text_files import EmbeddingOptions, embed_source, layer_numbers
-    from bertsmith.reports import terminal
+    from bertsmith.reports import terminal_predictions
 
     wish = EmbeddingOptions(pooling, layer_numbers(layers), combine, normalize)
     reading = reading_of("line" if layout == "auto" and source.endswith(".txt") else layout, field, encoding, errors)
     facts = embed_source(
         model, source, output, wish=wish, reading=reading, limit=limit, device=device, quiet=quiet or as_json
     )
-    give(facts, as_json, lambda: terminal.embedded(facts))
+    give(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command("import")
@@ -134,4 +134,4 @@ def import_model(
 
     lowercase = None if cased is None else not cased
     facts = folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite))
-    give(facts, as_json, lambda: terminal.table(facts))
+    give(facts, as_json, lambda: terminal.facts_table(facts))

@@ -44,7 +44,7 @@ def init(
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
         recipe_toml.write_toml(chosen, output, force=force)
-        give(facts, as_json, lambda: terminal.table({"recipe": chosen.name, "file": output}))
+        give(facts, as_json, lambda: terminal.facts_table({"recipe": chosen.name, "file": output}))
     else:
         give(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
 
@@ -78,7 +78,7 @@ def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as
     for found in checklist.check(recipe, data, output=output, device=device):
         findings.append(found)
         if not as_json:
-            terminal.checked(found.plain())
+            terminal.preflight_check(found.plain())
     give(checklist.summary(findings), as_json)
     for found in findings:
         if found.error is not None:

@@ -25,8 +25,9 @@ def list_runs(
 ) -> None:
     """List the runs below a folder: how far, how fast, how good."""
     from bertsmith.reports import terminal_runs
-    from bertsmith.reports.comparison import summary, told_apart
+    from bertsmith.reports.comparison import with_unique_names
     from bertsmith.reports.run_history import find_runs, read_run
+    from bertsmith.reports.run_summary import summary
 
     found, damaged = [], []
     for path in find_runs(folder):
@@ -36,7 +37,7 @@ def list_runs(
             damaged.append(str(error))
     if not found and not damaged:
         raise BertsmithError(f"there is no run in {folder} or below it")
-    found = told_apart(found)
+    found = with_unique_names(found)
     facts = {"runs": [summary(run) for run in found], "damaged": damaged}
     give(facts, as_json, lambda: terminal_runs.run_list(found, damaged))
 
@@ -49,8 +50,8 @@ def show(
 ) -> None:
     """Show one run: figures, curves, the last evaluation."""
     from bertsmith.reports import terminal_runs
-    from bertsmith.reports.comparison import summary
     from bertsmith.reports.run_history import RunReader
+    from bertsmith.reports.run_summary import summary
 
     reader = RunReader(run)
     if follow and not as_json:

@@ -49,7 +49,7 @@ def features(
     as_json: Json = False,
 ) -> None:
     """Train BiLSTM taggers on the features of a frozen model: which layers say most?"""
-    from bertsmith.reports import terminal_studies
+    from bertsmith.reports import terminal_runs
     from bertsmith.studies.features import feature_tuning
     from bertsmith.studies.features import features as study
 
@@ -65,7 +65,7 @@ def features(
         device=device,
         quiet=quiet or as_json,
     )
-    give(found, as_json, lambda: terminal_studies.features(found))
+    give(found, as_json, lambda: terminal_runs.features(found))
 
 
 @app.command()
@@ -99,7 +99,7 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Fine-tune several pre-trained models alike on several tasks: what was each part of pre-training worth?"""
-    from bertsmith.reports import terminal_studies
+    from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
     from bertsmith.studies.ablations import candidates, trials
     from bertsmith.training.finetuning.sweep import numbers
@@ -116,4 +116,4 @@ def ablate(
         quiet=quiet,
         say=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),
     )
-    give(found, as_json, lambda: terminal_studies.ablations(found))
+    give(found, as_json, lambda: terminal_runs.ablations(found))

@@ -70,7 +70,7 @@ def pretrain(
         picture=picture,
         trackers=tuple(track or ()),
     )
-    give(facts, as_json, lambda: terminal.table(facts))
+    give(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
@@ -139,7 +139,7 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
-    from bertsmith.reports import terminal
+    from bertsmith.reports import terminal, terminal_runs
     from bertsmith.training.finetuning.sweep import numbers, sweep
     from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune as run_finetuning
@@ -152,11 +152,11 @@ def finetune(
     how: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not rates and seeds == 1:
         facts = run_finetuning(tuning, output, resume=resume, **how)
-        give(facts, as_json, lambda: terminal.table(facts))
+        give(facts, as_json, lambda: terminal.facts_table(facts))
         return
     if resume != "auto":
         raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
     found = sweep(
         tuning, output, learning_rates=numbers(rates) or [tuning.learning_rate], seeds=seeds, jobs=jobs, **how
     )
-    give(found, as_json, lambda: terminal.sweep(found))
+    give(found, as_json, lambda: terminal_runs.sweep(found))

@@ -27,12 +27,12 @@ SHADES = 9
 def page(evaluation: Evaluation) -> str:
     """The whole page as text."""
     title, data = f"{evaluation.task} {evaluation.split}", page_data(evaluation)
-    return pages.fill(ASSETS, "evaluation", title=title, data=data, parts=_parts(evaluation, data))
+    return pages.render_page(ASSETS, "evaluation", title=title, data=data, parts=_parts(evaluation, data))
 
 
 def page_main(evaluation: Evaluation, data: Mapping[str, Any]) -> str:
     """The page without its frame and its script; `data` is what `page_data` gave for this evaluation."""
-    return pages.fill_main(ASSETS, "evaluation", parts=_parts(evaluation, data))
+    return pages.render_main(ASSETS, "evaluation", parts=_parts(evaluation, data))
 
 
 def _parts(evaluation: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:

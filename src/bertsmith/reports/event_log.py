@@ -1,11 +1,18 @@
-"""The events of a run as columns: a million steps in seconds, and only what is new when it is read again."""
+"""The event log of a run (events.jsonl), read as columns.
+
+A million steps are read in seconds, and a second call reads only what was appended since the first. A resumed run logs
+the steps after its checkpoint again: each step counts once, and abandoned steps do not count.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,119 +21,194 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError, StorageError
 
-STEP = b'{"kind": "step"'  # how the log begins a step's line
-TEXT = b': "'  # before a value that is no number
-CHUNK = 1 << 24  # bytes read at once
-FEW = 64  # lines that are not worth the columnar reader
-KEEP_OUT = ("kind", "line")
+STEP_PREFIX = b'{"kind": "step"'
+STRING_VALUE = b': "'
+CHUNK = 1 << 24  # bytes per read
+MIN_COLUMNAR_LINES = 64  # below this pyarrow is not worth its start-up
+NOT_COLUMNS = ("kind", "line")
+NOT_CURVES = ("line", "kind", "time", "step", "skipped")
 
 Column = NDArray[np.float64]
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric over the steps of a run; nan where it was not logged or not finite."""
+
+    steps: NDArray[np.int64]
+    values: Column
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def last(self) -> float:
+        """The last value; nan if the curve is empty."""
+        return float(self.values[-1]) if len(self.values) else float("nan")
 
 
 class EventReader:
-    """Reads an event log from its beginning, and on from there with every further call of `read`.
+    """Reads an event log incrementally: every call of `read` continues where the previous one ended.
 
-    A last line without an end is left for later: its writer is at it, or was killed.
+    An unterminated last line is left for the next call: its writer has not finished it, or was killed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.others: list[dict[str, Any]] = []  # every event that is no step, with the number of its "line"
+        self.other_events: list[Event] = []  # every event except steps, with its line number under "line"
         self._blocks: list[dict[str, Column]] = []
         self._offset = self._lines = 0
 
     def read(self) -> bool:
-        """Takes in what has been written since the last call, and says whether that was anything."""
+        """Reads what was appended since the last call; returns whether there was anything."""
         before = self._offset
         try:
             with open(self.path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
-                    raise DataError(f"{self.path} has become shorter while it was read: read it again")
+                    raise DataError(f"{self.path} became shorter while it was being read: read it again")
                 file.seek(self._offset)
                 while data := file.read(CHUNK):
-                    whole = data.rfind(b"\n") + 1
-                    if not whole:
+                    complete = data.rfind(b"\n") + 1
+                    if not complete:
                         data += file.readline()  # a line longer than a chunk
-                        whole = data.rfind(b"\n") + 1
-                    if not whole:
+                        complete = data.rfind(b"\n") + 1
+                    if not complete:
                         break
-                    self._take(data[: whole - 1].split(b"\n"))
-                    self._offset += whole
+                    self._parse(data[: complete - 1].split(b"\n"))
+                    self._offset += complete
                     file.seek(self._offset)
         except FileNotFoundError:
-            pass  # a run that has not come to its first event
+            pass  # the run has not logged anything yet
         except OSError as error:
             raise StorageError(f"{error.strerror}: reading {self.path}") from error
         return self._offset > before
 
     def steps(self) -> dict[str, Column]:
-        """All step events as written, by name; nan where an event lacks a number, and "line" says where each stood."""
+        """All step events in log order, by key, with their line numbers under "line"; nan where a key is missing."""
         names = dict.fromkeys(name for block in self._blocks for name in block)
-        found = {}
+        columns = {}
         for name in names:
-            parts = [block.get(name, np.full(len(block["line"]), np.nan)) for block in self._blocks]
-            found[name] = np.concatenate(parts)
-        self._blocks = [found] if found else []
-        return found
+            chunks = [block.get(name, np.full(len(block["line"]), np.nan)) for block in self._blocks]
+            columns[name] = np.concatenate(chunks)
+        self._blocks = [columns] if columns else []
+        return columns
 
-    def _take(self, lines: list[bytes]) -> None:
+    def _parse(self, lines: list[bytes]) -> None:
         first = self._lines + 1
-        plain = [
-            number for number, line in enumerate(lines) if line.startswith(STEP) and line.find(TEXT, len(STEP)) < 0
+        numeric = [
+            index
+            for index, line in enumerate(lines)
+            if line.startswith(STEP_PREFIX) and line.find(STRING_VALUE, len(STEP_PREFIX)) < 0
         ]
-        block = self._fast([lines[number] for number in plain]) if len(plain) >= FEW else None
+        block = _parse_columns([lines[index] for index in numeric]) if len(numeric) >= MIN_COLUMNAR_LINES else None
         rest: Iterable[int] = range(len(lines))
         if block is not None:
-            rest = np.setdiff1d(np.arange(len(lines)), plain, assume_unique=True).tolist()
-            self._blocks.append(block | {"line": np.array(plain, dtype=np.float64) + first})
-        slow, slow_lines = [], []
-        for number in rest:
-            event = self._event(lines[number], number + first)
+            rest = np.setdiff1d(np.arange(len(lines)), numeric, assume_unique=True).tolist()
+            self._blocks.append(block | {"line": np.array(numeric, dtype=np.float64) + first})
+        steps, step_lines = [], []
+        for index in rest:
+            event = self._parse_event(lines[index], index + first)
             if event["kind"] == "step":
-                slow.append(event)
-                slow_lines.append(number + first)
+                steps.append(event)
+                step_lines.append(index + first)
             else:
-                self.others.append(event | {"line": number + first})
-        if slow:
-            names = dict.fromkeys(name for event in slow for name in event if name not in KEEP_OUT)
-            columns = {name: np.array([as_number(event.get(name)) for event in slow]) for name in names}
-            self._blocks.append(columns | {"line": np.array(slow_lines, dtype=np.float64)})
+                self.other_events.append(event | {"line": index + first})
+        if steps:
+            names = dict.fromkeys(name for event in steps for name in event if name not in NOT_COLUMNS)
+            columns = {name: np.array([as_number(event.get(name)) for event in steps]) for name in names}
+            self._blocks.append(columns | {"line": np.array(step_lines, dtype=np.float64)})
         self._lines += len(lines)
 
-    def _event(self, line: bytes, number: int) -> dict[str, Any]:
+    def _parse_event(self, line: bytes, number: int) -> Event:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.path}:{number} is no event: {error}") from error
+            raise DataError(f"{self.path}:{number} is not an event: {error}") from error
         if not isinstance(event, dict) or "kind" not in event:
-            raise DataError(f"{self.path}:{number} is no event: it has no kind")
+            raise DataError(f'{self.path}:{number} is not an event: it has no "kind"')
         if event["kind"] in ("step", "evaluation", "checkpoint", "start") and not isinstance(event.get("step"), int):
-            raise DataError(f"{self.path}:{number} is no event: a {event['kind']} without the number of its step")
+            raise DataError(f'{self.path}:{number} is not an event: this {event["kind"]} has no "step"')
         return event
 
-    @staticmethod
-    def _fast(lines: list[bytes]) -> dict[str, Column] | None:
-        """Columns of step lines that hold nothing but numbers; None for all that needs a closer look."""
-        import pyarrow as arrow
-        from pyarrow import json as arrow_json
 
-        try:
-            table = arrow_json.read_json(BytesIO(b"\n".join(lines)))
-        except arrow.ArrowInvalid:
-            return None
-        kinds = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean)
-        names = [name for name in table.column_names if name not in KEEP_OUT]
-        plain = all(any(kind(table[name].type) for kind in kinds) for name in names)
-        whole = "step" in names and arrow.types.is_integer(table["step"].type) and not table["step"].null_count
-        if not plain or not whole or len(table) != len(lines):
-            return None
-        return {name: np.asarray(table[name].cast("float64").to_numpy(), dtype=np.float64) for name in names}
+def _parse_columns(lines: list[bytes]) -> dict[str, Column] | None:
+    """Columns of step lines that contain only numbers; None if pyarrow finds anything else."""
+    import pyarrow as arrow
+    from pyarrow import json as arrow_json
+
+    try:
+        table = arrow_json.read_json(BytesIO(b"\n".join(lines)))
+    except arrow.ArrowInvalid:
+        return None
+    types = (arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean)
+    names = [name for name in table.column_names if name not in NOT_COLUMNS]
+    numeric = all(any(matches(table[name].type) for matches in types) for name in names)
+    numbered = "step" in names and arrow.types.is_integer(table["step"].type) and not table["step"].null_count
+    if not numeric or not numbered or len(table) != len(lines):
+        return None
+    return {name: np.asarray(table[name].cast("float64").to_numpy(), dtype=np.float64) for name in names}
 
 
 def as_number(value: Any) -> float:
-    """A number of an event; nan for what is none. The log writes numbers that are not finite as text."""
+    """A number of an event, nan for anything else. The log writes numbers that are not finite as strings."""
     if isinstance(value, bool | int | float):
         return float(value)
     if value in ("nan", "inf", "-inf"):
         return float(value)
     return float("nan")
+
+
+class Restarts:
+    """The starts of a run, which tell events of abandoned steps from the events that count."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.starts = [event for event in events if event["kind"] == "start"]
+        self._lines = [start["line"] for start in self.starts]
+        later = accumulate(reversed([start["step"] for start in self.starts]), min)
+        # by start: the lowest step that this start or a later one resumed from
+        self._resumed_from = [*reversed(list(later)), float("inf")]
+
+    def steps(self, steps: Mapping[str, Column]) -> dict[str, Column]:
+        """The step events that count, by step."""
+        if not steps:
+            return {}
+        numbers, lines = steps["step"], steps["line"]
+        limit = np.array(self._resumed_from)[np.searchsorted(self._lines, lines, side="right")]
+        kept = np.flatnonzero(numbers <= limit)
+        if (np.diff(numbers[kept]) <= 0).any():
+            kept = kept[np.lexsort((lines[kept], numbers[kept]))]
+            kept = kept[np.append(np.diff(numbers[kept]) > 0, True)]  # the last event of each step
+        return {name: values[kept] for name, values in steps.items()}
+
+    def events(self, events: Iterable[Event], kind: str) -> list[Event]:
+        """The events of another kind that count, by step."""
+        by_step = {}
+        for event in events:
+            if event["kind"] == kind and event["step"] <= self._resumed_from[bisect_right(self._lines, event["line"])]:
+                by_step[event["step"]] = event
+        return [by_step[step] for step in sorted(by_step)]
+
+
+def held_out_curves(evaluations: Sequence[Event]) -> dict[str, Curve]:
+    """Every metric of the evaluations, by name."""
+    names = dict.fromkeys(name for event in evaluations for name in event if name not in NOT_CURVES)
+    steps = np.array([event["step"] for event in evaluations], dtype=np.int64)
+    columns = {name: np.array([as_number(event.get(name)) for event in evaluations]) for name in names}
+    return {name: Curve(steps, values) for name, values in columns.items() if not np.isnan(values).all()}
+
+
+def throughput(steps: Mapping[str, Column]) -> Column | None:
+    """Tokens per second, by step."""
+    if "tokens" not in steps or "seconds" not in steps:
+        return None
+    seconds = np.where(steps["seconds"] > 0, steps["seconds"], np.nan)
+    return np.asarray(steps["tokens"] / seconds, dtype=np.float64)
+
+
+def time_span(reader: EventReader) -> tuple[float, float] | None:
+    """Unix times of the first and the last event; None for an empty log."""
+    times = np.array([as_number(event.get("time")) for event in reader.other_events])
+    times = np.concatenate([times, reader.steps().get("time", times[:0])])
+    times = times[np.isfinite(times)]
+    return (float(times.min()), float(times.max())) if len(times) else None

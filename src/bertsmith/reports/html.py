@@ -1,4 +1,7 @@
-"""What every page shares: the look, a policy that forbids all but its own script, and the escaping of what is shown."""
+"""HTML pages in a single file: shared style, bundled script, embedded data, and a policy that forbids any request.
+
+All text from files, runs and models is escaped.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,34 +17,37 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError
-from bertsmith.reports.javascript import bundled
 from bertsmith.system.durable import Disk
 
+ASSETS = files("bertsmith.reports") / "assets"
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', flags=re.MULTILINE)
+DEFINITION = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", flags=re.MULTILINE)
 
-def fill(folder: Traversable, name: str, *, title: str, data: Any, parts: Mapping[str, str]) -> str:
-    """The page `name`.html of a folder with its .css and .js, `data` for the script, and parts that are markup."""
-    style, frame = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
-    style = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + style
-    script = bundled(f"{name}.js", [folder, files("bertsmith.reports") / "assets"])
-    known = {
-        "policy": f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'",
+
+def render_page(folder: Traversable, name: str, *, title: str, data: Any, parts: Mapping[str, str]) -> str:
+    """`name`.html of an asset folder with its style and script, `data` for the script, and `parts` as markup."""
+    style, template = ((folder / f"{name}.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
+    style = (ASSETS / "base.css").read_text(encoding="utf-8") + style
+    script = bundle_modules(f"{name}.js", [folder, ASSETS])
+    values = {
+        "policy": f"default-src 'none'; style-src '{_sha256(style)}'; script-src '{_sha256(script)}'",
         "title": escape(title),
         "style": style,
         "script": script,
-        "data": embedded(data),
+        "data": json_for_script(data),
         **parts,
     }
-    return _filled(frame, known)
+    return _substitute(template, values)
 
 
-def fill_main(folder: Traversable, name: str, *, parts: Mapping[str, str]) -> str:
-    """What stands inside the main element of the same page, for a page that has a frame of its own."""
-    frame = (folder / f"{name}.html").read_text(encoding="utf-8")
-    return _filled(frame.partition("<main>\n")[2].partition("</main>")[0], parts)
+def render_main(folder: Traversable, name: str, *, parts: Mapping[str, str]) -> str:
+    """The contents of the main element of the same page, for a page with another frame."""
+    template = (folder / f"{name}.html").read_text(encoding="utf-8")
+    return _substitute(template.partition("<main>\n")[2].partition("</main>")[0], parts)
 
 
-def _filled(frame: str, known: Mapping[str, str]) -> str:
-    return re.sub(r"<!--(\w+)-->", lambda place: known[place[1]], frame)  # looks for places in the frame alone
+def _substitute(template: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template)  # values are not searched again
 
 
 def write(path: Path, text: str) -> Path:
@@ -52,27 +58,52 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def embedded(data: Any) -> str:
-    """JSON that may stand inside a script element."""
+def json_for_script(data: Any) -> str:
+    """JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, wrap: bool = False) -> str:
-    """A table of plain text: everything is escaped here."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, wrap: bool = False) -> str:
+    """A table of plain text, which is escaped here."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    found = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide{" wrap" if wrap else ""}" tabindex="0">{found}</div>'
+    markup = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide{" wrap" if wrap else ""}" tabindex="0">{markup}</div>'
 
 
 def figures(facts: Mapping[str, str]) -> str:
-    """Names and values, large, side by side."""
+    """Names and values in large type, side by side."""
     pairs = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     return f'<dl class="figures">{"".join(pairs)}</dl>'
 
 
-def _digest(text: str) -> str:
+def bundle_modules(name: str, folders: Sequence[Traversable]) -> str:
+    """The ES module `name` and its imports as one script; each module once, taken from the first folder that has it.
+
+    Imports and exports are removed, so all modules of a script share one scope: no name may be defined twice.
+    """
+    bundled: dict[str, str] = {}
+
+    def add(module: str) -> None:
+        if module in bundled:
+            return
+        text = next(folder / module for folder in folders if (folder / module).is_file()).read_text(encoding="utf-8")
+        bundled[module] = ""  # ends the recursion of modules that import each other
+        for imported in IMPORT.findall(text):
+            add(imported)
+        del bundled[module]
+        bundled[module] = re.sub(r"^export ", "", IMPORT.sub("", text), flags=re.MULTILINE)
+
+    add(name)
+    script = '"use strict";\n' + "\n".join(bundled.values())
+    names = DEFINITION.findall(script)
+    duplicates = {one for one in names if names.count(one) > 1}
+    assert not duplicates, f"{name}: defined twice in its modules: {', '.join(sorted(duplicates))}"
+    return script
+
+
+def _sha256(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

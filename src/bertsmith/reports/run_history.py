@@ -1,11 +1,13 @@
-"""A run folder as one object: what was trained, how far it came, how the losses fell.
+"""A run folder read into one object: its recipe, its state, its curves.
 
-Reads only, at any moment of a run's life; knows no objective by name. `read_run(folder)` is the way in.
+Only reads, at any time while the run lives. `read_run(folder)` is the entry point; `RunReader` follows a live run.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,21 +19,30 @@ from numpy.typing import NDArray
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, DataError, StorageError
-from bertsmith.reports.event_log import Column, EventReader
-from bertsmith.reports.presence import is_held
-from bertsmith.reports.standing import NO_CURVE, Curve, Restarts, held_out_curves, speeds, times, wall
+from bertsmith.reports.event_log import (
+    NOT_CURVES,
+    Column,
+    Curve,
+    Event,
+    EventReader,
+    Restarts,
+    held_out_curves,
+    throughput,
+    time_span,
+)
 from bertsmith.system.durable import read_sealed
 
 EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
 RUNNING, FINISHED, STOPPED, UNFINISHED = "running", "finished", "stopped", "unfinished"
-TOTAL = "loss"
-COST = "cost"  # a score with its sign turned, for the loop alone
+LOSS = "loss"
+COST = "cost"  # the negated main score, logged for the training loop only
+LOCKS = Path("/proc/locks")  # Linux: every lock visible to this process, with device and inode
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at a step: restart, skipped or checkpoint."""
+    """Something that happened at a step: start, restart, skipped or checkpoint."""
 
     kind: str
     step: int
@@ -39,87 +50,86 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class History:
-    """What a run folder tells. Abandoned steps, which a resumed run took again, are not in it."""
+class RunHistory:
+    """The contents of a run folder, without steps that were abandoned when the run resumed."""
 
     folder: Path
     name: str
-    recipe: dict[str, Any]  # as in recipe.json; empty where there is none yet
-    state: str  # running, finished, stopped (in order, saved) or unfinished (killed, or not begun)
+    recipe: dict[str, Any]  # recipe.json; empty if it does not exist yet
+    state: str  # running, finished, stopped (saved a checkpoint and exited) or unfinished (killed, or not started)
     steps: int
-    planned: int | None  # steps; None where the clock drives the run
+    planned_steps: int | None  # None if the run is limited by time
     tokens: int
-    seconds: float  # spent on steps
-    wall: float  # from the first event to the last one, without the time between restarts
-    speed: float  # tokens a second, the median over steps; nan where there is none
-    began: float | None  # seconds since 1970
-    ended: float | None  # the last event so far
-    curves: dict[str, Curve]  # by name as logged: loss, loss/PART, accuracy/PART, rate, gradient_norm, ...
-    held_out: dict[str, Curve]  # the same names, on rows that were not trained on
-    best: tuple[int, float] | None  # step and value of `main`: the lowest loss, or the highest score
-    checkpoint: int | None  # step of the newest one
+    seconds: float  # spent in training steps
+    tokens_per_second: float  # median over the steps; nan without steps
+    started: float | None  # Unix time
+    updated: float | None  # Unix time of the last event
+    curves: dict[str, Curve]  # training metrics by log key: loss, loss/OBJECTIVE, accuracy/OBJECTIVE, ...
+    held_out: dict[str, Curve]  # held-out metrics by log key
+    best: tuple[int, float] | None  # step and value of the best `main_metric`: lowest loss or highest score
+    checkpoint: int | None  # step of the newest checkpoint
     marks: tuple[Mark, ...]
-    notes: tuple[str, ...]  # restarts and skipped steps in words
-    facts: dict[str, Any] = field(default_factory=dict)  # what the run says of itself: parameters, device, unigram, ...
-    finish: dict[str, Any] = field(default_factory=dict)  # the event that ended it, where there is one
+    notes: tuple[str, ...]  # restarts and skipped steps as sentences
+    facts: dict[str, Any] = field(default_factory=dict)  # logged by the run: parameters, device, unigram loss, ...
+    finish: dict[str, Any] = field(default_factory=dict)  # the event that ended the run, if any
 
     @property
     def recipe_name(self) -> str:
-        """The recipe's own name, or that of the task that is learned."""
+        """The name of the recipe, or of the task of a fine-tuning run."""
         task = self.recipe.get("task")
         if isinstance(task, Mapping):
             return "/".join(str(task[key]) for key in ("kind", "name") if task.get(key))
         return str(self.recipe.get("name", "-"))
 
     @property
-    def main(self) -> str:
-        """What decides which model is the best one: the loss, or the score that the run names."""
-        return str(self.facts.get("main", TOTAL))
+    def main_metric(self) -> str:
+        """The metric that selects the best model: the loss, or the score that the run names."""
+        return str(self.facts.get("main", LOSS))
 
     @property
-    def result(self) -> float:
-        """The last value of `main` on held-out rows, else nan."""
-        return self.held_out[self.main].last if self.main in self.held_out else float("nan")
-
-
-def is_finished(folder: Path, recipe: Any) -> bool:
-    """Whether the folder holds a run of exactly these settings, to its end; anything else is for its verb to judge."""
-    if not (folder / RECIPE).exists():
-        return False
-    run = read_run(folder)
-    return run.state == FINISHED and not config.changes(run.recipe, config.to_dict(recipe))
+    def held_out_result(self) -> float:
+        """The last held-out value of `main_metric`, else nan."""
+        return self.held_out[self.main_metric].last if self.main_metric in self.held_out else float("nan")
 
 
 class RunReader:
-    """A run that may still be under way: every `read` costs only what is new in its log."""
+    """Reads a run that may still be running; every `read` parses only the new events."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise BertsmithError(f"no such folder: {self.folder}")
         if not is_run(self.folder):
-            raise BertsmithError(f"{self.folder} holds no run: neither {EVENTS} nor {RECIPE} is there")
+            raise BertsmithError(f"{self.folder} is not a run folder: it contains neither {EVENTS} nor {RECIPE}")
         self._events = EventReader(self.folder / EVENTS)
 
-    def read(self) -> History:
-        """The run as it is now."""
-        held = is_held(self.folder)  # before the log, or a run that ends just now would seem to be killed
+    def read(self) -> RunHistory:
+        """The current state of the run."""
+        locked = is_locked(self.folder)  # before the log: a run that ends in between must not look killed
         self._events.read()
-        return _history(self.folder, self._events, held=held)
+        return _history(self.folder, self._events, locked=locked)
 
 
-def read_run(folder: str | Path) -> History:
-    """What a run folder tells, whether the run is under way, over, or was killed."""
+def read_run(folder: str | Path) -> RunHistory:
+    """The history of a run, whether it is running, finished or was killed."""
     return RunReader(folder).read()
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
+    """Whether a folder contains a run."""
     return (folder / EVENTS).is_file() or ((folder / RECIPE).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
+def is_finished(folder: Path, recipe: Any) -> bool:
+    """Whether the folder contains a finished run with exactly these settings."""
+    if not (folder / RECIPE).exists():
+        return False
+    run = read_run(folder)
+    return run.state == FINISHED and not config.changes(run.recipe, config.to_dict(recipe))
+
+
 def find_runs(folder: str | Path, *, depth: int = 4) -> list[Path]:
-    """Run folders at and below `folder`, by name; what lies inside a run is not searched."""
+    """Run folders at and below `folder`, sorted; folders inside a run are not searched."""
     folder = Path(folder)
     if not folder.is_dir():
         raise BertsmithError(f"no such folder: {folder}")
@@ -134,39 +144,75 @@ def find_runs(folder: str | Path, *, depth: int = 4) -> list[Path]:
     return [run for path in below for run in find_runs(path, depth=depth - 1)]
 
 
-def _history(folder: Path, reader: EventReader, *, held: bool) -> History:
-    others, restarts = reader.others, Restarts(reader.others)
+def is_locked(folder: str | Path) -> bool:
+    """Whether a process holds the lock of `folder` (`Disk.lock`). Does not take the lock itself.
+
+    Where the system does not list locks, a shared lock is tried without waiting.
+    """
+    try:
+        status = os.stat(folder)
+        lines = LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
+    except FileNotFoundError:
+        return _lock_is_refused(folder)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    for line in lines:
+        fields = line.split()
+        if "FLOCK" in fields and "->" not in fields:
+            lock_device, _, inode = fields[-3].rpartition(":")
+            # overlay file systems report device numbers for folders that /proc/locks does not use
+            if inode == str(status.st_ino) and (lock_device == device or os.major(status.st_dev) == 0):
+                return True
+    return False
+
+
+def _lock_is_refused(folder: str | Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _history(folder: Path, reader: EventReader, *, locked: bool) -> RunHistory:
+    events, restarts = reader.other_events, Restarts(reader.other_events)
     starts, steps = restarts.starts, restarts.steps(reader.steps())
     numbers = steps["step"].astype(np.int64) if steps else np.zeros(0, dtype=np.int64)
-    curves = {name: Curve(numbers, values) for name, values in steps.items() if name not in NO_CURVE}
-    held_out = held_out_curves(restarts.others(others, "evaluation"))
+    curves = {name: Curve(numbers, values) for name, values in steps.items() if name not in NOT_CURVES}
+    held_out = held_out_curves(restarts.events(events, "evaluation"))
     held_out.pop(COST, None)
-    saved = [event["step"] for event in restarts.others(others, "checkpoint")]
-    finish = _finish(others, starts)
+    saved = [event["step"] for event in restarts.events(events, "checkpoint")]
+    finish = _finish(events, starts)
     recipe = _recipe(folder / RECIPE)
     reached = max([int(numbers[-1]) if len(numbers) else 0, *(event["step"] for event in starts[-1:]), *saved[-1:]])
-    seconds, tokens = _sum(steps, "seconds"), int(_sum(steps, "tokens"))
-    fast = speeds(steps)
-    if fast is not None:
-        curves["tokens_per_second"] = Curve(numbers, fast)
-    moments = times(reader)
-    marks, facts = _marks(starts, saved, steps, numbers), _facts(folder, others)
-    return History(
+    speed = throughput(steps)
+    if speed is not None:
+        curves["tokens_per_second"] = Curve(numbers, speed)
+    span = time_span(reader)
+    marks, facts = _marks(starts, saved, steps, numbers), _facts(folder, events)
+    return RunHistory(
         folder=folder,
         name=folder.resolve().name,
         recipe=recipe,
-        state=_state(folder, held=held, finish=finish, reached=reached, saved=saved),
+        state=_state(folder, locked=locked, finish=finish, reached=reached, saved=saved),
         steps=reached,
-        planned=_planned(recipe),
-        tokens=_whole(finish.get("tokens"), tokens),
-        seconds=seconds,
-        wall=wall(moments, starts),
-        speed=float(np.nanmedian(fast)) if fast is not None and np.isfinite(fast).any() else float("nan"),
-        began=moments[0][0] if moments else None,
-        ended=max(moment for moment, _ in moments) if moments else None,
+        planned_steps=_planned_steps(recipe),
+        tokens=_integer(finish.get("tokens"), default=int(_sum(steps, "tokens"))),
+        seconds=_sum(steps, "seconds"),
+        tokens_per_second=float(np.nanmedian(speed)) if speed is not None and np.isfinite(speed).any() else np.nan,
+        started=span[0] if span else None,
+        updated=span[1] if span else None,
         curves=curves,
         held_out=held_out,
-        best=_best(held_out, str(facts.get("main", TOTAL))),
+        best=_best(held_out, str(facts.get("main", LOSS))),
         checkpoint=_newest_checkpoint(folder),
         marks=marks,
         notes=_notes(marks),
@@ -175,9 +221,9 @@ def _history(folder: Path, reader: EventReader, *, held: bool) -> History:
     )
 
 
-def _finish(others: Sequence[dict[str, Any]], starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    since = starts[-1]["line"] if starts else 0
-    return next((event for event in reversed(others) if event["kind"] == "finish" and event["line"] > since), {})
+def _finish(events: Sequence[Event], starts: Sequence[Event]) -> Event:
+    last_start = starts[-1]["line"] if starts else 0
+    return next((event for event in reversed(events) if event["kind"] == "finish" and event["line"] > last_start), {})
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -188,23 +234,23 @@ def _recipe(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StorageError(f"{error.strerror}: reading {path}") from error
     except (ValueError, RecursionError) as error:
-        where = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{path}{where} is no recipe: {error}") from error
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"{path}{line} is not a recipe: {error}") from error
     if not isinstance(recipe, dict):
-        raise DataError(f"{path} is no recipe: it holds no settings by name")
+        raise DataError(f"{path} is not a recipe: expected a JSON object")
     return recipe
 
 
-def _planned(recipe: Mapping[str, Any]) -> int | None:
+def _planned_steps(recipe: Mapping[str, Any]) -> int | None:
     if recipe.get("minutes") or not isinstance(recipe.get("steps"), int):
         return None
     return int(recipe["steps"])
 
 
-def _state(folder: Path, *, held: bool, finish: Mapping[str, Any], reached: int, saved: Sequence[int]) -> str:
-    if held:
+def _state(folder: Path, *, locked: bool, finish: Event, reached: int, saved: Sequence[int]) -> str:
+    if locked:
         return RUNNING
-    if finish or (folder / LAST).is_dir():  # the last model is written once the plan is fulfilled
+    if finish or (folder / LAST).is_dir():  # `last` is written when training is complete
         return FINISHED
     return STOPPED if saved and saved[-1] >= reached else UNFINISHED
 
@@ -213,17 +259,17 @@ def _sum(steps: Mapping[str, Column], name: str) -> float:
     return float(np.nansum(steps[name])) if name in steps else 0.0
 
 
-def _whole(value: Any, otherwise: int) -> int:
-    return int(value) if isinstance(value, int | float) and np.isfinite(value) else otherwise
+def _integer(value: Any, *, default: int) -> int:
+    return int(value) if isinstance(value, int | float) and np.isfinite(value) else default
 
 
-def _best(held_out: Mapping[str, Curve], main: str) -> tuple[int, float] | None:
-    curve = held_out.get(main)
+def _best(held_out: Mapping[str, Curve], main_metric: str) -> tuple[int, float] | None:
+    curve = held_out.get(main_metric)
     if curve is None or not np.isfinite(curve.values).any():
         return None
-    costs = curve.values if main.startswith(TOTAL) else -curve.values
-    place = int(np.nanargmin(np.where(np.isfinite(costs), costs, np.nan)))
-    return int(curve.steps[place]), float(curve.values[place])
+    costs = curve.values if main_metric.startswith(LOSS) else -curve.values
+    index = int(np.nanargmin(np.where(np.isfinite(costs), costs, np.nan)))
+    return int(curve.steps[index]), float(curve.values[index])
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
@@ -235,44 +281,44 @@ def _newest_checkpoint(folder: Path) -> int | None:
 
 
 def _marks(
-    starts: Sequence[Mapping[str, Any]], saved: Sequence[int], steps: Mapping[str, Column], numbers: NDArray[np.int64]
+    starts: Sequence[Event], saved: Sequence[int], steps: Mapping[str, Column], numbers: NDArray[np.int64]
 ) -> tuple[Mark, ...]:
-    found = [Mark("checkpoint", step) for step in saved]
-    for place, start in enumerate(starts):
+    marks = [Mark("checkpoint", step) for step in saved]
+    for index, start in enumerate(starts):
         notes = start.get("notes") or []
-        said = "; ".join(map(str, notes)) if isinstance(notes, list) else str(notes)
-        if place or said:
-            found.append(Mark("restart" if place else "start", start["step"], said))
+        text = "; ".join(map(str, notes)) if isinstance(notes, list) else str(notes)
+        if index or text:
+            marks.append(Mark("restart" if index else "start", start["step"], text))
     if "skipped" in steps:
-        found += [Mark("skipped", step) for step in numbers[steps["skipped"] > 0].tolist()]
-    return tuple(sorted(found, key=lambda mark: mark.step))
+        marks += [Mark("skipped", step) for step in numbers[steps["skipped"] > 0].tolist()]
+    return tuple(sorted(marks, key=lambda mark: mark.step))
 
 
 def _notes(marks: Sequence[Mark]) -> tuple[str, ...]:
     notes = []
     for mark in marks:
         if mark.kind in ("start", "restart"):
-            verb = "gone on from" if mark.kind == "restart" else "begun at"
+            verb = "resumed from" if mark.kind == "restart" else "started at"
             notes.append(f"{verb} step {mark.step:,}" + (f": {mark.text}" if mark.text else ""))
     skipped = [mark.step for mark in marks if mark.kind == "skipped"]
     if skipped:
-        shown = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
-        count = f"{len(skipped):,} step{'s' if len(skipped) > 1 else ''}"
-        notes.append(f"{count} without an update, because a loss or a gradient was not finite: {shown}")
+        steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
+        count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
+        notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")
     return tuple(notes)
 
 
-def _facts(folder: Path, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `facts` events say, later ones over earlier ones, and the data that the newest checkpoint names."""
-    found: dict[str, Any] = {}
+def _facts(folder: Path, events: Sequence[Event]) -> dict[str, Any]:
+    """The run's `facts` events, later ones over earlier ones, over those in the newest checkpoint's manifest."""
+    facts: dict[str, Any] = {}
     step = _newest_checkpoint(folder)
     if step is not None:
         try:
             manifest = read_sealed(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
-            found |= manifest.get("facts") or {}
+            facts |= manifest.get("facts") or {}
         except BertsmithError:
-            pass  # being replaced just now, or damaged, which is for the trainer to say
-    for event in others:
+            pass  # it is being replaced, or damaged, which the trainer reports
+    for event in events:
         if event["kind"] == "facts":
-            found |= {name: value for name, value in event.items() if name not in NO_CURVE}
-    return found
+            facts |= {name: value for name, value in event.items() if name not in NOT_CURVES}
+    return facts

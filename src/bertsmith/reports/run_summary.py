@@ -1,118 +1,146 @@
-"""What curves are called, in which unit they are, and with what they are to be compared."""
+"""How the metrics of a run are titled, which units and baselines they have, and a run's summary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bertsmith.reports.run_history import TOTAL, History
+from bertsmith.reports.run_history import LOSS, RunHistory
 from bertsmith.reports.text_charts import number
 from bertsmith.system.progress import clock
 
-LOSS, ACCURACY, SCORE = "loss/", "accuracy/", "score/"
-GUESSES_WORDS = "_lm"  # ends the names of objectives whose loss is that of guessing one word: exp of it is a perplexity
-EVEN_ODDS = ("next_sentence", "sentence_order")  # questions with two answers, about equally often right
+LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
+LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
+BINARY_OBJECTIVES = ("next_sentence", "sentence_order")  # both labels are about equally frequent
+NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost")
+TRAINING_METRICS = (
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "data_seconds",
+)  # charted last
 TITLES = {
-    TOTAL: ("Loss, all objectives together", "nats"),
+    LOSS: ("Loss, all objectives", "nats"),
     "learning_rate": ("Learning rate", ""),
-    "gradient_norm": ("Gradient norm, before clipping", ""),
-    "tokens_per_second": ("Speed", "tokens / s"),
-    "data_seconds": ("Waiting for data", "seconds a step"),
+    "gradient_norm": ("Gradient norm before clipping", ""),
+    "tokens_per_second": ("Throughput", "tokens/s"),
+    "data_seconds": ("Waiting for data", "seconds per step"),
 }
+SCORE_NAMES = {"seconds": "training time", "tokens_per_second": "tokens/s"}
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A level that a curve should leave behind."""
+    """A trivial predictor's value of a metric."""
 
     label: str
     value: float
 
 
 def title(name: str) -> tuple[str, str]:
-    """What a curve's chart is headed with, and its unit."""
+    """Chart title and unit of a metric."""
     if name in TITLES:
         return TITLES[name]
-    kind, _, part = name.partition("/")
-    words = part.replace("_", " ")
-    if name.startswith(LOSS):
+    kind, _, rest = name.partition("/")
+    words = rest.replace("_", " ")
+    if name.startswith(LOSS_PREFIX):
         return f"Loss: {words}", "nats"
-    if name.startswith(SCORE):
+    if name.startswith(SCORE_PREFIX):
         return f"Score: {words}", ""
-    if name.startswith(ACCURACY):
+    if name.startswith(ACCURACY_PREFIX):
         return f"Accuracy: {words}", "%"
-    return (f"{kind.replace('_', ' ')}: {words}" if part else kind.replace("_", " ").capitalize()), ""
-
-
-def is_share(name: str) -> bool:
-    """Whether a curve's numbers are shares, shown in percent."""
-    return name.startswith(ACCURACY) or name == "accuracy"
-
-
-def parts_of(run: History) -> list[str]:
-    """The objectives of a run, as its log names them."""
-    names = dict.fromkeys([*run.curves, *run.held_out])
-    return [name.removeprefix(LOSS) for name in names if name.startswith(LOSS)]
+    return (f"{kind.replace('_', ' ')}: {words}" if rest else kind.replace("_", " ").capitalize()), ""
 
 
 def score_name(name: str) -> str:
-    """What a number of `scores` is called: `accuracy/next_sentence` -> `accuracy of next sentence`."""
-    return name.replace("_", " ").replace("/", " of ")
+    """A key of `scores` in words: `accuracy/next_sentence` -> `accuracy of next sentence`."""
+    return SCORE_NAMES.get(name, name.replace("_", " ").replace("/", " of "))
+
+
+def is_fraction(name: str) -> bool:
+    """Whether a metric is a fraction, which is shown in percent."""
+    return name.startswith(ACCURACY_PREFIX) or name == "accuracy"
+
+
+def objectives_of(run: RunHistory) -> list[str]:
+    """The objectives that a run logs."""
+    names = dict.fromkeys([*run.curves, *run.held_out])
+    return [name.removeprefix(LOSS_PREFIX) for name in names if name.startswith(LOSS_PREFIX)]
+
+
+def chart_names(runs: Sequence[RunHistory]) -> list[str]:
+    """Metrics that get a chart: losses, accuracies, other scores, then learning rate, gradient norm and throughput."""
+    names = list(dict.fromkeys(name for run in runs for name in [*run.curves, *run.held_out]))
+    names = [name for name in names if not name.startswith(NOT_CHARTED) or name in TRAINING_METRICS]
+    if all(len(objectives_of(run)) == 1 for run in runs):
+        names = [name for name in names if name != LOSS]
+    losses = [name for name in names if name == LOSS or name.startswith(LOSS_PREFIX)]
+    accuracies = [name for name in names if name.startswith(ACCURACY_PREFIX)]
+    training = [name for name in TRAINING_METRICS if name in names]
+    rest = [name for name in names if name not in {*losses, *accuracies, *training}]
+    return [*losses, *accuracies, *rest, *training]
+
+
+def smoothing(points: int) -> float:
+    """The weight that averages over about a fiftieth of a curve, or over up to ten points of a short one."""
+    return 1 - 1 / max(points / 50, min(points / 6, 10), 1)
 
 
 def perplexity(name: str, loss: float) -> float | None:
-    """exp of the loss where that says something: where an objective guesses words."""
-    if not (name.startswith(LOSS) and name.endswith(GUESSES_WORDS)) or not math.isfinite(loss):
+    """exp(loss) for objectives that predict tokens, else None."""
+    if not (name.startswith(LOSS_PREFIX) and name.endswith(LM_SUFFIX)) or not math.isfinite(loss):
         return None
     return math.exp(min(loss, 700.0))
 
 
-def baselines(run: History, name: str) -> list[Baseline]:
-    """Levels for one curve: guessing by frequency alone (`unigram` of the run's facts), and chance."""
-    kind, _, part = name.partition("/")
-    found = []
-    unigram, chance = _of_part(run, "unigram", part), _of_part(run, "chance", part)
-    if chance is None and part in EVEN_ODDS:
+def baselines(run: RunHistory, name: str) -> list[Baseline]:
+    """Baselines of one metric: unigram frequencies (`unigram` of the run's facts), and chance."""
+    kind, _, objective = name.partition("/")
+    lines = []
+    unigram, chance = _objective_fact(run, "unigram", objective), _objective_fact(run, "chance", objective)
+    if chance is None and objective in BINARY_OBJECTIVES:
         chance = 0.5
     if kind == "loss" and unigram is not None:
-        found.append(Baseline(f"unigram {unigram:.2f}", unigram))
+        lines.append(Baseline(f"unigram {unigram:.2f}", unigram))
     if chance is not None and 0 < chance < 1:
-        if kind == "loss" and part in EVEN_ODDS:
-            coin = -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
-            found.append(Baseline(f"guessing {coin:.2f}", coin))
+        if kind == "loss" and objective in BINARY_OBJECTIVES:
+            entropy = -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
+            lines.append(Baseline(f"chance {entropy:.2f}", entropy))
         elif kind == "accuracy":
-            found.append(Baseline(f"chance {chance:.0%}", chance))
-    return found
+            lines.append(Baseline(f"chance {chance:.0%}", chance))
+    return lines
 
 
-def _of_part(run: History, fact: str, part: str) -> float | None:
-    table = run.facts.get(fact)
-    value = table.get(part) if isinstance(table, Mapping) else None
+def _objective_fact(run: RunHistory, fact: str, objective: str) -> float | None:
+    values = run.facts.get(fact)
+    value = values.get(objective) if isinstance(values, Mapping) else None
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def figures(run: History) -> dict[str, str]:
-    """The figures at the head of a page or a card, in words."""
+def headline(run: RunHistory) -> dict[str, str]:
+    """The figures at the head of a page or a card, formatted."""
     found = {
-        "steps": f"{run.steps:,}" + (f" of {run.planned:,}" if run.planned else ""),
+        "steps": f"{run.steps:,}" + (f" of {run.planned_steps:,}" if run.planned_steps else ""),
         "tokens": number(float(f"{run.tokens:.3g}")) if run.tokens else "0",
         "training time": clock(run.seconds),
     }
-    if math.isfinite(run.speed):
-        found["tokens / s"] = f"{run.speed:,.0f}"
-    share = peak_share(run)
-    if share is not None:
-        found["share of peak"] = f"{share:.1%}"
-    if math.isfinite(run.result):
-        found[f"held-out {run.main.removeprefix(SCORE).replace('_', ' ')}"] = f"{run.result:.3f}"
+    if math.isfinite(run.tokens_per_second):
+        found["tokens/s"] = f"{run.tokens_per_second:,.0f}"
+    utilization = mfu(run)
+    if utilization is not None:
+        found["MFU"] = f"{utilization:.1%}"
+    if math.isfinite(run.held_out_result):
+        metric = run.main_metric.removeprefix(SCORE_PREFIX).replace("_", " ")
+        found[f"held-out {metric}"] = f"{run.held_out_result:.3f}"
     if run.best:
         found["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
     for name, curve in run.held_out.items():
         value = perplexity(name, curve.last)
         if value is not None:
-            found[f"perplexity, {name.removeprefix(LOSS).replace('_', ' ')}"] = f"{value:,.1f}"
-        if is_share(name) and math.isfinite(curve.last):
+            found[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
+        if is_fraction(name) and math.isfinite(curve.last):
             found[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
     parameters = run.facts.get("parameters")
     if isinstance(parameters, int):
@@ -122,14 +150,37 @@ def figures(run: History) -> dict[str, str]:
     return found
 
 
-def peak_share(run: History) -> float | None:
-    """Which share of the device's arithmetic the run used, where it says what is needed for that."""
-    need, peak = run.facts.get("flops_per_token"), run.facts.get("peak_flops")
-    if (
-        not isinstance(need, int | float)
-        or not isinstance(peak, int | float)
-        or not peak
-        or not math.isfinite(run.speed)
-    ):
+def mfu(run: RunHistory) -> float | None:
+    """Model FLOPs utilization, where the run logs FLOPs per token and the peak of its device."""
+    flops, peak = run.facts.get("flops_per_token"), run.facts.get("peak_flops")
+    if not isinstance(flops, int | float) or not isinstance(peak, int | float) or not peak:
         return None
-    return float(run.speed * need / peak)
+    return finite(run.tokens_per_second * flops / peak)
+
+
+def summary(run: RunHistory) -> dict[str, Any]:
+    """A run as plain JSON, without its curves."""
+    return {
+        "run": run.name,
+        "folder": str(run.folder),
+        "recipe": run.recipe_name,
+        "state": run.state,
+        "steps": run.steps,
+        "planned_steps": run.planned_steps,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        "tokens_per_second": finite(run.tokens_per_second),
+        "training": {name: finite(curve.last) for name, curve in run.curves.items()},
+        "held_out": {name: finite(curve.last) for name, curve in run.held_out.items()},
+        "best": run.best[1] if run.best else None,
+        "best_step": run.best[0] if run.best else None,
+        "checkpoint": run.checkpoint,
+        "started": run.started,
+        "updated": run.updated,
+        "notes": list(run.notes),
+        "facts": run.facts,
+    }
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""How results look in a terminal. Takes finished facts and prints them; decides nothing."""
+"""Terminal output of the commands for tokenizers, shards, models, recipes and the machine."""
 
 from __future__ import annotations
 
@@ -16,39 +16,52 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
 console = Console(highlight=False)
-SHADES = ("black on bright_cyan", "black on bright_yellow")  # neighbouring tokens, so that their borders show
-UNKNOWN = "white on red"
-MOST_ROWS = 40
-WIDE = 110  # columns of a terminal that has room for all numbers of a recipe
+TOKEN_STYLES = ("black on bright_cyan", "black on bright_yellow")  # alternating, so that token boundaries show
+UNKNOWN_STYLE = "white on red"
+MAX_ROWS = 40
+WIDE = 110  # columns from which the recipe list shows all its numbers
 
 
-def table(facts: Mapping[str, Any], *, title: str = "") -> None:
-    """Names and values in two columns."""
+def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = True, title: str = "") -> Table:
+    """A table without lines: left-aligned columns, then right-aligned ones."""
     grid = Table(
-        title=title or None, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        show_header=show_header,
+        header_style="dim",
+        box=None,
+        pad_edge=False,
     )
+    for heading in left:
+        grid.add_column(Text(heading))
+    for heading in right:
+        grid.add_column(Text(heading), justify="right", no_wrap=True)
+    return grid
+
+
+def facts_table(facts: Mapping[str, Any], *, title: str = "") -> None:
+    """Prints names and values in two columns."""
+    grid = plain_table(show_header=False, title=title)
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     for name, value in facts.items():
-        grid.add_row(name.replace("_", " "), shown(name, value))
+        grid.add_row(name.replace("_", " "), formatted(name, value))
     console.print(grid)
 
 
-def shown(name: str, value: Any) -> str:
-    """A value as a person reads it: thousands apart, shares in percent, bytes in MB."""
+def formatted(name: str, value: Any) -> str:
+    """A value for people: thousands separators, rates in percent, bytes in MB."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
         return f"{value / 1e6:,.1f} MB" if name.endswith("bytes") or name == "bytes" else f"{value:,}"
     if isinstance(value, float):
-        rate = name.endswith(("_rate", "_used")) or name == "held_out"
-        return f"{value:.2%}" if rate else f"{value:.3f}" if abs(value) >= 0.001 or value == 0 else f"{value:.3g}"
+        fraction = (name.endswith(("_rate", "_used")) and name != "learning_rate") or name == "held_out"
+        return f"{value:.2%}" if fraction else f"{value:.3f}" if abs(value) >= 0.001 or value == 0 else f"{value:.3g}"
     if isinstance(value, Mapping):
         return "  ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-# --- tokenizers ----------------------------------------------------------------------------------------------------
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -62,20 +75,19 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tokenizer_card(facts: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    table(facts)
-    words = tokenizer.tokens()
-    places = np.linspace(0, len(words) - 1, num=min(len(words), 24)).astype(int)
-    console.print(
-        "[dim]from the first to the last entry:[/dim]", "  ".join(words[place] for place in places), markup=True
-    )
+    facts_table(facts)
+    entries = tokenizer.tokens()
+    indices = np.linspace(0, len(entries) - 1, num=min(len(entries), 24)).astype(int)
+    sample = "  ".join(entries[index] for index in indices)
+    console.print("[dim]entries, from first to last:[/dim]", sample, markup=True)
 
 
-def tokenizer_learned(tokenizer: Tokenizer, folder: Path) -> None:
+def trained_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     tokenizer_card({"folder": folder, **tokenizer_facts(tokenizer)}, tokenizer)
 
 
 def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded]) -> dict[str, Any]:
-    """What a tokenizer made of one text, or of a pair."""
+    """The tokens of one text, or of a pair, with special tokens."""
     unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
     tokens = sum(map(len, encoded))
     row = tokenizer.frame(*encoded, max_length=tokens + len(tokenizer.frame_ids.pair))
@@ -91,48 +103,45 @@ def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence
     }
 
 
-def encoding_picture(
+def encoding_table(
     tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[Encoded], facts: Mapping[str, Any]
 ) -> None:
-    """The text with its tokens shaded, then a row for each token of the framed input."""
+    """The text with its tokens coloured, then one row per token of the input with special tokens."""
     for text, one in zip(texts, encoded, strict=True):
-        console.print(_shaded(text, one, tokenizer.unknown_id))
+        console.print(_coloured(text, one, tokenizer.unknown_id))
     rows = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("", "token", "id", "segment", "begin", "end"):
+    for heading in ("", "token", "id", "segment", "start", "end"):
         rows.add_column(heading, justify="left" if heading == "token" else "right")
     columns = zip(facts["tokens"], facts["ids"], facts["segments"], facts["offsets"], facts["texts"], strict=True)
-    for place, (token, number, segment, (begin, end), source) in enumerate(columns):
-        if place == MOST_ROWS:
-            rows.add_row("…", f"{len(facts['ids']) - MOST_ROWS} more (--json shows all)", "", "", "", "")
+    for index, (token, number, segment, (start, end), source) in enumerate(columns):
+        if index == MAX_ROWS:
+            rows.add_row("…", f"{len(facts['ids']) - MAX_ROWS} more (--json shows all)", "", "", "", "")
             break
         style = "red" if number == tokenizer.unknown_id else "dim" if source < 0 else ""
-        where = ("", "") if source < 0 else (str(begin), str(end))
-        rows.add_row(str(place), Text(token), str(number), str(segment), *where, style=style)
+        offsets = ("", "") if source < 0 else (str(start), str(end))
+        rows.add_row(str(index), Text(token), str(number), str(segment), *offsets, style=style)
     console.print(rows)
     console.print(
-        f"{len(facts['ids'])} tokens with the frame, {facts['tokens_per_word']:.2f} a word, "
+        f"{len(facts['ids'])} tokens with special tokens, {facts['tokens_per_word']:.2f} per word, "
         f"unknown {facts['unknown_rate']:.1%}"
     )
 
 
-def encoding_line(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
-    """The shaded text and its pieces on two lines."""
-    console.print(_shaded(text, encoded, tokenizer.unknown_id))
+def encoding_sample(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
+    """The coloured text and its tokens on two lines."""
+    console.print(_coloured(text, encoded, tokenizer.unknown_id))
     console.print(Text("  " + " ".join(tokenizer.id_to_token(int(number)) for number in encoded.ids), style="dim"))
 
 
-def _shaded(text: str, encoded: Encoded, unknown: int) -> Text:
-    picture = Text(text)
-    for place, (number, (begin, end)) in enumerate(zip(encoded.ids.tolist(), encoded.offsets.tolist(), strict=True)):
-        picture.stylize(UNKNOWN if number == unknown else SHADES[place % len(SHADES)], begin, end)
-    return picture
-
-
-# --- shards --------------------------------------------------------------------------------------------------------
+def _coloured(text: str, encoded: Encoded, unknown_id: int) -> Text:
+    coloured = Text(text)
+    for index, (number, (start, end)) in enumerate(zip(encoded.ids.tolist(), encoded.offsets.tolist(), strict=True)):
+        coloured.stylize(UNKNOWN_STYLE if number == unknown_id else TOKEN_STYLES[index % 2], start, end)
+    return coloured
 
 
 def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The figures of a shard set that its maker wants to see."""
+    """The size of a shard set."""
     splits = {name: Shards.open(folder, name) for name in ("train", "held-out")}
     tokens = sum(split.tokens for split in splits.values())
     size = sum(path.stat().st_size for path in folder.glob("*.shard"))
@@ -151,77 +160,30 @@ def shard_facts(index: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def report_facts(report: FileReport) -> dict[str, Any]:
-    return {
-        "name": report.name,
-        "ok": report.ok,
-        "bytes": report.bytes,
-        "tokens": report.tokens,
-        "message": report.message,
-    }
-
-
-def verified(report: FileReport) -> None:
-    mark = Text("ok     ", "green") if report.ok else Text("DAMAGED", "red")
+def verified_file(report: FileReport) -> None:
+    status = Text("ok     ", "green") if report.ok else Text("DAMAGED", "red")
     size = f"{report.tokens:,} tokens" if report.tokens else f"{report.bytes:,} bytes"
-    console.print(mark, f"{report.name:<36}", f"{size:>22}", "" if report.ok else report.message, soft_wrap=True)
-
-
-# --- models --------------------------------------------------------------------------------------------------------
+    console.print(status, f"{report.name:<36}", f"{size:>22}", "" if report.ok else report.message, soft_wrap=True)
 
 
 def model_card(facts: Mapping[str, Any]) -> None:
     plain = {name: facts[name] for name in ("folder", "architectures", "objectives", "tokenizer", "checksums", "notes")}
-    table({name: value for name, value in plain.items() if value != []})
-    table(facts["encoder"], title="encoder")
-    rooms = Table(
-        title="parameters", title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False
-    )
+    facts_table({name: value for name, value in plain.items() if value != []})
+    facts_table(facts["encoder"], title="encoder")
+    rows = plain_table(show_header=False, title="parameters")
     total = facts["parameters"]
     for name, count in facts["parameters_by_room"].items():
-        rooms.add_row(Text(name, "dim"), f"{count:>13,}", "▇" * max(round(40 * count / total), 1))
-    rooms.add_row(Text("all", "dim"), f"{total:>13,}", "")
-    console.print(rooms)
+        rows.add_row(Text(name, "dim"), f"{count:>13,}", "▇" * max(round(40 * count / total), 1))
+    rows.add_row(Text("total", "dim"), f"{total:>13,}", "")
+    console.print(rows)
     memory = facts["memory"]
-    title = f"memory, estimated for {memory['batch']} × {memory['length']} tokens"
-    table(
-        {"disk_bytes": facts["disk_bytes"]} | {name: memory[name] for name in memory if name.endswith("bytes")},
-        title=title,
-    )
-
-
-def fillings(runs: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    for run in runs:
-        rows = Table(box=None, pad_edge=False, show_header=False)
-        for found in run:
-            bar = "▇" * max(round(20 * found["score"]), 1)
-            rows.add_row(
-                f"{found['score']:7.2%}",
-                Text(found["token_str"], "bold"),
-                Text(bar, "cyan"),
-                Text(found["sequence"], "dim"),
-            )
-        console.print(rows)
-
-
-def follows(found: Mapping[str, Any]) -> None:
-    console.print(
-        f"follows {found['is_next']:.2%}   random {found['random']:.2%}" + ("   (cut to fit)" if found["cut"] else "")
-    )
-
-
-def embedded(facts: Mapping[str, Any]) -> None:
-    shown_facts = {name: value for name, value in facts.items() if name != "vectors"}
-    table(shown_facts)
-    for vector in facts.get("vectors", []):
-        console.print(f"[{', '.join(f'{value:.4f}' for value in vector[:8])}, …]  (--json shows all, -o writes a file)")
-
-
-# --- recipes -------------------------------------------------------------------------------------------------------
+    title = f"memory, estimated for a batch of {memory['batch']} × {memory['length']} tokens"
+    sizes = {"disk_bytes": facts["disk_bytes"]} | {name: memory[name] for name in memory if name.endswith("bytes")}
+    facts_table(sizes, title=title)
 
 
 def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each; what a narrow terminal has no room for is in the recipe itself."""
+    """One line per recipe; a narrow terminal shows fewer columns."""
     grid = Table(box=None, pad_edge=False, header_style="dim")
     counts = ("parameters", "length", "rows", "steps") if console.width >= WIDE else ("parameters",)
     for heading in ("recipe", *counts, "about"):
@@ -233,54 +195,28 @@ def recipe_list(recipes: Sequence[Mapping[str, Any]]) -> None:
     console.print(grid)
 
 
-def checked(finding: Mapping[str, Any]) -> None:
-    """One line of a checklist."""
+def preflight_check(finding: Mapping[str, Any]) -> None:
+    """One line of `bertsmith check`."""
     style = {"ok": "green", "note": "yellow", "problem": "red"}[finding["state"]]
     console.print(Text(f"{finding['state']:<8}", style), f"{finding['check']:<14}", finding["text"], soft_wrap=True)
 
 
-# --- the machine ---------------------------------------------------------------------------------------------------
-
-
 def doctor_card(facts: Mapping[str, Any]) -> None:
-    plain = {name: value for name, value in facts.items() if name not in ("ok", "problems", "numeric", "ceilings")}
-    table(plain)
+    facts_table({name: value for name, value in facts.items() if name not in ("ok", "problems", "numeric", "ceilings")})
     if "ceilings" in facts:
-        ceilings(facts["ceilings"])
+        device_limits(facts["ceilings"])
     for check in facts["numeric"]:
-        mark = "[green]ok[/green]" if check["ok"] else "[red]WRONG[/red]"
-        console.print(
-            f"{mark} {check['precision']} on {facts['device']} against float64 on the CPU: {check['error']:.1e}",
-            markup=True,
-        )
-    console.print("[green]fit[/green]" if facts["ok"] else f"[red]{'; '.join(facts['problems'])}[/red]", markup=True)
+        status = "[green]ok[/green]" if check["ok"] else "[red]WRONG[/red]"
+        difference = f"relative error {check['error']:.1e} against float64 on the CPU"
+        console.print(f"{status} {check['precision']} on {facts['device']}: {difference}", markup=True)
+    verdict = "This machine can run bertsmith." if facts["ok"] else "; ".join(facts["problems"])
+    console.print(Text(verdict, "green" if facts["ok"] else "red"))
 
 
-def ceilings(found: Sequence[Mapping[str, Any]]) -> None:
-    """What the device can do at most."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("at most", "precision", "measured"):
-        grid.add_column(heading, justify="right" if heading == "measured" else "left")
-    for one in found:
-        grid.add_row(
-            one["what"], one["precision"], f"{one['value']:,.{2 if one['unit'] == 'ms' else 0}f} {one['unit']}"
-        )
+def device_limits(limits: Sequence[Mapping[str, Any]]) -> None:
+    """The measured peak rates of a device."""
+    grid = plain_table("operation", "precision", right=("measured",))
+    for one in limits:
+        decimals = 2 if one["unit"] == "ms" else 0
+        grid.add_row(one["what"], one["precision"], f"{one['value']:,.{decimals}f} {one['unit']}")
     console.print(grid)
-
-
-# --- fine-tuning ---------------------------------------------------------------------------------------------------
-
-
-def sweep(found: Mapping[str, Any]) -> None:
-    """Scores by rate over the seeds, and the run that was kept."""
-    rows = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("learning rate", "runs", f"mean {found['main']}", "± sd", "median", "best"):
-        rows.add_column(heading, justify="right")
-    for row in found["learning_rates"]:
-        spread = "-" if row["deviation"] is None else f"{row['deviation']:.4f}"
-        numbers = (f"{row['mean']:.4f}", spread, f"{row['median']:.4f}", f"{row['best']:.4f}")
-        rows.add_row(f"{row['learning_rate']:g}", str(row["runs"]), *numbers)
-    console.print(rows)
-    kept = found["kept"]
-    console.print(f"kept: learning rate {kept['learning_rate']:g}, seed {kept['seed']}, in {found['model']}")
-    table(kept["scores"])

@@ -1,4 +1,4 @@
-"""How a model's answers about a text look in a terminal. Takes finished facts and prints them; decides nothing."""
+"""Terminal output of predictions, embeddings and exports."""
 
 from __future__ import annotations
 
@@ -8,95 +8,130 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.reports.terminal import console
+from bertsmith.reports.terminal import console, facts_table, plain_table
 
-AROUND = 40  # characters of the passage that are shown on each side of an answer
-SHADES = " ░▒▓█"  # from no attention to the most
-TOKEN = 16  # columns for a token
+CONTEXT = 40  # characters of the passage shown on each side of an answer
+SHADES = " ░▒▓█"  # from no attention to the maximum
+TOKEN_WIDTH = 16
 
 
-def predictions(texts: Sequence[str], found: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """Candidates for each mask."""
+    for candidates in masks:
+        rows = _rows()
+        for one in candidates:
+            bar = "▇" * max(round(20 * one["score"]), 1)
+            word, sequence = Text(one["token_str"], "bold"), Text(one["sequence"], "dim")
+            rows.add_row(f"{one['score']:7.2%}", word, Text(bar, "cyan"), sequence)
+        console.print(rows)
+
+
+def next_sentence(result: Mapping[str, Any]) -> None:
+    truncated = "   (truncated)" if result["cut"] else ""
+    console.print(f"next sentence {result['is_next']:.2%}   random sentence {result['random']:.2%}{truncated}")
+
+
+def embeddings(facts: Mapping[str, Any]) -> None:
+    facts_table({name: value for name, value in facts.items() if name != "vectors"})
+    for vector in facts.get("vectors", []):
+        numbers = ", ".join(f"{value:.4f}" for value in vector[:8])
+        console.print(f"[{numbers}, …]  (--json prints all numbers, -o writes a file)")
+
+
+def predictions(texts: Sequence[str], results: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     rows = _rows()
-    for text, some in zip(texts, found, strict=True):
-        for one in some:
+    for text, result in zip(texts, results, strict=True):
+        for one in result:
             score = f"{one['score']:7.2%}" if "label" in one else f"{one['score']:.4g}"
-            rows.add_row(score, Text(one.get("label", ""), "bold"), Text(_line(text), "dim"), _windows(one))
+            rows.add_row(score, Text(one.get("label", ""), "bold"), Text(_shortened(text), "dim"), _windows(one))
     console.print(rows)
 
 
-def entities(found: Sequence[Mapping[str, Any]]) -> None:
+def entities(results: Sequence[Mapping[str, Any]]) -> None:
     rows = _rows()
-    for one in found:
-        kind, place = Text(one["entity_group"], "cyan"), f"{one['start']}-{one['end']}"
-        rows.add_row(f"{one['score']:7.2%}", kind, Text(_line(one["word"]), "bold"), Text(place, "dim"))
-    console.print(rows if found else "no entity")
+    for one in results:
+        group, offsets = Text(one["entity_group"], "cyan"), Text(f"{one['start']}-{one['end']}", "dim")
+        rows.add_row(f"{one['score']:7.2%}", group, Text(_shortened(one["word"]), "bold"), offsets)
+    console.print(rows if results else "no entities")
 
 
-def answers(passage: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Each answer where it stands, with what is round it."""
+def answers(passage: str, results: Sequence[Mapping[str, Any]]) -> None:
+    """Each answer with the text around it."""
     rows = _rows()
-    for one in found:
-        begin, end = one["start"], one["end"]
-        where = Text("no answer", "italic")
+    for one in results:
+        start, end = one["start"], one["end"]
+        shown = Text("no answer", "italic")
         if one["answer"]:
-            before, after = passage[max(begin - AROUND, 0) : begin], passage[end : end + AROUND]
-            parts = ((_flat(before), "dim"), (f"«{_flat(passage[begin:end])}»", "bold cyan"), (_flat(after), "dim"))
-            where = Text.assemble(*parts)
-        rows.add_row(f"{one['score']:7.2%}", where, "(question cut to fit)" if one.get("cut") else "")
+            before, after = passage[max(start - CONTEXT, 0) : start], passage[end : end + CONTEXT]
+            answer = f"«{_one_line(passage[start:end])}»"
+            shown = Text.assemble((_one_line(before), "dim"), (answer, "bold cyan"), (_one_line(after), "dim"))
+        rows.add_row(f"{one['score']:7.2%}", shown, "(question truncated)" if one.get("cut") else "")
     console.print(rows)
 
 
-def choices(given: Sequence[str], found: Mapping[str, Any]) -> None:
+def choices(given: Sequence[str], result: Mapping[str, Any]) -> None:
     rows = _rows()
-    for place, (choice, share) in enumerate(zip(given, found["probabilities"], strict=True)):
-        rows.add_row(f"{share:7.2%}", Text(_line(choice), "bold" if place == found["index"] else "dim"))
+    for index, (choice, probability) in enumerate(zip(given, result["probabilities"], strict=True)):
+        rows.add_row(f"{probability:7.2%}", Text(_shortened(choice), "bold" if index == result["index"] else "dim"))
     console.print(rows)
-    if found.get("cut"):
-        console.print("(cut to fit)")
+    if result.get("cut"):
+        console.print("(truncated)")
 
 
-def ranked(found: Sequence[Mapping[str, Any]]) -> None:
+def ranking(results: Sequence[Mapping[str, Any]]) -> None:
     rows = _rows()
-    for one in found:
-        remark = "(cut to fit)" if one.get("cut") else _windows(one)
-        rows.add_row(f"{one['score']:8.4f}", Text(str(one["index"] + 1), "dim"), Text(_line(one["text"])), remark)
+    for one in results:
+        remark = "(truncated)" if one.get("cut") else _windows(one)
+        rows.add_row(f"{one['score']:8.4f}", Text(str(one["index"] + 1), "dim"), Text(_shortened(one["text"])), remark)
     console.print(rows)
 
 
-def heat_map(facts: Mapping[str, Any]) -> None:
-    """A line for each token, darker where it attends more; as many tokens as the terminal is wide."""
+def attention_map(facts: Mapping[str, Any]) -> None:
+    """One row per query token, darker where its attention is higher; as many tokens as the terminal is wide."""
     tokens = facts["tokens"]
-    shown = min(len(tokens), max((console.width - TOKEN - 4) // 2, 1))
-    weights = [line[:shown] for line in facts["weights"][:shown]]
-    most = max(max(line) for line in weights) or 1.0
+    count = min(len(tokens), max((console.width - TOKEN_WIDTH - 4) // 2, 1))
+    weights = [row[:count] for row in facts["weights"][:count]]
+    highest = max(max(row) for row in weights) or 1.0
     layer, head = (facts[name] or "mean" for name in ("layer", "head"))
-    console.print(f"layer {layer}, head {head}: a line for each token, darkest {most:.2f}", style="dim")
-    console.print(Text(" " * (TOKEN + 4) + "".join(f"{place % 100:2d}" for place in range(shown)), "dim"))
-    for place, line in enumerate(weights):
-        cells = "".join(SHADES[round(weight / most * (len(SHADES) - 1))] * 2 for weight in line)
-        name = Text(tokens[place])
-        name.truncate(TOKEN, overflow="ellipsis", pad=True)  # by columns: letters of some scripts take two
-        console.print(Text.assemble(f"{place:3d} ", name, cells), no_wrap=True, crop=True)
-    if shown < len(tokens):
-        console.print(f"({len(tokens) - shown} more tokens: --json gives all)", style="dim")
+    console.print(f"layer {layer}, head {head}: one row per query token, darkest = {highest:.2f}", style="dim")
+    console.print(Text(" " * (TOKEN_WIDTH + 4) + "".join(f"{index % 100:2d}" for index in range(count)), "dim"))
+    for index, row in enumerate(weights):
+        cells = "".join(SHADES[round(weight / highest * (len(SHADES) - 1))] * 2 for weight in row)
+        name = Text(tokens[index])
+        name.truncate(TOKEN_WIDTH, overflow="ellipsis", pad=True)  # by columns: Hangul takes two per character
+        console.print(Text.assemble(f"{index:3d} ", name, cells), no_wrap=True, crop=True)
+    if count < len(tokens):
+        console.print(f"({len(tokens) - count} more tokens: --json prints all)", style="dim")
     if facts["cut"]:
-        console.print("(the text was cut to fit)", style="dim")
+        console.print("(the text was truncated)", style="dim")
+
+
+def export(facts: Mapping[str, Any]) -> None:
+    """The written files, and their largest difference from the model on each compared batch."""
+    small = ("largest_difference", "tolerance")
+    if "parity" in facts:
+        rows = plain_table(right=("texts", "max length", "padded", "largest difference"))
+        for one in facts["parity"]:
+            padded = "yes" if one["padded"] else "no"
+            rows.add_row(str(one["texts"]), f"{one['length']} tokens", padded, f"{one['difference']:.2g}")
+        console.print(rows)
+        console.print()
+    facts_table({name: f"{value:.2g}" if name in small else value for name, value in facts.items() if name != "parity"})
 
 
 def _rows() -> Table:
-    return Table(box=None, pad_edge=False, show_header=False)
+    return plain_table(show_header=False)
 
 
 def _windows(one: Mapping[str, Any]) -> str:
     return f"({one['windows']} windows)" if "windows" in one else ""
 
 
-def _flat(text: str) -> str:
-    """Without line ends."""
+def _one_line(text: str) -> str:
     return "".join(" " if character.isspace() else character for character in text)
 
 
-def _line(text: str, most: int = 70) -> str:
-    """One line, at most so many characters."""
-    flat = _flat(text).strip()
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+def _shortened(text: str, length: int = 70) -> str:
+    """One line of at most `length` characters."""
+    line = _one_line(text).strip()
+    return line if len(line) <= length else f"{line[: length - 1]}…"

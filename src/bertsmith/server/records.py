@@ -15,16 +15,14 @@ from bertsmith.errors import BertsmithError
 from bertsmith.evaluation.page import page_main
 from bertsmith.evaluation.reading import read_cases, read_numbers
 from bertsmith.evaluation.writing import NUMBERS
-from bertsmith.reports.comparison import summary
-from bertsmith.reports.page_data import page_data
-from bertsmith.reports.presence import is_held
-from bertsmith.reports.report_page import page_parts
-from bertsmith.reports.run_history import CHECKPOINTS, EVENTS, History, RunReader, find_runs
+from bertsmith.reports.report_page import page_data, page_parts
+from bertsmith.reports.run_history import CHECKPOINTS, EVENTS, RunHistory, RunReader, find_runs, is_locked
+from bertsmith.reports.run_summary import summary
 
 DEPTH = 6  # folders below the given one in which evaluations are looked for
 MOST_READERS = 16  # logs that are kept in memory, so that reading on costs only what is new
 MOST_TOGETHER = 10  # runs in one picture
-TOLD = ("recipe", "state", "steps", "planned", "tokens", "seconds", "best", "best_step", "began", "ended")
+TOLD = ("recipe", "state", "steps", "planned_steps", "tokens", "seconds", "best", "best_step", "started", "updated")
 
 
 class Absent(BertsmithError):
@@ -46,7 +44,7 @@ class Records:
         """Every run in a few words, those under way first, then the newest; one that cannot be read says why."""
         with self._lock:
             found = self._runs.all(self._run_folders(), self._run, self.plain)
-        return sorted(found, key=lambda run: (run.get("state") != "running", -(run.get("ended") or 0.0)))
+        return sorted(found, key=lambda run: (run.get("state") != "running", -(run.get("updated") or 0.0)))
 
     def history(self, names: Sequence[str]) -> dict[str, Any]:
         """What a report about these runs shows: `runs` with their states, `data` for the charts, `parts` as markup."""
@@ -84,7 +82,7 @@ class Records:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else self.folder.resolve().name
 
-    def _read(self, name: str, folder: Path) -> History:
+    def _read(self, name: str, folder: Path) -> RunHistory:
         reader = self._readers.pop(name, None) or RunReader(folder)
         run = replace(reader.read(), name=name)  # a log that became shorter is an error, and read afresh next time
         self._readers[name] = reader
@@ -113,7 +111,7 @@ class _Told:
         known: dict[str, tuple[object, dict[str, Any]]] = {}
         failed = []
         for name, folder in folders.items():
-            stamp = (_stamp(folder / EVENTS), _stamp(folder / NUMBERS), is_held(folder))
+            stamp = (_stamp(folder / EVENTS), _stamp(folder / NUMBERS), is_locked(folder))
             before = self._known.get(name)
             try:
                 if before is None or before[0] != stamp:

@@ -1,11 +1,10 @@
-// One chart of the curves of runs: its axes, its marks, and what a cursor reads. `view` is shared by all charts: the
-// data, what is shown of it, and the cursor with `move`, which tells all charts.
+// One chart: axes, curves, marks and cursor. All charts share `view`: the data, the selection, and the cursor.
 import { draw, element } from "./elements.js";
 import { exactly, short, ticks, whole } from "./numbers.js";
 
 const MARGIN = { left: 54, right: 14, top: 10, bottom: 42 };
 
-// Where a step stands on the chosen axis: the run says it for some steps, the rest lie on lines between them.
+// The position of a step on the chosen axis, interpolated between the steps that the run stores.
 function onAxis(view, run, step) {
   if (view.axis === "steps") return step;
   const { steps, [view.axis]: values } = view.data.runs[run].axis;
@@ -43,7 +42,7 @@ export class Chart {
   }
   shown() {
     const kinds = new Set(this.spec.series.map((series) => series.kind));
-    const alone = !kinds.has("smoothed") && !kinds.has("held out"); // nothing else to look at
+    const alone = !kinds.has("smoothed") && !kinds.has("held out"); // no other series to show
     return this.spec.series.filter((series) => this.view.runs.has(series.run) && (alone || this.view.kinds.has(series.kind)));
   }
   render() {
@@ -59,7 +58,7 @@ export class Chart {
     this.scale();
     this.svg.setAttribute("aria-label", this.describe());
     if (!this.ok) {
-      draw(this.svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing to show here");
+      draw(this.svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "no data");
       this.output.replaceChildren();
       return;
     }
@@ -85,9 +84,9 @@ export class Chart {
     if (this.log) {
       [y0, y1] = y1 / y0 < 1.2 ? [y0 / 1.2, y1 * 1.2] : [y0 / (y1 / y0) ** 0.04, y1 * (y1 / y0) ** 0.04];
     } else {
-      const room = (y1 - y0) * 0.05 || Math.abs(y0) * 0.1 || 1;
+      const margin = (y1 - y0) * 0.05 || Math.abs(y0) * 0.1 || 1;
       const floor = y0 >= 0 ? 0 : -Infinity;
-      [y0, y1] = [Math.max(y0 - room, floor), y1 + room];
+      [y0, y1] = [Math.max(y0 - margin, floor), y1 + margin];
     }
     if (x0 === x1) [x0, x1] = [x0 - (x0 || 1) * 0.5, x1 + (x1 || 1) * 0.5];
     else if (x0 > 0 && x0 < (x1 - x0) * 0.1) x0 = 0;
@@ -174,8 +173,6 @@ export class Chart {
     });
   }
 
-  // --- the cursor
-
   point(event) {
     if (!this.ok) return;
     const box = this.svg.getBoundingClientRect();
@@ -210,7 +207,7 @@ export class Chart {
       const x = this.sx(this.view.cursor);
       draw(this.pointer, "line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top, y2: this.height - MARGIN.bottom });
     }
-    const where = this.view.cursor === null ? "at the end" : this.view.axis === "minutes" ? `minute ${exactly(this.view.cursor)}` : this.view.axis === "steps" ? `step ${whole(this.view.cursor)}` : `${whole(this.view.cursor)} tokens`;
+    const where = this.view.cursor === null ? "last" : this.view.axis === "minutes" ? `minute ${exactly(this.view.cursor)}` : this.view.axis === "steps" ? `step ${whole(this.view.cursor)}` : `${whole(this.view.cursor)} tokens`;
     parts.push(element("span", {}, where));
     for (const curve of this.curves) {
       const i = this.nearest(curve), value = curve.series.y[i];
@@ -228,7 +225,7 @@ export class Chart {
     this.output.replaceChildren(...parts);
   }
   describe() {
-    const found = this.curves.map(({ series }) => `${this.view.data.runs[series.run].name} ${series.kind}: from ${exactly(series.y[0] ?? null)} to ${exactly(series.y.at(-1) ?? null)}`);
-    return `${this.spec.title}${this.spec.unit ? ` in ${this.spec.unit}` : ""} by ${this.view.axis}. ${found.join("; ")}. Arrow keys read values.`;
+    const values = this.curves.map(({ series }) => `${this.view.data.runs[series.run].name} ${series.kind}: from ${exactly(series.y[0] ?? null)} to ${exactly(series.y.at(-1) ?? null)}`);
+    return `${this.spec.title}${this.spec.unit ? ` in ${this.spec.unit}` : ""} by ${this.view.axis}. ${values.join("; ")}. Use the arrow keys to read values.`;
   }
 }

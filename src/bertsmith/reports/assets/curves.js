@@ -1,12 +1,12 @@
-// The charts of several runs with their switches. Given newer data, what was chosen stays chosen.
+// The charts of one or several runs with their controls. New data keeps the current choices.
 import { Chart } from "./chart.js";
 import { element } from "./elements.js";
 
 const KINDS = ["each step", "smoothed", "held out"];
 const SIGNS = {
   checkpoint: "| checkpoint",
-  restart: "▽ gone on from a checkpoint",
-  skipped: "✕ step without an update",
+  restart: "▽ resumed from a checkpoint",
+  skipped: "✕ skipped update",
   best: "○ best held-out loss",
 };
 const flip = (set, item) => (set.has(item) ? set.delete(item) : set.add(item));
@@ -14,10 +14,10 @@ const tone = (number) => `var(--c${number % 10})`;
 
 export class Curves {
   constructor({ controls, charts, signs }) {
-    this.places = { controls, charts, signs };
+    this.elements = { controls, charts, signs };
     this.charts = [];
     this.view = { data: { runs: [], charts: [] }, several: false, axis: "steps", log: false, kinds: new Set(KINDS), runs: new Set(), cursor: null };
-    this.view.move = (value) => { // a place on the x axis, the same in all charts
+    this.view.move = (value) => { // a position on the x axis, shared by all charts
       this.view.cursor = value;
       for (const chart of this.charts) chart.read();
     };
@@ -39,8 +39,8 @@ export class Curves {
     const known = new Map(others ? [] : this.charts.map((chart) => [chart.spec.name, chart]));
     this.charts = data.charts.map((spec) => known.get(spec.name) ?? new Chart(view, spec));
     data.charts.forEach((spec, number) => Object.assign(this.charts[number], { spec, first: !number }));
-    const figures = this.charts.map((chart) => chart.figure), now = [...this.places.charts.children];
-    if (figures.length !== now.length || figures.some((figure, number) => figure !== now[number])) this.places.charts.replaceChildren(...figures);
+    const figures = this.charts.map((chart) => chart.figure), now = [...this.elements.charts.children];
+    if (figures.length !== now.length || figures.some((figure, number) => figure !== now[number])) this.elements.charts.replaceChildren(...figures);
     this.render();
   }
   render() {
@@ -50,19 +50,19 @@ export class Curves {
     const { data, several } = this.view;
     const kinds = new Set(data.runs.flatMap((run) => run.marks.map((mark) => mark.kind)));
     const shown = Object.keys(SIGNS).filter((kind) => kinds.has(kind) && !(several && kind === "checkpoint"));
-    this.places.signs.textContent = shown.map((kind) => SIGNS[kind]).join("   ·   ");
+    this.elements.signs.textContent = shown.map((kind) => SIGNS[kind]).join("   ·   ");
   }
   switches() {
     const { view } = this, { data, several } = view;
     const axes = data.runs.some((run) => run.axis.steps.length) ? ["steps", "tokens", "minutes"] : ["steps"];
     if (!axes.includes(view.axis)) view.axis = "steps";
-    this.places.controls.replaceChildren(
+    this.elements.controls.replaceChildren(
       group("x axis", ...axes.map((axis) => this.toggle(axis, () => view.axis === axis, () => { view.axis = axis; view.cursor = null; }))),
       group("y axis", this.toggle("log", () => view.log, () => { view.log = !view.log; })),
       group("show", ...KINDS.map((kind) =>
         this.toggle(kind, () => view.kinds.has(kind), () => flip(view.kinds, kind), several ? "" : tone(kind === "held out" ? 1 : 0)))),
     );
-    if (several) this.places.controls.append(group("runs", ...data.runs.map((run, number) =>
+    if (several) this.elements.controls.append(group("runs", ...data.runs.map((run, number) =>
       this.toggle(run.name, () => view.runs.has(number), () => flip(view.runs, number), tone(number)))));
   }
   toggle(label, pressed, act, color) {
@@ -71,7 +71,7 @@ export class Curves {
     button.append(label);
     button.addEventListener("click", () => {
       act();
-      for (const other of this.places.controls.querySelectorAll("button")) other.setAttribute("aria-pressed", other.isPressed());
+      for (const other of this.elements.controls.querySelectorAll("button")) other.setAttribute("aria-pressed", other.isPressed());
       this.render();
     });
     button.isPressed = pressed;

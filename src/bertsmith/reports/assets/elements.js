@@ -1,4 +1,4 @@
-// Elements made without markup: whatever a text holds, it stays text.
+// DOM and SVG elements built without markup, so that text cannot become markup.
 const SVG = document.createRange().createContextualFragment("<svg></svg>").firstChild.namespaceURI;
 
 export function element(name, attributes = {}, ...inside) {

@@ -1,4 +1,4 @@
-// Numbers for people, and the round ones among them.
+// Number formatting and round axis ticks.
 export function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -21,7 +21,7 @@ export function ticks(low, high, most, log) {
   }
   const raw = (high - low) / Math.max(most, 1), power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((times) => power * times).find((size) => size >= raw * (1 - 1e-9));
-  const found = [];
-  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place++) found.push(+(place * step).toPrecision(12));
-  return found;
+  const values = [];
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) values.push(+(index * step).toPrecision(12));
+  return values;
 }

@@ -17,7 +17,7 @@ copyButtons(place("code"), () => (shown.chosen.length ? [path()] : null));
 
 function facts(run) {
   if (run.error) return run.error;
-  const steps = `${run.steps.toLocaleString("en")}${run.planned ? ` of ${run.planned.toLocaleString("en")}` : ""} steps`;
+  const steps = `${run.steps.toLocaleString("en")}${run.planned_steps ? ` of ${run.planned_steps.toLocaleString("en")}` : ""} steps`;
   return [run.state, steps, ...(run.best === null ? [] : [`best ${run.best.toFixed(3)}`])].join(" · ");
 }
 

@@ -17,7 +17,7 @@ import torch
 
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.reports.run_history import CHECKPOINTS, LAST, History, is_finished, read_run
+from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial
 from bertsmith.system.workers import WHOLE_RUN, ordered_map
 from bertsmith.tasks.task import Task
@@ -123,7 +123,7 @@ def numbers(words: str) -> list[float]:
         raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
 
 
-def best_scores(run: History, main: str) -> dict[str, float]:
+def best_scores(run: RunHistory, main: str) -> dict[str, float]:
     """All scores of the evaluation at which `main` was highest: those of the model in best/."""
     place = int(run.held_out[f"score/{main}"].values.argmax())
     names = [name for name in run.held_out if name.startswith("score/")]

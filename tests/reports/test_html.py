@@ -1,4 +1,4 @@
-"""Modules become one script: each once, what is imported first, no name twice."""
+"""ES modules are bundled into one script."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.reports.javascript import bundled
+from bertsmith.reports.html import bundle_modules
 
 
-def test_each_module_once_after_what_it_imports(tmp_path: Path) -> None:
+def test_each_module_is_bundled_once_after_its_imports(tmp_path: Path) -> None:
     own, shared = tmp_path / "own", tmp_path / "shared"
     own.mkdir()
     shared.mkdir()
@@ -19,7 +19,7 @@ def test_each_module_once_after_what_it_imports(tmp_path: Path) -> None:
     )
     (shared / "low.js").write_text("export class Three {}\nconst text = 'export const four';\n")
     (shared / "page.js").write_text("the first folder wins")
-    found = bundled("page.js", [own, shared])
+    found = bundle_modules("page.js", [own, shared])
     assert found.startswith('"use strict";\n')
     assert "import" not in found
     assert found.index("class Three") < found.index("const one") < found.index("one();")
@@ -28,8 +28,8 @@ def test_each_module_once_after_what_it_imports(tmp_path: Path) -> None:
     assert "\nexport" not in found
 
 
-def test_no_name_twice(tmp_path: Path) -> None:
+def test_a_name_defined_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.js").write_text('import { x } from "./b.js";\nconst place = 1;\n')
     (tmp_path / "b.js").write_text("export const x = 1;\nfunction place() {}\n")
-    with pytest.raises(AssertionError, match="share the names place"):
-        bundled("a.js", [tmp_path])
+    with pytest.raises(AssertionError, match="defined twice in its modules: place"):
+        bundle_modules("a.js", [tmp_path])
