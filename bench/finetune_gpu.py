@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = load(options.vocabulary)
     task = squad.Config().build(files={"train": options.file})
-    asked = task.rows(task.examples("train"), tokenizer, length=options.length, training=True)
+    asked = task.rows(task.examples("train"), tokenizer, max_length=options.length, training=True)
     mean = np.mean([len(one.rows[0]) for one in asked])
     print(f"{len(asked):,} windows, {mean:.0f} tokens on average, {torch.cuda.get_device_name()}", flush=True)
     runs: dict[str, Callable[[], float]] = {

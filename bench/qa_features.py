@@ -80,7 +80,7 @@ def main(data: str, vocabulary: str, rounds: str = "5") -> None:
     examples = task.examples("dev")
     ours, theirs = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
     ways: dict[str, Callable[[], list[Any]]] = {
-        "bertsmith": lambda: task.rows(examples, ours, length=LENGTH),
+        "bertsmith": lambda: task.rows(examples, ours, max_length=LENGTH),
         "rival": lambda: rival(examples, theirs),
     }
     assert ours.encode("unaffable").ids.tolist() == theirs("unaffable", add_special_tokens=False)["input_ids"]

@@ -71,7 +71,7 @@ class Tuner:
             optimizer.zero_grad()
             if (each and (step + 1) % each == 0) or step + 1 == steps:
                 found.append(self.score(model))
-        return max(found, key=lambda scores: scores[self.ready.task.main])
+        return max(found, key=lambda scores: scores[self.ready.task.main_metric])
 
     def model(self) -> Any:
         """The class for the task, over the folder's weights or new ones."""
@@ -80,7 +80,7 @@ class Tuner:
         transformers.logging.disable_progress_bar()
         transformers.logging.set_verbosity_error()  # it tells at length that heads are new
         task = self.ready.task
-        kind, labels = getattr(transformers, CLASSES[task.objective]), task.head().get("labels")
+        kind, labels = getattr(transformers, CLASSES[task.objective]), task.head_config().get("labels")
         shape = transformers.AutoConfig.from_pretrained(self.folder)
         if task.objective in ("classify", "tag"):
             shape.num_labels = len(labels)
@@ -105,7 +105,7 @@ class Tuner:
 
     @cached_property
     def _dev(self) -> list[Features]:
-        return self.ready.task.rows(self.ready.dev, self.tokenizer, length=self.ready.length)
+        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.length)
 
     def _loss(self, model: Any, asked: Sequence[Features]) -> Tensor:
         inputs = self._inputs(asked)

@@ -192,7 +192,7 @@ def _own(work: Work) -> dict[str, Any]:
             known = {"rate": rate, "seed": seed, "scores": tuner.run(rate, seed), "settings": wanted}
             results.write(place, known)
         runs.append({key: known[key] for key in ("rate", "seed", "scores")})
-    return _told(work.one.name, work.task, "transformers", build_task(tuning).main, runs)
+    return _told(work.one.name, work.task, "transformers", build_task(tuning).main_metric, runs)
 
 
 def _tuning(work: Work) -> FinetuneConfig:

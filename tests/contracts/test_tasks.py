@@ -48,7 +48,7 @@ def _logits(task: Task, asked: Features) -> NDArray[np.float32]:
         found = np.zeros((len(asked.rows[0]), 2), np.float32)
         found[list(asked.target), [0, 1]] = 1
         return found
-    return np.eye(len(task.head()["labels"]), dtype=np.float32)[asked.target]
+    return np.eye(len(task.head_config()["labels"]), dtype=np.float32)[asked.target]
 
 
 def test_every_family_has_a_sample() -> None:
@@ -65,16 +65,16 @@ def test_settings_survive_as_plain_values(name: str, tmp_path: Path) -> None:
 
 def test_gold_answers_read_back_score_full_marks_and_their_contrary_does_not(task: Task) -> None:
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), length=LENGTH)
+    asked = task.rows(examples, tokenizer(), max_length=LENGTH)
     answers = perfect(task, asked)
     predictions = task.decode(examples, asked, answers)
     scores = task.score(examples, predictions)
-    assert scores[task.main] == pytest.approx(1)
+    assert scores[task.main_metric] == pytest.approx(1)
     interval = task.interval(examples, predictions)
     assert interval.value == pytest.approx(1)
     assert interval.low <= interval.value <= interval.high + 1e-9
     contrary = task.decode(examples, asked, [-answer for answer in answers])
-    assert task.score(examples, contrary)[task.main] < 0.8
+    assert task.score(examples, contrary)[task.main_metric] < 0.8
 
 
 def test_every_example_gets_one_prediction_whatever_the_order_of_what_is_asked(task: Task) -> None:
@@ -82,48 +82,48 @@ def test_every_example_gets_one_prediction_whatever_the_order_of_what_is_asked(t
     for split in ("train", "dev"):
         own = [example.id for example in task.examples(split)]
         assert len(set(own)) == len(own)
-    asked = task.rows(examples, tokenizer(), length=LENGTH)
+    asked = task.rows(examples, tokenizer(), max_length=LENGTH)
     answers = perfect(task, asked)
     predictions = task.decode(examples, asked, answers)
     assert len(predictions) == len(examples)
-    assert {one.example for one in asked} == set(range(len(examples)))
+    assert {one.example_index for one in asked} == set(range(len(examples)))
     assert task.decode(examples, asked[::-1], answers[::-1]) == predictions
     json.dumps([dict(prediction.detail) for prediction in predictions], allow_nan=False)
 
 
 def test_rows_fit_and_what_is_cut_is_said(task: Task) -> None:
     examples = task.examples("dev")
-    whole, short = (task.rows(examples, tokenizer(), length=length) for length in (LENGTH, SHORT))
+    whole, short = (task.rows(examples, tokenizer(), max_length=length) for length in (LENGTH, SHORT))
     for asked, length in ((whole, LENGTH), (short, SHORT)):
         for row in (row for one in asked for row in one.rows):
             assert len(row) <= length
             assert row.ids.min() >= 0
             assert row.ids.max() < tokenizer().vocab_size
-    too_long = {one.example for one in whole for row in one.rows if len(row) > SHORT}
+    too_long = {one.example_index for one in whole for row in one.rows if len(row) > SHORT}
     assert too_long
     for number in too_long:
-        parts = [one for one in short if one.example == number]
+        parts = [one for one in short if one.example_index == number]
         assert len(parts) > 1 or any(any(row.truncated) for row in parts[0].rows)
 
 
 def test_training_rows_have_targets_and_unknown_answers_are_asked_but_not_learned(task: Task) -> None:
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), length=LENGTH, training=True)
+    asked = task.rows(examples, tokenizer(), max_length=LENGTH, training=True)
     assert asked
     assert all(one.target is not None for one in asked)
     unknown = [dataclasses.replace(example, gold=None) for example in examples]
-    assert task.rows(unknown, tokenizer(), length=LENGTH, training=True) == []
-    open_questions = task.rows(unknown, tokenizer(), length=LENGTH)
+    assert task.rows(unknown, tokenizer(), max_length=LENGTH, training=True) == []
+    open_questions = task.rows(unknown, tokenizer(), max_length=LENGTH)
     assert all(one.target is None for one in open_questions)
-    known = task.rows(examples, tokenizer(), length=LENGTH)
+    known = task.rows(examples, tokenizer(), max_length=LENGTH)
     for one, other in zip(open_questions, known, strict=True):
         assert all(np.array_equal(a.ids, b.ids) for a, b in zip(one.rows, other.rows, strict=True))
 
 
 def test_a_split_that_is_not_there_is_one_clear_line(task: Task) -> None:
-    assert task.has("train")
-    assert task.has("dev")
-    assert not task.has("nonsense")
+    assert task.has_split("train")
+    assert task.has_split("dev")
+    assert not task.has_split("nonsense")
     with pytest.raises(ValueError, match="nonsense") as caught:
         task.examples("nonsense")
     assert "\n" not in str(caught.value)
@@ -141,15 +141,15 @@ def test_every_example_says_where_it_came_from(task: Task) -> None:
 def test_a_trained_models_labels_decide_their_order(name: str, tmp_path: Path) -> None:
     settings, files = SAMPLES[name](tmp_path)
     task = settings.build(files=files)
-    head: dict[str, Any] = task.head()
+    head: dict[str, Any] = task.head_config()
     if task.objective != "classify":
         pytest.skip("classes are what has an order")
     turned = settings.build(files=files, labels=head["labels"][::-1])
-    assert turned.head()["labels"] == head["labels"][::-1]
+    assert turned.head_config()["labels"] == head["labels"][::-1]
     examples = turned.examples("dev")
-    asked = turned.rows(examples, tokenizer(), length=LENGTH)
-    assert turned.score(examples, turned.decode(examples, asked, perfect(turned, asked)))[turned.main] == pytest.approx(
-        1
-    )
+    asked = turned.rows(examples, tokenizer(), max_length=LENGTH)
+    assert turned.score(examples, turned.decode(examples, asked, perfect(turned, asked)))[
+        turned.main_metric
+    ] == pytest.approx(1)
     with pytest.raises(ValueError, match=r"label"):
         settings.build(files=files, labels=("yes", "no", "perhaps")).examples("dev")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.evaluation.evaluation import Evaluation, taken_apart
+from bertsmith.evaluation.evaluation import Evaluation, analyze
 from bertsmith.tasks import classification
 from bertsmith.tasks.task import Example, Prediction, Task
 
@@ -24,20 +24,20 @@ def made_evaluation(task: Task, examples: list[Example], predictions: list[Predi
         task=task.name,
         split="dev",
         objective=task.objective,
-        main=task.main,
-        length=128,
+        main_metric=task.main_metric,
+        max_length=128,
         unit="words",
         device="cpu",
         examples=len(examples),
-        cut=1,
+        truncated=1,
         seconds=0.5,
         texts_per_second=len(examples) / 0.5,
-        found=dict(task.found),
+        detected=dict(task.detected),
         answered=(examples, predictions),
         submission=task.submission(examples, predictions),
     )
     sizes = [len(" ".join(example.texts).split()) for example in examples]
-    return taken_apart(found, task, sizes=sizes, cut=[number == 0 for number in range(len(examples))])
+    return analyze(found, task, sizes=sizes, cut=[number == 0 for number in range(len(examples))])
 
 
 def labelled(rows: Sequence[tuple[str, str]], folder: Path, labels: Sequence[str]) -> Task:

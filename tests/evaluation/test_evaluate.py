@@ -16,11 +16,11 @@ from finetuning_world import made_up, tiny_model, tuning_of, write
 from threads import threads
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.evaluation import answering, evaluate
-from bertsmith.evaluation.predicting import write_predictions
+from bertsmith.evaluation import evaluate, evaluator
+from bertsmith.evaluation.output_files import write_predictions
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
-from bertsmith.tasks.tagged.sentences import Sentence
+from bertsmith.tasks.tagged_text import Sentence
 from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import finetune
 
@@ -59,15 +59,15 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
     trained = json.loads((base / kind / "found.json").read_text(encoding="utf-8"))
     files = {"dev": base / kind / "dev.jsonl"}
     found = evaluate(base / kind / "run", kind, files, device="cpu")
-    assert found.length == 32  # that of the run
+    assert found.max_length == 32  # that of the run
     assert found.model == str(base / kind / "run" / "best")
     last = evaluate(base / kind / "run" / "last", kind, files, length=32, device="cpu")
     for name, value in last.scores.items():
         assert value == pytest.approx(trained[f"score/{name}"], abs=1e-6), name
-    assert found.scores[found.main] >= last.scores[found.main]
+    assert found.scores[found.main_metric] >= last.scores[found.main_metric]
     assert found.interval is not None
-    assert found.interval.value == pytest.approx(found.scores[found.main])
-    assert found.interval.low <= found.scores[found.main] <= found.interval.high
+    assert found.interval.value == pytest.approx(found.scores[found.main_metric])
+    assert found.interval.low <= found.scores[found.main_metric] <= found.interval.high
     assert found.examples == sum(one.examples for one in found.by_length) == 40
     assert found.texts_per_second > 0
     assert json.loads(json.dumps(found.to_dict()))["scores"] == found.scores
@@ -76,7 +76,7 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
 def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"dev": base / "qa" / "dev.jsonl"}
     whole = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
-    monkeypatch.setattr(answering, "AT_ONCE", 7)
+    monkeypatch.setattr(evaluator, "AT_ONCE", 7)
     parts = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
     assert parts.scores == whole.scores
     assert [example.id for example in parts.answered[0]] == [example.id for example in whole.answered[0]]
@@ -85,8 +85,8 @@ def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_cut_is_told(base: Path) -> None:
     task = classification.Config()
     found = evaluate(base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, length=5)
-    assert found.cut == found.examples == sum(one.cut for one in found.by_length)
-    assert found.length == 5
+    assert found.truncated == found.examples == sum(one.cut for one in found.by_length)
+    assert found.max_length == 5
     assert found.by_length[0].least == 1
     assert found.by_length[-1].most == 16  # lengths are those of whole texts
 
@@ -96,7 +96,7 @@ def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
     numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
-    assert (numbers["task"], numbers["length"], len(numbers["errors"])) == ("tagging", 32, 3)
+    assert (numbers["task"], numbers["max_length"], len(numbers["errors"])) == ("tagging", 32, 3)
     assert len((tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 40
     assert "COLOUR" in (tmp_path / "out" / "evaluation.html").read_text(encoding="utf-8")
     told = call("evaluate", base / "qa" / "run" / "best", "--dev", base / "qa" / "dev.jsonl", "--json", "-o", tmp_path)
@@ -183,11 +183,11 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "AT_ONCE", 2)
+    monkeypatch.setattr(evaluator, "AT_ONCE", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
-    assert answering._cuts(named) == [0, 3, 7, 8]
-    assert answering._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
-    assert answering._cuts([]) == [0]
+    assert evaluator._cuts(named) == [0, 3, 7, 8]
+    assert evaluator._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
+    assert evaluator._cuts([]) == [0]
 
 
 def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass one of them"),
         (["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"], 2, "--file FILE with --split test"),
         (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset is not known"),
-        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean length?"),
+        (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
         (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "such an ending"),
     ):
         done = call(*words, "--device", "cpu")

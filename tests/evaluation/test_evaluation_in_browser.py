@@ -9,7 +9,7 @@ import pytest
 from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
 from evaluation.evaluating_world import made_evaluation, mixed
 
-from bertsmith.evaluation.writing import PAGE, write_evaluation
+from bertsmith.evaluation.output_files import PAGE, write_evaluation
 from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 

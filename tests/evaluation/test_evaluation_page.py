@@ -9,8 +9,8 @@ from pathlib import Path
 from browser_fixtures import Reader, embedded
 from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
 
+from bertsmith.evaluation.output_files import write_evaluation
 from bertsmith.evaluation.page import MOST_LABELS, page
-from bertsmith.evaluation.writing import write_evaluation
 
 
 def test_cells_lead_to_their_examples(tmp_path: Path) -> None:

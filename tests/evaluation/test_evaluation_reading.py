@@ -9,9 +9,8 @@ import pytest
 from evaluation.evaluating_world import made_evaluation, mixed
 
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.evaluation.output_files import NUMBERS, PAGE, read_cases, read_numbers, write_evaluation
 from bertsmith.evaluation.page import page, page_data, page_main
-from bertsmith.evaluation.reading import read_cases, read_numbers
-from bertsmith.evaluation.writing import NUMBERS, PAGE, write_evaluation
 from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from evaluation.evaluating_world import labelled, made_evaluation, mixed, said
 
-from bertsmith.evaluation.cases import cases_of
+from bertsmith.evaluation.error_analysis import cases_of
 from bertsmith.evaluation.tables import baselines, by_label, calibration, confusion
 from bertsmith.metrics import classification, sequence_labelling
 from bertsmith.tasks import choice, qa, regression, tagging

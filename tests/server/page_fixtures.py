@@ -11,7 +11,7 @@ from evaluation.evaluating_world import mixed
 from inference.predictor_fixtures import KINDS, random_model, reader, tokenizer
 from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 
-from bertsmith.evaluation.writing import write_evaluation
+from bertsmith.evaluation.output_files import write_evaluation
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence
 

@@ -27,9 +27,9 @@ from bertsmith.tasks import (
     swag,
     tagging,
 )
-from bertsmith.tasks.task import Settings
+from bertsmith.tasks.task import TaskConfig
 
-Sample = Callable[[Path], tuple[Settings, Mapping[str, Path]]]
+Sample = Callable[[Path], tuple[TaskConfig, Mapping[str, Path]]]
 
 LONG = "the smith heats the iron until it glows and then the hammer falls " * 4
 TEXTS = (
@@ -62,13 +62,13 @@ def both(folder: Path, ending: str, write: Callable[[Path], Path]) -> dict[str, 
     return {split: write(folder / f"{split}{ending}") for split in ("train", "dev")}
 
 
-def own_texts(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_texts(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     rows = [("review", "stars"), *((f'"{text}"', number % 3) for number, text in enumerate(TEXTS))]
     text = "".join(f"{review},{stars}\n" for review, stars in rows)
     return classification.Config(), both(folder, ".csv", lambda path: written(path, text))
 
 
-def own_pairs(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_pairs(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     items = [
         {"premise": first, "hypothesis": second, "label": number % 2 == 0}
         for number, (first, second) in enumerate(PAIRS)
@@ -76,12 +76,12 @@ def own_pairs(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
     return pairs.Config(main="f1"), both(folder, ".jsonl", lambda path: lines_of_json(path, *items))
 
 
-def own_numbers(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_numbers(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     rows = [("text", "score"), *((text, number / 2) for number, text in enumerate(TEXTS))]
     return regression.Config(main="spearman"), both(folder, ".tsv", lambda path: tabbed(path, *rows))
 
 
-def own_choices(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_choices(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     items = [
         {"question": text, "choices": ["iron", "쇠", LONG, "salt"][: 2 + number % 3], "answer": "AB"[number % 2]}
         for number, text in enumerate(TEXTS)
@@ -89,7 +89,7 @@ def own_choices(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
     return choice.Config(), both(folder, ".jsonl", lambda path: lines_of_json(path, *items))
 
 
-def swag_scenes(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def swag_scenes(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     head = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
     rows = [
         f'{number},v,0,"{text} He","{text}",He,gold,heats iron,"sits, and waits",falls,glows,{number % 4}\n'
@@ -100,14 +100,14 @@ def swag_scenes(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
     return swag.Config(), {"data": folder}
 
 
-def codah_fold(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def codah_fold(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     for name in ("train", "dev", "test"):
         rows = [("o", text, "heats iron", 'sits "down"', "falls", "glows", 3 - n % 4) for n, text in enumerate(TEXTS)]
         tabbed(folder / "cv_split" / "fold_1" / f"{name}.tsv", *rows)
     return codah.Config(fold=1), {"data": folder}
 
 
-def commonsense(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def commonsense(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     choices = [{"label": letter, "text": text} for letter, text in zip("ABCDE", TEXTS, strict=False)]
     items = [
         {"id": f"q{n}", "answerKey": "ABCDE"[n % 5], "question": {"stem": text, "choices": choices}}
@@ -182,7 +182,7 @@ GLUE: dict[str, tuple[str, list[tuple[Any, ...]]]] = {  # folder, rows of train 
 
 
 def glue_task(name: str) -> Sample:
-    def sample(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+    def sample(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
         place, rows = GLUE[name]
         dev = ("dev",) if name != "mnli" else ("dev_matched", "dev_mismatched")
         for split in ("train", *dev):
@@ -229,7 +229,7 @@ KOREAN: dict[str, dict[str, Any]] = {  # file -> rows of a tsv, or items of a JS
 
 
 def korean_task(name: str) -> Sample:
-    def sample(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+    def sample(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
         for file, rows in KOREAN[name].items():
             if file.endswith(".json"):
                 written(folder / file, json.dumps(rows, indent=4, ensure_ascii=False))
@@ -244,13 +244,13 @@ def korean_task(name: str) -> Sample:
 PASSAGES = (("who?", f"{LONG}in the old town", "old town"), ("무엇을?", TEXTS[1], "쇠를"), ("which?", TEXTS[2], "가나"))
 
 
-def own_passages(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_passages(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     items = [{"question": question, "context": text, "answer": answer} for question, text, answer in PASSAGES]
     return qa.Config(), both(folder, ".jsonl", lambda path: lines_of_json(path, *items))
 
 
 def squad_task(name: str) -> Sample:
-    def sample(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+    def sample(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
         paragraphs = []
         for number, (question, text, answer) in enumerate(PASSAGES):
             known = [{"text": answer, "answer_start": text.index(answer)}]
@@ -284,7 +284,7 @@ def column_file(path: Path, *columns: str, kinds: Mapping[str, str]) -> Path:
     return written(path, "".join(lines))
 
 
-def conll2003(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def conll2003(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     lines = ["-DOCSTART- -X- O O\n\n"]
     for number, text in enumerate(TEXTS):
         lines += [f"{word} NN I-NP {tag.replace('B-', 'I-')}\n" for word, tag in tagged(text, number)]
@@ -294,14 +294,14 @@ def conll2003(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
     return conll.Config(name="conll2003"), {"data": folder}
 
 
-def wnut17(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def wnut17(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     kinds = {"PER": "person", "LOC": "location", "ORG": "creative-work"}
     for name in ("wnut17train.conll", "emerging.dev.conll"):
         column_file(folder / name, kinds=kinds)
     return conll.Config(name="wnut17"), {"data": folder}
 
 
-def klue_ner(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def klue_ner(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     lines = ["## 주석 : ##\n"]
     for number, text in enumerate(TEXTS):
         lines.append(f"## klue-ner-v1_dev_{number:05}\t<{text}>\n")
@@ -314,7 +314,7 @@ def klue_ner(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
     return conll.Config(name="klue-ner"), {"data": folder}
 
 
-def own_entities(folder: Path) -> tuple[Settings, Mapping[str, Path]]:
+def own_entities(folder: Path) -> tuple[TaskConfig, Mapping[str, Path]]:
     items = []
     for number, text in enumerate(TEXTS):
         begin = text.rfind(" ", 0, len(text) - 1) + 1

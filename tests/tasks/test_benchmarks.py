@@ -81,14 +81,14 @@ def test_kornli_joins_its_two_training_files_and_says_what_it_leaves_out(tmp_pat
     assert len(examples) == 2 * len(PAIRS)
     assert examples[0].texts == (f'"{PAIRS[0][0]}', PAIRS[0][1])
     assert [examples[0].id, examples[-1].id] == ["multinli/0", f"snli_1/{len(PAIRS) - 1}"]
-    assert task.found == {
+    assert task.detected == {
         "train: rows left out": "1 of snli_1.0_train.ko.tsv with another number of cells than the header"
     }
 
 
 def test_korsts_and_klue_sts_are_scored_as_their_authors_do(tmp_path: Path) -> None:
     sts, klue = built("korean/korsts", tmp_path / "a"), built("korean/klue-sts", tmp_path / "b")
-    assert (sts.main, klue.main) == ("spearman", "pearson")
+    assert (sts.main_metric, klue.main_metric) == ("spearman", "pearson")
     examples = klue.examples("dev")
     assert [example.gold for example in examples] == [0.1, 1.1, 2.1, 3.1, 4.1, 5.1]
     scores = klue.score(examples, [Prediction(value) for value in (0.0, 1.0, 3.0, 3.0, 4.0, 5.0)])

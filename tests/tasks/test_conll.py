@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tasks.samples import SAMPLES, written
 
 from bertsmith.tasks import conll
-from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.task import Features
+from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.wordpiece import WordPiece
 
@@ -32,18 +32,18 @@ def vocabulary(folder: Path, characters: str) -> Tokenizer:
     return WordPiece.read(folder)
 
 
-def perfect(task: Tagging, asked: list[Features]) -> list[NDArray[np.float32]]:
+def perfect(task: TokenClassificationTask, asked: list[Features]) -> list[NDArray[np.float32]]:
     return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in asked]
 
 
 def test_prediction_files_are_the_files_with_one_more_column(tmp_path: Path) -> None:
     task = conll.Config(name="conll2003").build(files={"test": written(tmp_path / "eng.testb", CONLL)})
     examples = task.examples("test")
-    asked = task.rows(examples, vocabulary(tmp_path, CONLL), length=16)
+    asked = task.rows(examples, vocabulary(tmp_path, CONLL), max_length=16)
     predictions = task.decode(examples, asked, perfect(task, asked))
     expected = "".join(f"{line} {line.split(' ')[-1]}\n" if line else "\n" for line in CONLL.split("\n"))
     assert task.submission(examples, predictions) == {"conll-conll2003-predictions.txt": expected.encode()}
-    assert task.found == {"test: scheme": "IOB1"}
+    assert task.detected == {"test: scheme": "IOB1"}
     assert [example.gold for example in examples] == [("B-PER", "O"), ("B-LOC", "B-LOC")]
 
 
@@ -60,7 +60,7 @@ def test_klue_is_tagged_by_character(tmp_path: Path) -> None:
     task = conll.Config(name="klue-ner").build(files={"dev": written(tmp_path / "dev.tsv", KLUE)})
     examples = task.examples("dev")
     assert [(example.id, example.texts[0]) for example in examples] == [("klue-1", "쇠 가"), ("klue-2", "A B")]
-    asked = task.rows(examples, vocabulary(tmp_path, KLUE), length=16)
+    asked = task.rows(examples, vocabulary(tmp_path, KLUE), max_length=16)
     assert [len(one.target) for one in asked] == [2, 2]  # white space has no piece
     predictions = task.decode(examples, asked, perfect(task, asked))
     assert [prediction.value for prediction in predictions] == [example.gold for example in examples]
@@ -74,8 +74,8 @@ def test_names_and_labels_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean conll2003"):
         conll.Config(name="conll203")
     settings, files = SAMPLES["conll/conll2003"](tmp_path)
-    labels = settings.build(files=files).head()["labels"]
-    assert settings.build(files=files, labels=labels[::-1]).head()["labels"] == labels[::-1]
+    labels = settings.build(files=files).head_config()["labels"]
+    assert settings.build(files=files, labels=labels[::-1]).head_config()["labels"] == labels[::-1]
     with pytest.raises(ValueError, match="this model's labels are O, B-DNA"):
         settings.build(files=files, labels=("O", "B-DNA", "I-DNA"))
     with pytest.raises(ValueError, match="overlap=-1"):
@@ -102,12 +102,12 @@ def test_as_many_sentences_as_the_authors_count_and_gold_tags_read_back_are_righ
     archive: str, name: str, sentences: dict[str, int], words: int, tmp_path: Path
 ) -> None:
     task = conll.Config(name=name).build(files={"data": unpacked(archive, tmp_path)})
-    splits = {split: task.examples(split) for split in ("train", "dev", "test") if task.has(split)}
+    splits = {split: task.examples(split) for split in ("train", "dev", "test") if task.has_split(split)}
     assert {split: len(examples) for split, examples in splits.items()} == sentences
     assert sum(len(example.spans) for examples in splits.values() for example in examples) == words
     examples = splits["dev"]
     characters = "".join({character for example in examples for character in example.texts[0]})
-    assert task.reachable(examples, vocabulary(tmp_path, characters), length=128) == 1
+    assert task.reachable(examples, vocabulary(tmp_path, characters), max_length=128) == 1
 
 
 def test_documents_of_conll2003(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_documents_of_conll2003(tmp_path: Path) -> None:
     written(tmp_path / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
     task = conll.Config(name="conll2003", context="document").build(files={"data": folder})
     examples = task.examples("dev")
-    asked = task.rows(examples, WordPiece.read(tmp_path), length=512)
+    asked = task.rows(examples, WordPiece.read(tmp_path), max_length=512)
     assert len(asked) == 267  # 216 documents, some of them longer than a row
     assert sum(len(one.target) for one in asked) == 51_362
     predictions = task.decode(examples, asked, perfect(task, asked))

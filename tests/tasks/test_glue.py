@@ -41,7 +41,7 @@ def test_every_task_has_its_labels_and_scores(
     name: str, objective: str, labels: list[str] | None, main: str, scores: set[str], tmp_path: Path
 ) -> None:
     task = built(name, tmp_path)
-    assert (task.objective, task.head().get("labels"), task.main) == (objective, labels, main)
+    assert (task.objective, task.head_config().get("labels"), task.main_metric) == (objective, labels, main)
     examples = task.examples("dev")
     assert set(task.score(examples, said(*(example.gold for example in examples)))) == scores
     texts = [example.texts for example in examples][: len(TEXTS)]
@@ -70,7 +70,7 @@ def test_names_and_folders_as_people_spell_them(spelling: str, folder: str, tmp_
     task = glue.Config(name=spelling).build(files={"data": tmp_path})
     assert task.name == "glue/sst-2"
     assert len(task.examples("dev")) == len(TEXTS)
-    assert not task.has("train")
+    assert not task.has_split("train")
 
 
 def test_what_is_not_glue(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path: Path) -> None:
     rows.insert(3, ("on here", "other", "0"))
     task = glue.Config(name="qqp").build(files={"train": tabbed(tmp_path / "train.tsv", *rows)})
     assert len(task.examples("train")) == len(PAIRS)
-    assert task.found == {"train: rows left out": "2 with another number of cells than the header"}
+    assert task.detected == {"train: rows left out": "2 with another number of cells than the header"}
 
 
 def test_mnli_has_two_dev_sets_and_the_matched_one_decides(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_diagnostic_set_with_and_without_labels(tmp_path: Path) -> None:
         bare.with_name("diagnostic-full.tsv"), (*head, "Premise", "Hypothesis", "Label"), (*head, "a", "b", "neutral")
     )
     task = glue.Config(name="ax").build(files={"data": tmp_path})
-    assert task.main == "matthews"
+    assert task.main_metric == "matthews"
     assert [(example.texts, example.gold) for example in task.examples("test")] == [(("a", "b"), "neutral")]
 
 
@@ -151,7 +151,7 @@ def test_files_to_hand_in(tmp_path: Path) -> None:
     test = tabbed(tmp_path / "test.tsv", ("index", "sentence1", "sentence2"), (0, "a", "b"), (7, "c", "d"))
     task = glue.Config(name="rte").build(files={"test": test})
     examples = task.examples("test")
-    asked = [Features(rows=(), example=number) for number in range(2)]
+    asked = [Features(rows=(), example_index=number) for number in range(2)]
     logits = [np.array([2, 1], np.float32), np.array([-1, 1], np.float32)]
     predictions = task.decode(examples, asked, logits)
     assert predictions[0].score == pytest.approx(1 / (1 + np.exp(-1)))

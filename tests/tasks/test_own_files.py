@@ -16,8 +16,8 @@ from tasks.samples import LONG, TEXTS, lines_of_json, written
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks import choice, classification, pairs, regression
-from bertsmith.tasks.labelled import in_order
-from bertsmith.tasks.task import Example, Prediction, Settings, cut_examples
+from bertsmith.tasks.task import Example, Prediction, TaskConfig, truncated_examples
+from bertsmith.tasks.text_tasks import in_order
 from bertsmith.tokenizers import training, wordpiece
 from bertsmith.types import Encoded
 
@@ -29,7 +29,7 @@ def refusal(act: Callable[[], Any], kind: type[BertsmithError] = DataError) -> s
     return str(caught.value)
 
 
-def examples_of(settings: Settings, **files: Path) -> list[Example]:
+def examples_of(settings: TaskConfig, **files: Path) -> list[Example]:
     return settings.build(files=files).examples(next(iter(files)))
 
 
@@ -50,8 +50,8 @@ def test_columns_are_guessed_and_shown(header: str, text: str, label: str, tmp_p
     rows = [",".join({text: f"text {n}", label: "ab"[n % 2]}.get(name, str(n)) for name in names) for n in range(4)]
     task = classification.Config().build(files={"train": written(tmp_path / "a.csv", "\n".join([header, *rows]))})
     assert [example.texts for example in task.examples("train")] == [(f"text {n}",) for n in range(4)]
-    assert task.head() == {"kind": "classify", "labels": ["a", "b"]}
-    assert dict(task.found) == {"text": text, "label": label}
+    assert task.head_config() == {"kind": "classify", "labels": ["a", "b"]}
+    assert dict(task.detected) == {"text": text, "label": label}
 
 
 def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_labels_in_order(labels: list[str], expected: tuple[str, ...]) -> None:
 def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [1.0, 0.0, 10.0]}), path)
-    assert classification.Config().build(files={"train": path}).head()["labels"] == ["0", "1", "10"]
+    assert classification.Config().build(files={"train": path}).head_config()["labels"] == ["0", "1", "10"]
     flags = lines_of_json(tmp_path / "a.jsonl", {"text": "a", "label": True}, {"text": "b", "label": False})
-    assert classification.Config().build(files={"train": flags}).head()["labels"] == ["false", "true"]
+    assert classification.Config().build(files={"train": flags}).head_config()["labels"] == ["false", "true"]
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1.0, None]}), path)
     assert "a.parquet:2: no right answer" in refusal(lambda: examples_of(classification.Config(), train=path))
 
@@ -126,10 +126,10 @@ def test_a_trained_models_labels_need_no_train_file(tmp_path: Path) -> None:
     path = written(tmp_path / "dev.csv", "text,label\na,pos\n")
     task = classification.Config().build(files={"dev": path}, labels=("pos", "neg"))
     assert task.target(task.examples("dev")[0]) == 0
-    said = refusal(lambda: classification.Config().build(files={"dev": path}).head())
+    said = refusal(lambda: classification.Config().build(files={"dev": path}).head_config())
     assert "labels come from a train file or a trained model" in said
     assert "pass --train" in said
-    assert classification.Config().build(files={}, labels=("a", "b")).head()["labels"] == ["a", "b"]
+    assert classification.Config().build(files={}, labels=("a", "b")).head_config()["labels"] == ["a", "b"]
 
 
 def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> Non
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    said = refusal(lambda: classification.Config(main="f1").build(files={"train": path}).head(), ConfigError)
+    said = refusal(lambda: classification.Config(main="f1").build(files={"train": path}).head_config(), ConfigError)
     assert "main=f1 needs to know of which of the 3 labels: name it, positive=" in said
-    said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head(), ConfigError)
+    said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError)
     assert "positive=Z is none of the labels (x, y, z)" in said
     task = classification.Config(main="f1", positive="z").build(files={"train": path})
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
-    asked = [type("Asked", (), {"example": number}) for number in range(3)]
+    asked = [type("Asked", (), {"example_index": number}) for number in range(3)]
     predictions = task.decode(examples, asked, answers)  # type: ignore[arg-type]
     assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
     assert task.interval(examples, predictions).value == pytest.approx(2 / 3)
@@ -172,7 +172,7 @@ def test_pairs_of_columns_are_guessed_together(header: str, first: str, second: 
     row = ",".join(cells.get(name, "0") for name in header.split(","))
     task = pairs.Config().build(files={"test": written(tmp_path / "a.csv", f"{header}\n{row}\n")}, labels=("no", "yes"))
     assert task.examples("test")[0].texts == ("one", "two")
-    assert dict(task.found) == {"first": first, "second": second, "label": "label"}
+    assert dict(task.detected) == {"first": first, "second": second, "label": "label"}
 
 
 def test_a_pair_that_is_half_named_is_asked_for(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
     train, dev = questions(tmp_path / "x", 1, 3), questions(tmp_path / "y", 1, 2)
     task = choice.Config().build(files={"train": train, "dev": dev})
     assert [example.gold for example in (*task.examples("train"), *task.examples("dev"))] == [0, 2, 0, 1]
-    assert task.found == {
+    assert task.detected == {
         **{"question": "question", "label": "answer", "choices": "choices"},
         **{"told": "number", "counted_from": "1"},
     }
@@ -318,10 +318,10 @@ def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) 
         {"question": "iron", "choices": ["iron", "the smith"], "answer": 1},
     )
     task = choice.Config(told="number").build(files={"train": path})
-    asked = task.rows(task.examples("train"), tokenizer, length=16)
+    asked = task.rows(task.examples("train"), tokenizer, max_length=16)
     assert sorted(seen) == sorted({"iron", "the smith", LONG})
     assert [len(one.rows) for one in asked] == [2, 2]
-    assert len(cut_examples(asked)) == 1
+    assert len(truncated_examples(asked)) == 1
     assert asked[0].rows[1].truncated[1] > 0
     assert task.decode(task.examples("train"), asked, [np.array([1, 2]), np.array([1, 2])])[0].detail["choice"] == LONG
 

@@ -9,10 +9,9 @@ import pytest
 from tasks import squad_reference as reference
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.tasks.passages.answers import answers
-from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.passages.offsets import place
-from bertsmith.tasks.passages.windows import NO_ANSWER, Question, windows
+from bertsmith.tasks.qa_answers import decode_answers
+from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
+from bertsmith.tasks.question_answering import place
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
@@ -57,11 +56,11 @@ def span(passage: str, answer: str, turn: int = 0) -> tuple[int, int]:
 @pytest.mark.parametrize("stride", [1, 5, 128])
 def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
     question, passage = "Who heats the iron?", TEXT * 2
-    asked = windows([Question(question, passage)], tokenizer(), Manner(stride=stride), length=length)
+    asked = passage_windows([Question(question, passage)], tokenizer(), QAConfig(stride=stride), max_length=length)
     query, whole = tokenizer().encode(question), tokenizer().encode(passage)
     kept = min(len(query), (length - 3) // 2)
     expected = reference.windows(len(whole), length - kept - 3, stride)
-    assert [one.begin for one in asked] == [window.start for window in expected]
+    assert [one.start for one in asked] == [window.start for window in expected]
     for one, window in zip(asked, expected, strict=True):
         row, piece = one.rows[0], slice(window.start, window.start + window.length)
         cls, sep = tokenizer().start_id, tokenizer().separator_id
@@ -75,7 +74,7 @@ def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
 
 
 def test_a_long_question_is_cut_to_its_first_pieces() -> None:
-    asked = windows([Question("iron " * 100, TEXT)], tokenizer(), Manner(query=7), length=384)
+    asked = passage_windows([Question("iron " * 100, TEXT)], tokenizer(), QAConfig(max_query_length=7), max_length=384)
     assert (asked[0].rows[0].sequence_ids == 0).sum() == 7
     assert asked[0].rows[0].truncated[0] == len(tokenizer().encode("iron " * 100)) - 7
 
@@ -100,12 +99,14 @@ def test_a_long_question_is_cut_to_its_first_pieces() -> None:
 def test_answers_read_back_to_the_very_text(name: str, passage: str, answer: str) -> None:
     where = span(passage, answer)
     for length in (24, 60, 384):
-        asked = windows([Question("what?", passage, where)], tokenizer(name), Manner(stride=8), length=length)
+        asked = passage_windows(
+            [Question("what?", passage, where)], tokenizer(name), QAConfig(stride=8), max_length=length
+        )
         found = [one for one in asked if one.target != (0, 0)]
         assert found or length == 24  # many short tokens may not fit into the shortest window
         assert all(text_of(one, passage) == answer for one in found)
         if length > 24:  # in so short a window, the one with most context for the start may lack the end
-            (best,) = answers([passage], asked, perfect(asked), Manner(stride=8, longest_answer=60))
+            (best,) = decode_answers([passage], asked, perfect(asked), QAConfig(stride=8, max_answer_length=60))
             assert best.text is not None
             assert (best.text.text, best.text.start, best.text.end) == (answer, *where)
 
@@ -117,7 +118,7 @@ def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pie
     checked = 0
     for answer in ("1895", "John Smith", "(1895-1943)", "the iron", "hammer falls, and", "breaks."):
         where = span(TEXT, answer)
-        (asked,) = windows([Question("what?", TEXT, where)], tokenizer(), Manner(), length=384)
+        (asked,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
         first = int((asked.rows[0].sequence_ids == 1).argmax())
         assert (asked.target[0] - first, asked.target[1] - first) == reference.target(TEXT, answer, where[0], pieces)
         checked += 1
@@ -127,35 +128,39 @@ def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pie
 def test_an_answer_that_occurs_twice_is_taken_where_it_is_said_to_stand() -> None:
     for turn in (0, 1):
         where = span(TEXT, "iron rings", turn)
-        (asked,) = windows([Question("what?", TEXT, where)], tokenizer(), Manner(), length=384)
+        (asked,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
         assert asked.rows[0].offsets[asked.target[0], 0] == where[0]
 
 
 def test_windows_without_the_answer_point_to_the_first_place() -> None:
     where = span(TEXT, "hammer falls")
-    asked = windows([Question("what?", TEXT, where)], tokenizer(), Manner(stride=6), length=24)
+    asked = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(stride=6), max_length=24)
     inside = [one for one in asked if one.target != (0, 0)]
     assert 0 < len(inside) < len(asked)
     whole = tokenizer().encode(TEXT).offsets
     first, last = (int(np.flatnonzero(whole[:, side] == where[side])[0]) for side in (0, 1))
     held = [int((one.rows[0].sequence_ids == 1).sum()) for one in asked]
-    fits = [one.begin <= first and last < one.begin + count for one, count in zip(asked, held, strict=True)]
+    fits = [one.start <= first and last < one.start + count for one, count in zip(asked, held, strict=True)]
     assert fits == [one.target != (0, 0) for one in asked]  # also at the very borders of windows
-    none = windows([Question("what?", TEXT, NO_ANSWER)], tokenizer(), Manner(stride=6), length=24)
+    none = passage_windows([Question("what?", TEXT, NO_ANSWER)], tokenizer(), QAConfig(stride=6), max_length=24)
     assert {one.target for one in none} == {(0, 0)}
-    assert {one.target for one in windows([Question("?", TEXT)], tokenizer(), Manner(), length=24)} == {None}
+    assert {one.target for one in passage_windows([Question("?", TEXT)], tokenizer(), QAConfig(), max_length=24)} == {
+        None
+    }
 
 
 def test_characters_that_no_token_holds_are_no_target() -> None:
-    (asked,) = windows([Question("what?", "iron \u200b iron", (5, 6))], tokenizer(), Manner(), length=40)
+    (asked,) = passage_windows([Question("what?", "iron \u200b iron", (5, 6))], tokenizer(), QAConfig(), max_length=40)
     assert asked.target is None
 
 
 def test_empty_questions_and_passages_still_get_an_answer() -> None:
-    asked = windows([Question("", TEXT), Question("what?", ""), Question("", "")], tokenizer(), Manner(), length=384)
-    assert [one.example for one in asked] == [0, 1, 2]
+    asked = passage_windows(
+        [Question("", TEXT), Question("what?", ""), Question("", "")], tokenizer(), QAConfig(), max_length=384
+    )
+    assert [one.example_index for one in asked] == [0, 1, 2]
     logits = [np.zeros((len(one.rows[0]), 2), np.float32) for one in asked]
-    found = answers([TEXT, "", ""], asked, logits, Manner(), may_be_none=True)
+    found = decode_answers([TEXT, "", ""], asked, logits, QAConfig(), may_be_none=True)
     assert found[0].text is not None
     assert [(one.text, one.null_odds, len(one.best)) for one in found[1:]] == [(None, 0.0, 1)] * 2
 
@@ -164,12 +169,16 @@ def test_rows_of_many_questions_are_those_of_each_alone() -> None:
     questions = [
         Question(f"what {turn}?", (TEXT, KOREAN, ODD)[turn % 3], (0, 3) if turn % 2 else None) for turn in range(9)
     ]
-    together = windows(questions, tokenizer(), Manner(stride=9), length=30)
-    alone = [one for question in questions for one in windows([question], tokenizer(), Manner(stride=9), length=30)]
+    together = passage_windows(questions, tokenizer(), QAConfig(stride=9), max_length=30)
+    alone = [
+        one
+        for question in questions
+        for one in passage_windows([question], tokenizer(), QAConfig(stride=9), max_length=30)
+    ]
     assert len(together) == len(alone)
     for one, other in zip(together, alone, strict=True):
-        assert (one.target, one.begin) == (other.target, other.begin)
-        for name in ("ids", "segments", "texts", "offsets", "words"):
+        assert (one.target, one.start) == (other.target, other.start)
+        for name in ("ids", "segment_ids", "sequence_ids", "offsets", "words"):
             assert np.array_equal(getattr(one.rows[0], name), getattr(other.rows[0], name))
 
 
@@ -177,19 +186,19 @@ def test_rows_of_many_questions_are_those_of_each_alone() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
     chance = np.random.default_rng(seed)
-    manner = Manner(stride=int(chance.integers(3, 14)), n_best=int(chance.integers(2, 21)), longest_answer=7)
+    config = QAConfig(stride=int(chance.integers(3, 14)), n_best=int(chance.integers(2, 21)), max_answer_length=7)
     passages = [TEXT, KOREAN, TEXT * 3, "iron", ODD * 2]
     questions = [Question("who heats it?", passage) for passage in passages]
-    asked = windows(questions, tokenizer(), manner, length=int(chance.integers(20, 60)))
+    asked = passage_windows(questions, tokenizer(), config, max_length=int(chance.integers(20, 60)))
     logits = [chance.normal(size=(len(one.rows[0]), 2)).round(1).astype(np.float32) * 2 for one in asked]  # ties too
     shuffled = chance.permutation(len(asked)).tolist()
-    found = answers(
-        passages, [asked[turn] for turn in shuffled], [logits[turn] for turn in shuffled], manner, may_be_none=null
+    found = decode_answers(
+        passages, [asked[turn] for turn in shuffled], [logits[turn] for turn in shuffled], config, may_be_none=null
     )
     for number, passage in enumerate(passages):
-        own = [turn for turn, one in enumerate(asked) if one.example == number]
+        own = [turn for turn, one in enumerate(asked) if one.example_index == number]
         sides = [asked[turn].rows[0].sequence_ids == 1 for turn in own]
-        spans = [reference.Window(asked[turn].begin, int(side.sum())) for turn, side in zip(own, sides, strict=True)]
+        spans = [reference.Window(asked[turn].start, int(side.sum())) for turn, side in zip(own, sides, strict=True)]
         offsets: dict[int, list[int]] = {}
         for turn, side, window in zip(own, sides, spans, strict=True):
             offsets |= dict(enumerate(asked[turn].rows[0].offsets[side].tolist(), start=window.start))
@@ -199,8 +208,8 @@ def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
             spans,
             [int(side.argmax()) for side in sides],
             [logits[turn].astype(float).tolist() for turn in own],
-            n_best=manner.n_best,
-            longest=manner.longest_answer,
+            n_best=config.n_best,
+            longest=config.max_answer_length,
             null=null,
         )
         assert [answer.text for answer in found[number].best] == [text for text, _ in texts]
@@ -212,20 +221,22 @@ def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
 
 
 def test_logits_that_are_no_numbers_are_refused() -> None:
-    asked = windows([Question("what?", "iron")], tokenizer(), Manner(), length=40)
+    asked = passage_windows([Question("what?", "iron")], tokenizer(), QAConfig(), max_length=40)
     with pytest.raises(DataError, match="nan"):
-        answers(["iron"], asked, [np.full((len(asked[0].rows[0]), 2), np.nan, np.float32)], Manner())
+        decode_answers(["iron"], asked, [np.full((len(asked[0].rows[0]), 2), np.nan, np.float32)], QAConfig())
 
 
-@pytest.mark.parametrize("changes", [{"stride": 0}, {"n_best": 0}, {"query": -1}, {"no_answer": float("nan")}])
+@pytest.mark.parametrize(
+    "changes", [{"stride": 0}, {"n_best": 0}, {"max_query_length": -1}, {"no_answer": float("nan")}]
+)
 def test_impossible_settings_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
-        Manner(**changes)  # type: ignore[arg-type]
+        QAConfig(**changes)  # type: ignore[arg-type]
 
 
 def test_a_row_without_room_is_refused() -> None:
     with pytest.raises(BertsmithError, match="length=4"):
-        windows([Question("what?", TEXT)], tokenizer(), Manner(), length=4)
+        passage_windows([Question("what?", TEXT)], tokenizer(), QAConfig(), max_length=4)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_csv_with_columns_of_other_names(tmp_path: Path) -> None:
     task = qa.Config(question="frage", context="absatz", answer="antwort", start="ab").build(files={"train": path})
     (example,) = task.examples("train")
     assert example.spans == ((16, 20),)
-    assert task.found == {"question": "frage", "context": "absatz", "answer": "antwort", "start": "ab"}
+    assert task.detected == {"question": "frage", "context": "absatz", "answer": "antwort", "start": "ab"}
 
 
 def test_empty_answers_are_no_answers_where_the_rules_know_them(tmp_path: Path) -> None:

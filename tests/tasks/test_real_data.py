@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.tasks import codah, commonsenseqa, glue, korean
-from bertsmith.tasks.task import Settings
+from bertsmith.tasks.task import TaskConfig
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "tasks"
 
@@ -51,13 +51,13 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     ids=lambda value: value if isinstance(value, str) else getattr(value, "name", None),
 )
 def test_as_many_examples_as_the_authors_count(
-    archive: str, settings: Settings, counts: dict[str, int], unpacked: Mapping[str, Path]
+    archive: str, settings: TaskConfig, counts: dict[str, int], unpacked: Mapping[str, Path]
 ) -> None:
     task = settings.build(files={"data": unpacked[archive]})
-    assert {split: len(task.examples(split)) for split in ("train", "dev", "test") if task.has(split)} == counts
+    assert {split: len(task.examples(split)) for split in ("train", "dev", "test") if task.has_split(split)} == counts
     for split in counts:
         assert len({example.id for example in task.examples(split)}) == counts[split]
-    assert not task.found
+    assert not task.detected
 
 
 def test_mrpc_parted_by_us_has_the_dev_set_of_glue_and_the_row_that_its_train_file_lacks(

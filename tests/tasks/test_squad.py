@@ -12,7 +12,7 @@ import pytest
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks import squad
-from bertsmith.tasks.passages.answering import Answering, decided
+from bertsmith.tasks.question_answering import QuestionAnsweringTask, with_no_answer_threshold
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import training, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def written(folder: Path, *questions: Any, passage: str = PASSAGE, name: str = "
     return path
 
 
-def task_of(path: Path, name: Any = "2.0", split: str = "dev", **settings: Any) -> Answering:
+def task_of(path: Path, name: Any = "2.0", split: str = "dev", **settings: Any) -> QuestionAnsweringTask:
     return squad.Config(name=name, **settings).build(files={split: path})
 
 
@@ -69,7 +69,7 @@ def test_a_test_file_may_lack_answers_but_cannot_be_scored(tmp_path: Path) -> No
     path = written(tmp_path, {"id": "a", "question": "What?"})
     task = task_of(path, split="test")
     examples = task.examples("test")
-    rows = task.rows(examples, tokenizer(), length=64)
+    rows = task.rows(examples, tokenizer(), max_length=64)
     assert [one.target for one in rows] == [None]
     predictions = task.decode(examples, rows, [surely(rows[0], 5, 6)])
     assert predictions[0].value in PASSAGE
@@ -164,8 +164,8 @@ def test_misplaced_answers_can_be_left_out_of_training_and_still_be_scored(tmp_p
     task = task_of(path, "1.1", misplaced="skip")
     examples = task.examples("dev")
     assert [example.spans for example in examples] == [(), ((4, 9),)]
-    assert {one.example for one in task.rows(examples, tokenizer(), length=64, training=True)} == {1}
-    rows = task.rows(examples, tokenizer(), length=64)
+    assert {one.example_index for one in task.rows(examples, tokenizer(), max_length=64, training=True)} == {1}
+    rows = task.rows(examples, tokenizer(), max_length=64)
     predictions = task.decode(examples, rows, [surely(one, *(rows[-1].target)) for one in rows])
     assert [prediction.value for prediction in predictions] == ["smith", "smith"]
     assert task.score(examples, predictions) == {"exact_match": 0.5, "f1": 0.5}
@@ -175,7 +175,7 @@ def test_no_answer_is_said_above_the_threshold_and_not_at_it(tmp_path: Path) -> 
     path = written(tmp_path, asked("a", "smith"), asked("b"))
     task = task_of(path)
     examples = task.examples("dev")
-    rows = task.rows(examples, tokenizer(), length=64)
+    rows = task.rows(examples, tokenizer(), max_length=64)
     logits = [surely(rows[0], *rows[0].target, 3), surely(rows[1], *rows[0].target, 3)]
     logits[0][0], logits[1][0] = 3.0, 3.5
     predictions = task.decode(examples, rows, logits)
@@ -183,9 +183,9 @@ def test_no_answer_is_said_above_the_threshold_and_not_at_it(tmp_path: Path) -> 
     assert [prediction.value for prediction in predictions] == ["smith", ""]
     assert [prediction.detail["start"] for prediction in predictions] == [4, None]
     assert task.score(examples, predictions)["f1"] == 1
-    assert [one.value for one in decided(predictions, 1.0)] == ["smith", "smith"]
-    assert [one.value for one in decided(predictions, -0.5)] == ["", ""]
-    assert decided(decided(predictions, 9.0), 0.0) == predictions
+    assert [one.value for one in with_no_answer_threshold(predictions, 1.0)] == ["smith", "smith"]
+    assert [one.value for one in with_no_answer_threshold(predictions, -0.5)] == ["", ""]
+    assert with_no_answer_threshold(with_no_answer_threshold(predictions, 9.0), 0.0) == predictions
     assert task.threshold(examples, predictions) == 0.0
     daring = task_of(path, no_answer=2.0).decode(examples, rows, logits)
     assert [prediction.value for prediction in daring] == ["smith", "smith"]
@@ -197,14 +197,14 @@ def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "smith"), asked("b", "smith"), asked("c"))
     task = task_of(path)
     examples = task.examples("dev")
-    rows = task.rows(examples, tokenizer(), length=64)
+    rows = task.rows(examples, tokenizer(), max_length=64)
     logits = [surely(one, *rows[0].target, 3) for one in rows]
     for values, null in zip(logits, (4.0, 4.5, 5.0), strict=True):
         values[0] = null
     shy = task.decode(examples, rows, logits)
     assert [prediction.value for prediction in shy] == ["", "", ""]
     assert task.threshold(examples, shy) == 3.0
-    told = decided(shy, task.threshold(examples, shy))
+    told = with_no_answer_threshold(shy, task.threshold(examples, shy))
     assert [prediction.value for prediction in told] == ["smith", "smith", ""]
     assert task.score(examples, told)["f1"] == task.score(examples, shy)["best_f1"] == 1
 
@@ -214,7 +214,7 @@ def test_the_files_that_are_handed_in(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "서울의"), asked("b", "cafe\u0301"))
     task = task_of(path, name)
     examples = task.examples("dev")
-    rows = task.rows(examples, tokenizer(), length=64)
+    rows = task.rows(examples, tokenizer(), max_length=64)
     predictions = task.decode(examples, rows, [surely(one, *one.target) for one in rows])
     files = {file: json.loads(content) for file, content in task.submission(examples, predictions).items()}
     assert files["predictions.json"] == {"a": "서울의", "b": "cafe\u0301"}

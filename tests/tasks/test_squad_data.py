@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertsmith.tasks import squad
-from bertsmith.tasks.passages.answering import Answering
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.tokenizers.wordpiece import WordPiece
@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
     return WordPiece.from_vocabulary(VOCABULARY)
 
 
-def task_of(folder: Path, name: Any, pattern: str) -> Answering:
+def task_of(folder: Path, name: Any, pattern: str) -> QuestionAnsweringTask:
     (path,) = folder.rglob(pattern)
     return squad.Config(name=name).build(files={"dev": path})
 
@@ -52,10 +52,10 @@ def read_back(examples: list[Example], asked: list[Features]) -> Counter[str]:
     found: Counter[str] = Counter()
     seen = set()
     for one in asked:
-        example, row = examples[one.example], one.rows[0]
-        if one.target == (0, 0) or one.example in seen:
+        example, row = examples[one.example_index], one.rows[0]
+        if one.target == (0, 0) or one.example_index in seen:
             continue
-        seen.add(one.example)
+        seen.add(one.example_index)
         begin, end = row.offsets[one.target[0], 0], row.offsets[one.target[1], 1]
         text, gold = example.texts[1][begin:end].strip(), example.texts[1][slice(*example.spans[0])]
         assert begin <= example.spans[0][0]
@@ -79,7 +79,7 @@ def test_windows_and_exact_answers(
 ) -> None:
     task = task_of(folder, name, pattern)
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer, length=384)
+    asked = task.rows(examples, tokenizer, max_length=384)
     assert (len(examples), len(asked)) == (questions, windows)
     assert read_back(examples, asked) == answers
 
@@ -87,7 +87,7 @@ def test_windows_and_exact_answers(
 def test_perfect_logits_of_squad_2_dev_read_back(folder: Path, tokenizer: Tokenizer) -> None:
     task = task_of(folder, "2.0", "dev-v2.0*.json")
     examples = task.examples("dev")[:3000]
-    asked = task.rows(examples, tokenizer, length=384)
+    asked = task.rows(examples, tokenizer, max_length=384)
     scores = task.score(examples, task.decode(examples, asked, [perfect(one) for one in asked]))
     assert scores["NoAns_exact"] == 1
     assert scores["HasAns_exact"] > 0.99  # the rest: tokens that hold more than the answer, answers of over 30 tokens
@@ -98,5 +98,5 @@ def test_korquad_dev_is_read_and_its_answers_lie_in_their_windows(folder: Path, 
     task = task_of(folder, "korquad", "KorQuAD_v1.0_dev.json")
     examples = task.examples("dev")
     assert len(examples) == 5774
-    asked = task.rows(examples[:500], tokenizer, length=384)
+    asked = task.rows(examples[:500], tokenizer, max_length=384)
     assert sum(read_back(examples, asked).values()) == 500

@@ -23,7 +23,7 @@ ROWS = [(text, str(number)) for number, text in enumerate(TEXTS)]
 
 def refusal(path: Path, **how: Any) -> str:
     with pytest.raises(DataError) as caught:
-        tables.read(path, **how)
+        tables.read_table(path, **how)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -71,7 +71,7 @@ def as_gzip(path: Path) -> Path:
 )
 def test_every_format_has_the_same_rows(write: Any, name: str, lines: list[int], tmp_path: Path) -> None:
     path = write(tmp_path / name)
-    table = tables.read(path)
+    table = tables.read_table(path)
     assert table.columns == ("text", "label")
     assert table.rows == ROWS
     assert table.lines == lines
@@ -81,9 +81,9 @@ def test_every_format_has_the_same_rows(write: Any, name: str, lines: list[int],
 
 def test_quotes_enclose_cells_in_csv_and_are_characters_in_tsv_unless_said_otherwise(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", 'text\tlabel\n"He said ""no"".\t1\n"unclosed\t0\n')
-    assert tables.read(tsv).column("text") == ['"He said ""no"".', '"unclosed']
+    assert tables.read_table(tsv).column("text") == ['"He said ""no"".', '"unclosed']
     closed = written(tmp_path / "b.tsv", 'text\tlabel\n"He said ""no""\nand left."\t1\n')
-    assert tables.read(closed, quoted=True).rows == [('He said "no"\nand left.', "1")]
+    assert tables.read_table(closed, quoted=True).rows == [('He said "no"\nand left.', "1")]
     assert "b.tsv:2: 1 cells, but the header has 2 (text, label)" in refusal(closed)
     assert "quoted=true" in refusal(closed)
     assert "a.csv:2: not CSV" in refusal(written(tmp_path / "a.csv", 'text,label\n"never closed,1\nmore,2\n'))
@@ -91,7 +91,7 @@ def test_quotes_enclose_cells_in_csv_and_are_characters_in_tsv_unless_said_other
 
 def test_a_cell_over_several_lines_counts_as_one_row_and_later_lines_are_right(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", 'text,label\n"one\ntwo\nthree",1\nnext,2\n\nlast,3\n')
-    table = tables.read(path)
+    table = tables.read_table(path)
     assert table.lines == [2, 5, 7]
     assert table.rows[0] == ("one\ntwo\nthree", "1")
 
@@ -102,39 +102,39 @@ def test_a_cell_over_several_lines_counts_as_one_row_and_later_lines_are_right(t
 def test_line_ends_and_byte_order_marks(end: str, name: str, mark: str, tmp_path: Path) -> None:
     cells = "," if name == "a.csv" else "\t"
     text = mark + end.join(cells.join(row) for row in [("text", "label"), ("x", "1"), ("y", "2")]) + end
-    table = tables.read(written(tmp_path / name, text))
+    table = tables.read_table(written(tmp_path / name, text))
     assert table.columns == ("text", "label")
     assert table.rows == [("x", "1"), ("y", "2")]
 
 
 def test_a_line_separator_of_unicode_ends_no_row(tmp_path: Path) -> None:
-    table = tables.read(written(tmp_path / "a.tsv", "text\tlabel\none\u2028two\x0bthree\x85four\t1\n"))
+    table = tables.read_table(written(tmp_path / "a.tsv", "text\tlabel\none\u2028two\x0bthree\x85four\t1\n"))
     assert table.rows == [("one\u2028two\x0bthree\x85four", "1")]
 
 
 def test_files_without_a_header(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "gj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n")
-    assert tables.read(path, header=False).columns == ("column1", "column2", "column3", "column4")
-    named = tables.read(path, columns=("source", "label", "mark", "sentence"))
+    assert tables.read_table(path, header=False).columns == ("column1", "column2", "column3", "column4")
+    named = tables.read_table(path, columns=("source", "label", "mark", "sentence"))
     assert named.column("label") == ["1", "0"]
     assert named.lines == [1, 2]
     assert "a.tsv:1: 4 cells, but there are to be 2" in refusal(path, columns=("a", "b"))
 
 
 def test_semicolons_where_spreadsheets_write_them(tmp_path: Path) -> None:
-    assert tables.read(written(tmp_path / "a.csv", "text;score\nhallo;1,5\n")).rows == [("hallo", "1,5")]
+    assert tables.read_table(written(tmp_path / "a.csv", "text;score\nhallo;1,5\n")).rows == [("hallo", "1,5")]
 
 
 def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
     assert "a.tsv:3: 1 cells" in refusal(path)
-    table = tables.read(path, ragged="skip")
+    table = tables.read_table(path, ragged="skip")
     assert table.rows == [("1", "2"), ("7", "8")]
     assert (table.lines, table.skipped) == ([2, 5], 2)
 
 
 def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
-    table = tables.read(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
+    table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
     with pytest.raises(DataError, match=r"no column 'label', only text, lable, x, x; did you mean lable\?; name it"):
         table.place("label", setting="label")
     with pytest.raises(DataError, match="two columns are called 'x'"):
@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
 
 def test_json_keys_may_be_missing_and_surrogates_are_replaced(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"a": "x\\ud800y", "b": ["\\udfff"]}\n{"a": "z", "c": {"d": 1}}\n')
-    table = tables.read(path)
+    table = tables.read_table(path)
     assert table.columns == ("a", "b", "c")
     assert table.rows == [("x\ufffdy", ["\ufffd"], None), ("z", None, {"d": 1})]
 
@@ -185,4 +185,4 @@ def test_any_text_survives_a_tsv(tmp_path_factory: pytest.TempPathFactory, texts
     path = tmp_path_factory.mktemp("any") / "a.tsv"
     rows = [(text, str(number)) for number, text in enumerate(texts)]
     written(path, "text\tlabel\n" + "".join(f"{text}\t{number}\n" for text, number in rows))
-    assert tables.read(path).rows == rows
+    assert tables.read_table(path).rows == rows

@@ -16,10 +16,9 @@ from tasks.samples import TEXTS, lines_of_json, written
 
 from bertsmith.metrics import sequence_labelling
 from bertsmith.tasks import conll, tagging
-from bertsmith.tasks.tagged.sentences import cut
-from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.tagged.windows import AskedWords, first_tokens, streams, windows
+from bertsmith.tasks.tagged_text import WordFeatures, first_tokens, split_text, streams, token_windows
 from bertsmith.tasks.task import Example, Features
+from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers import byte_bpe, training, unigram, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -38,11 +37,11 @@ def sure(asked: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float3
     return 20 * np.eye(len(labels), dtype=np.float32)[asked.target]
 
 
-def in_use(unit: Any = "word", **settings: Any) -> Tagging:
+def in_use(unit: Any = "word", **settings: Any) -> TokenClassificationTask:
     return tagging.Config(unit=unit, **settings).build(files={}, labels=LABELS)
 
 
-def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) -> Tagging:
+def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) -> TokenClassificationTask:
     lines = ["".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences]
     return tagging.Config(**settings).build(files={"train": written(path / "train.conll", "\n".join(lines))})
 
@@ -52,7 +51,7 @@ def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) 
 
 @given(tokens=st.integers(0, 400), room=st.integers(2, 60), overlap=st.integers(0, 80))
 def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int, room: int, overlap: int) -> None:
-    found = windows(tokens, room=room, overlap=overlap)
+    found = token_windows(tokens, room=room, overlap=overlap)
     assert [token for _, first, end in found for token in range(first, end)] == list(range(tokens))
     for begin, first, end in found:
         assert begin <= first <= end <= begin + room
@@ -67,31 +66,31 @@ def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path)
     words = [(f"iron{'ed' * (number % 3)}", "B-PER" if number % 7 == 0 else "O") for number in range(300)]
     task = column_task(tmp_path, words)
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), length=32)
+    asked = task.rows(examples, tokenizer(), max_length=32)
     assert len(asked) > 10
     assert all(len(one.rows[0]) == 32 and one.rows[0].truncated == (0, 0) for one in asked)
-    assert [word for one in asked if isinstance(one, AskedWords) for word in one.words] == list(range(300))
+    assert [word for one in asked if isinstance(one, WordFeatures) for word in one.words] == list(range(300))
     for one in asked:
         assert one.indices is not None
-        assert isinstance(one, AskedWords)
+        assert isinstance(one, WordFeatures)
         row = one.rows[0]
         firsts = [int(row.offsets[place, 0]) for place in one.indices]
         assert firsts == [examples[0].spans[word][0] for word in one.words]  # each word's first piece is read
         inner = one.indices[(one.words >= 40) & (one.words < 260)]
         assert ((inner > 5) & (inner < 26)).all()  # a quarter of the row on both sides at least
-    assert task.reachable(examples, tokenizer(), length=32) == 1
+    assert task.reachable(examples, tokenizer(), max_length=32) == 1
 
 
 def test_rows_too_short_for_a_word_are_refused(tmp_path: Path) -> None:
     task = column_task(tmp_path, [("Ada", "B-PER")])
     with pytest.raises(ValueError, match="length=3 has no room"):
-        task.rows(task.examples("train"), tokenizer(), length=3)
+        task.rows(task.examples("train"), tokenizer(), max_length=3)
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
 
-def documents(folder: Path, **settings: Any) -> Tagging:
+def documents(folder: Path, **settings: Any) -> TokenClassificationTask:
     sizes = {"a": [3, 4, 2], "b": [60], "c": [5, 5]}  # words of the sentences of each document
     text = ""
     for sentences in sizes.values():
@@ -105,24 +104,26 @@ def documents(folder: Path, **settings: Any) -> Tagging:
 
 def test_a_document_is_one_row_where_it_fits_and_every_word_is_asked_once(tmp_path: Path) -> None:
     task = documents(tmp_path, context="document")
-    assert task.length == 512
+    assert task.max_length == 512
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), length=512)
-    assert [(one.example, len(one.rows[0])) for one in asked] == [(0, 9 + 2), (3, 60 + 2), (4, 10 + 2)]
+    asked = task.rows(examples, tokenizer(), max_length=512)
+    assert [(one.example_index, len(one.rows[0])) for one in asked] == [(0, 9 + 2), (3, 60 + 2), (4, 10 + 2)]
     assert [len(one.target) for one in asked] == [9, 60, 10]
-    short = task.rows(examples, tokenizer(), length=34)
+    short = task.rows(examples, tokenizer(), max_length=34)
     first = np.cumsum([0, *(len(example.spans) for example in examples)])
-    numbers = [int(first[one.example]) + word for one in short if isinstance(one, AskedWords) for word in one.words]
+    numbers = [
+        int(first[one.example_index]) + word for one in short if isinstance(one, WordFeatures) for word in one.words
+    ]
     assert numbers == list(range(79))
     assert len(short) == 5  # 32 places for words: document b needs three windows, the others one each
-    alone = documents(tmp_path).rows(examples, tokenizer(), length=512)
-    assert [one.example for one in alone] == [0, 1, 2, 3, 4, 5]
+    alone = documents(tmp_path).rows(examples, tokenizer(), max_length=512)
+    assert [one.example_index for one in alone] == [0, 1, 2, 3, 4, 5]
 
 
 def test_documents_are_read_back_in_full(tmp_path: Path) -> None:
     task = documents(tmp_path, context="document")
     for length in (512, 34, 12):
-        assert task.reachable(task.examples("dev"), tokenizer(), length=length) == 1
+        assert task.reachable(task.examples("dev"), tokenizer(), max_length=length) == 1
 
 
 def test_document_context_needs_documents(tmp_path: Path) -> None:
@@ -134,8 +135,8 @@ def test_documents_of_tables_are_named_by_a_column(tmp_path: Path) -> None:
     rows = [{"tokens": ["Ada", "met"], "tags": ["B-PER", "O"], "page": page} for page in ("p", "p", "q", None, None)]
     path = lines_of_json(tmp_path / "train.jsonl", *rows)
     task = tagging.Config(context="document", document="page").build(files={"train": path})
-    asked = task.rows(task.examples("train"), tokenizer(), length=64)
-    assert [(one.example, len(one.target)) for one in asked] == [(0, 4), (2, 2), (3, 2), (4, 2)]
+    asked = task.rows(task.examples("train"), tokenizer(), max_length=64)
+    assert [(one.example_index, len(one.target)) for one in asked] == [(0, 4), (2, 2), (3, 2), (4, 2)]
 
 
 # --- words that are odd ----------------------------------------------------------------------------------------------
@@ -145,8 +146,10 @@ def test_words_without_a_piece_are_outside_and_named_unless_an_entity_goes_on_be
     sentence = [("\x01", "O"), ("Ada", "B-PER"), ("\u200b", "I-PER"), ("Seoul", "I-PER"), ("\x02", "O"), ("", "O")]
     task = column_task(tmp_path, sentence)
     examples = task.examples("train")
-    assert [len(one.indices) for one in task.rows(examples, tokenizer(), length=32) if one.indices is not None] == [2]
-    asked = task.rows(examples, tokenizer(), length=32)
+    assert [len(one.indices) for one in task.rows(examples, tokenizer(), max_length=32) if one.indices is not None] == [
+        2
+    ]
+    asked = task.rows(examples, tokenizer(), max_length=32)
     (prediction,) = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
     assert prediction.value == ("O", "B-PER", "I-PER", "I-PER", "O", "O")
     assert prediction.detail["unread"] == [0, 2, 4, 5]
@@ -159,7 +162,7 @@ def test_words_may_hold_white_space(tmp_path: Path) -> None:
     (example,) = task.examples("train")
     assert example.texts == ("New York 10\u00a0000 Ada",)
     assert [example.texts[0][begin:end] for begin, end in example.spans] == ["New York", "10\u00a0000", "Ada"]
-    assert task.reachable([example], tokenizer(), length=32) == 1
+    assert task.reachable([example], tokenizer(), max_length=32) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,7 +170,7 @@ def test_words_may_hold_white_space(tmp_path: Path) -> None:
 def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> None:
     task = in_use(unit)
     example = Example(id="0", texts=(NAMES,))
-    spans = cut(NAMES, unit)  # type: ignore[arg-type]
+    spans = split_text(NAMES, unit)  # type: ignore[arg-type]
     places = {
         name: (NAMES.index(name), NAMES.index(name) + len(name)) for name in ("Sa\u0303o Paulo", "👩‍🔧", "대장장이")
     }
@@ -176,7 +179,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
         inside = [word for word, (a, b) in enumerate(spans) if begin <= a and b <= end]
         gold[inside[0] : inside[-1] + 1] = ["B-LOC", *["I-LOC"] * (len(inside) - 1)]
     told = Example(id="0", texts=(NAMES,), gold=tuple(gold), spans=spans)
-    asked = task.rows([told], tokenizer(kind), length=64)
+    asked = task.rows([told], tokenizer(kind), max_length=64)
     (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
     found = {entity["text"]: (entity["start"], entity["end"]) for entity in prediction.detail["entities"]}
     assert found == places
@@ -187,7 +190,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
 def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() -> None:
     text = "e\u0301 x\u200b\x01"
     example = Example(id="0", texts=(text,))
-    (stream,) = streams([example], [cut(text, "character")], together=False)
+    (stream,) = streams([example], [split_text(text, "character")], together=False)
     offsets = np.array([[0, 1], [2, 4]], np.int32)  # accents stripped, and a token that takes the space before it
     assert first_tokens(stream, offsets, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
     assert first_tokens(stream, offsets, characters=False).tolist() == [0, -1, -1, 1, -1, -1]
@@ -197,11 +200,13 @@ def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() 
 def test_texts_without_words_are_asked_by_the_same_rows_as_their_words() -> None:
     task = in_use()
     text = "Ada met state-of-the-art 쇠, twice!"
-    alone = task.rows([Example(id="0", texts=(text,))], tokenizer(), length=64)
-    given_words = task.rows([Example(id="0", texts=(text,), spans=cut(text, "word"))], tokenizer(), length=64)
+    alone = task.rows([Example(id="0", texts=(text,))], tokenizer(), max_length=64)
+    given_words = task.rows(
+        [Example(id="0", texts=(text,), spans=split_text(text, "word"))], tokenizer(), max_length=64
+    )
     assert np.array_equal(alone[0].rows[0].ids, given_words[0].rows[0].ids)
     assert np.array_equal(alone[0].indices, given_words[0].indices)
-    assert [text[begin:end] for begin, end in cut(text, "word")] == [
+    assert [text[begin:end] for begin, end in split_text(text, "word")] == [
         *("Ada", "met", "state-of-the-art", "쇠", ",", "twice", "!")
     ]
 
@@ -210,8 +215,8 @@ def test_texts_without_words_are_asked_by_the_same_rows_as_their_words() -> None
 def test_texts_without_anything_to_read_have_no_entities(text: str) -> None:
     task = in_use("character")
     examples = [Example(id="0", texts=(text,)), Example(id="1", texts=("Ada",))]
-    asked = task.rows(examples, tokenizer(), length=16)
-    assert [one.example for one in asked] == [1]
+    asked = task.rows(examples, tokenizer(), max_length=16)
+    assert [one.example_index for one in asked] == [1]
     empty, _ = task.decode(examples, asked, [np.zeros((len(one.indices), len(LABELS))) for one in asked])  # type: ignore[arg-type]
     assert set(empty.value) <= {"O"}
     assert empty.detail["entities"] == []
@@ -223,14 +228,14 @@ def test_characters_that_share_a_piece_share_its_tag_and_only_the_first_begins()
     text = "hammer iron"
     gold = ("B-PER", *["I-PER"] * 5, "I-PER", "I-PER", "I-PER", "O", "O")  # ends within `iron`
     example = Example(id="0", texts=(text,), gold=gold)
-    asked = task.rows([example], tokenizer(), length=16)
+    asked = task.rows([example], tokenizer(), max_length=16)
     pieces = len(tokenizer().encode(text))
     assert pieces < 9
     assert len(asked[0].target) == pieces
     (prediction,) = task.decode([example], asked, [sure(one) for one in asked])
     assert prediction.value[:7] == gold[:7]
     assert prediction.value[7:] == ("I-PER",) * 4  # what the pieces can say
-    assert task.reachable([example], tokenizer(), length=16) == 0
+    assert task.reachable([example], tokenizer(), max_length=16) == 0
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -240,7 +245,7 @@ def test_scores_are_those_of_the_scores_room_and_the_interval_holds_them(tmp_pat
     sentence = [("Ada", "B-PER"), ("of", "O"), ("Seoul", "B-LOC"), ("met", "O")]
     task = column_task(tmp_path, *[sentence] * 20)
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), length=32)
+    asked = task.rows(examples, tokenizer(), max_length=32)
     answers = [sure(one, task.labels) for one in asked]
     for number in range(0, 20, 4):
         answers[number] = np.roll(answers[number], 1, axis=0)
@@ -262,7 +267,7 @@ def test_the_mean_over_types_has_an_interval_too(tmp_path: Path) -> None:
     path = written(tmp_path / "klue-ner-v1.1_dev.tsv", f"{lines}\n" * 12)
     task = conll.Config(name="klue-ner").build(files={"dev": path})
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), length=32)
+    asked = task.rows(examples, tokenizer(), max_length=32)
     answers = [sure(one, task.labels) for one in asked]
     for number in range(6):
         answers[number][1] = np.eye(len(task.labels))[0]  # `iron` is missed in half of the sentences
@@ -279,16 +284,16 @@ def test_sentences_without_entities_have_scores_too(tmp_path: Path) -> None:
     for name, path in (("klue-ner", "dev.tsv"), ("wnut17", "dev.conll")):
         task = conll.Config(name=name).build(files={"dev": written(tmp_path / path, "쇠\tO\n\n쇠\tO\n")})
         examples = task.examples("dev")
-        asked = task.rows(examples, tokenizer(), length=16)
+        asked = task.rows(examples, tokenizer(), max_length=16)
         predictions = task.decode(examples, asked, [sure(one, task.labels) for one in asked])
         assert task.score(examples, predictions)["accuracy"] == 1
-        assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main] == 0
+        assert task.interval(examples, predictions).value == task.score(examples, predictions)[task.main_metric] == 0
 
 
 def test_unknown_tags_cannot_be_scored() -> None:
     task = in_use()
     examples = [Example(id="0", texts=("Ada",), source="file:1")]
-    asked = task.rows(examples, tokenizer(), length=16)
+    asked = task.rows(examples, tokenizer(), max_length=16)
     predictions = task.decode(examples, asked, [np.zeros((1, len(LABELS)), np.float32)])
     with pytest.raises(ValueError, match="file:1: no tags"):
         task.score(examples, predictions)

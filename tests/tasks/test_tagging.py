@@ -11,13 +11,13 @@ from tasks.samples import lines_of_json, tabbed, written
 
 from bertsmith.metrics.sequence_labelling import SCHEMES, convert_tags
 from bertsmith.tasks import tagging
-from bertsmith.tasks.tagged.tagging_task import Tagging
+from bertsmith.tasks.token_classification import TokenClassificationTask
 
 GOLD = ("B-PER", "I-PER", "B-PER", "O", "B-LOC", "O", "I-LOC")
 WORDS = ("Ada", "Lovelace", "Grace", "in", "Seoul", ",", "Busan")
 
 
-def task(path: Path, **settings: Any) -> Tagging:
+def task(path: Path, **settings: Any) -> TokenClassificationTask:
     return tagging.Config(**settings).build(files={"train": path})
 
 
@@ -36,7 +36,7 @@ def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -
     found = task(path, scheme=scheme if given == "own" else "detect")
     (example,) = found.examples("train")
     assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
-    assert found.found["train: scheme"] == scheme
+    assert found.detected["train: scheme"] == scheme
     assert found.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
@@ -47,7 +47,7 @@ def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tm
     assert f"{path}:1: B-PER stands where no entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
-    assert lenient.found["train: scheme"] == "IOB2, but for 1 tags"
+    assert lenient.detected["train: scheme"] == "IOB2, but for 1 tags"
     assert f"{path}:4: I-PER goes on with nothing, so that this is not IOB2" in said(path, scheme="IOB2")
 
 
@@ -110,13 +110,13 @@ def test_a_test_file_may_lack_tags(tmp_path: Path) -> None:
         ("Ada met", None),
         ("Grace", None),
     ]
-    assert not found.has("dev")
+    assert not found.has_split("dev")
 
 
 def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n")
     files = {"train": path}
-    assert tagging.Config().build(files=files, labels=("I-PER", "O", "B-PER")).head()["labels"] == [
+    assert tagging.Config().build(files=files, labels=("I-PER", "O", "B-PER")).head_config()["labels"] == [
         "I-PER",
         "O",
         "B-PER",
@@ -125,7 +125,7 @@ def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="not tags in IOB2"):
             tagging.Config().build(files=files, labels=labels)
     with pytest.raises(ValueError, match="pass --train"):
-        tagging.Config().build(files={}).head()
+        tagging.Config().build(files={}).head_config()
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_words_and_tags_as_lists(tmp_path: Path) -> None:
     (example,) = found.examples("train")
     assert (example.id, example.texts[0]) == ("x", " ".join(WORDS))
     assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
-    assert found.found == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
+    assert found.detected == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
     (own,) = task(path, text="raw").examples("train")
     assert own.texts[0] == item["raw"]
     assert [own.texts[0][begin:end] for begin, end in own.spans] == list(WORDS)

@@ -214,7 +214,7 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     tuning = tuning_of("choice", model, tmp_path)
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
-    asked = task.rows(task.examples("dev"), tokenizer, length=32)
+    asked = task.rows(task.examples("dev"), tokenizer, max_length=32)
     seen: list[int] = []
     for numbers, batch in batches_in_order(asked, "choose", length=32, padding_id=0, places=200):
         assert batch.input_ids.numel() <= 400

@@ -47,19 +47,24 @@ def evaluate(
     """Score a fine-tuned model: baselines, what is taken for what, calibration, the worst errors."""
     from bertsmith.errors import BertsmithError, DataError
     from bertsmith.evaluation import terminal
-    from bertsmith.evaluation.asking import files_of, make_asking, model_in, tuning_of
-    from bertsmith.evaluation.evaluation import evaluate_as
-    from bertsmith.evaluation.writing import write_evaluation
+    from bertsmith.evaluation.evaluation import evaluate_with
+    from bertsmith.evaluation.evaluator import (
+        evaluation_files,
+        find_model_folder,
+        finetune_config_of,
+        make_evaluation_config,
+    )
+    from bertsmith.evaluation.output_files import write_evaluation
 
     if sum(path is not None for path in (data, dev, file)) > 1:
         raise BertsmithError("--data, --dev and --file all say where the examples are: pass one of them")
     if dev and split != "dev":
         raise BertsmithError(f"--dev is the file of dev: pass --file FILE with --split {split}")
-    tuning = tuning_of(model_in(model))
+    tuning = finetune_config_of(find_model_folder(model))
     given = {"data": data, split: dev or file}
-    files = files_of(tuning, {name: path for name, path in given.items() if path}, split=split)
-    asking = make_asking(tuning, task, overrides or [])
-    found = evaluate_as(asking, model, files, split, device, quiet=quiet or as_json)
+    files = evaluation_files(tuning, {name: path for name, path in given.items() if path}, split=split)
+    asking = make_evaluation_config(tuning, task, overrides or [])
+    found = evaluate_with(asking, model, files, split, device, quiet=quiet or as_json)
     if not found.scores and not (output and found.submission):
         raise DataError(f"{split} has no right answers to score by: take another --split, or bertsmith predict")
     written = write_evaluation(found, output) if output else []
@@ -82,14 +87,19 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Answer every example of a file, one row each in their order; without -o as JSON lines on standard output."""
-    from bertsmith.evaluation.asking import ask, make_asking, model_in, tuning_of
-    from bertsmith.evaluation.predicting import as_lines, check_output, prediction_rows, write_predictions
+    from bertsmith.evaluation.evaluator import (
+        find_model_folder,
+        finetune_config_of,
+        make_evaluation_config,
+        open_evaluator,
+    )
+    from bertsmith.evaluation.output_files import as_lines, check_output, prediction_rows, write_predictions
     from bertsmith.reports import terminal
 
     if output:
         check_output(output)
-    asking = make_asking(tuning_of(model_in(model)), task, overrides or [])
-    asked = ask(asking, model, {"test": file}, device=device)
+    asking = make_evaluation_config(finetune_config_of(find_model_folder(model)), task, overrides or [])
+    asked = open_evaluator(asking, model, {"test": file}, device=device)
     rows = prediction_rows(asked, quiet=quiet or as_json)
     if output is None:
         for line in as_lines(rows):

@@ -82,7 +82,7 @@ def serve(
         idle_seconds=idle_seconds,
         drain_seconds=drain_seconds,
     )
-    from bertsmith.evaluation.asking import model_in
+    from bertsmith.evaluation.evaluator import find_model_folder
     from bertsmith.inference.predictor import Predictor
     from bertsmith.server.keys import read_api_key
     from bertsmith.server.models import name_models
@@ -93,7 +93,7 @@ def serve(
     api_key = None if api_key_file is None else read_api_key(api_key_file)
     if runs is not None and not runs.is_dir():
         raise DataError(f"--runs {runs} is no folder")
-    named = [(name, model_in(folder)) for name, folder in name_models(models)]
+    named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         chosen: Any = precision  # the predictor checks it

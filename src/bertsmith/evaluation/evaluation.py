@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import DataError
-from bertsmith.evaluation.answering import in_parts, unit_of
-from bertsmith.evaluation.asking import Asking, ask, make_asking, model_in, tuning_of
-from bertsmith.evaluation.cases import Case, cases_of
+from bertsmith.evaluation.error_analysis import Case, cases_of
+from bertsmith.evaluation.evaluator import (
+    EvaluationConfig,
+    find_model_folder,
+    finetune_config_of,
+    in_parts,
+    make_evaluation_config,
+    open_evaluator,
+    unit_of,
+)
 from bertsmith.evaluation.tables import (
     Baseline,
     Calibration,
@@ -23,6 +30,8 @@ from bertsmith.evaluation.tables import (
     by_length,
     calibration,
     confusion,
+    format_score,
+    metric_title,
 )
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Example, Prediction, Task
@@ -40,15 +49,15 @@ class Evaluation:
     task: str
     split: str
     objective: str
-    main: str  # the score that decides
-    length: int  # places of a row
+    main_metric: str  # the score that decides
+    max_length: int  # places of a row
     unit: str  # what lengths of examples are counted in
     device: str
     examples: int
-    cut: int  # examples of which not everything could be read
+    truncated: int  # examples of which not everything could be read
     seconds: float  # from texts to predictions
     texts_per_second: float  # rows that the model has read: choices and windows are several
-    found: dict[str, str]  # what was guessed of the files
+    detected: dict[str, str]  # what was guessed of the files
     scores: dict[str, float] = field(default_factory=dict)
     interval: ConfidenceInterval | None = None  # of the score that decides
     baselines: tuple[Baseline, ...] = ()
@@ -91,21 +100,21 @@ def evaluate(
     `task`: its name, such as `glue/cola`, or its settings, such as `classification.Config(text="review")`. `files`: by
     split, or the benchmark's folder under `data`. `length`: 0 is that of the run, or the task's own.
     """
-    tuning = tuning_of(model_in(model))
+    tuning = finetune_config_of(find_model_folder(model))
     named = task if isinstance(task, str) else task_name(task)
-    asking = make_asking(tuning, named)
-    asking = replace(asking, length=length or asking.length, half=half, errors=errors)
+    asking = make_evaluation_config(tuning, named)
+    asking = replace(asking, max_length=length or asking.max_length, bf16=half, errors=errors)
     if not isinstance(task, str):
         asking = replace(asking, task=task)
-    return evaluate_as(asking, model, {name: Path(path) for name, path in files.items()}, split, device, quiet=quiet)
+    return evaluate_with(asking, model, {name: Path(path) for name, path in files.items()}, split, device, quiet=quiet)
 
 
-def evaluate_as(
-    asking: Asking, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
+def evaluate_with(
+    asking: EvaluationConfig, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
 ) -> Evaluation:
     """The same with all settings in one."""
-    asked = ask(asking, model, files, device=device)
-    if not asked.task.has(split):
+    asked = open_evaluator(asking, model, files, device=device)
+    if not asked.task.has_split(split):
         raise DataError(f"{asked.task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
     examples = asked.task.examples(split)
     if not examples:
@@ -120,26 +129,24 @@ def evaluate_as(
         task=asked.task.name,
         split=split,
         objective=asked.task.objective,
-        main=asked.task.main,
-        length=asked.length,
+        main_metric=asked.task.main_metric,
+        max_length=asked.length,
         unit=unit_of(asked.task),
         device=asked.device,
         examples=len(examples),
-        cut=sum(cut),
+        truncated=sum(cut),
         seconds=seconds,
         texts_per_second=sum(part.texts for part in parts) / seconds,
-        found=dict(asked.task.found),
+        detected=dict(asked.task.detected),
         answered=(examples, predictions),
         submission=asked.task.submission(examples, predictions),
     )
     if all(example.gold is None for example in examples):
         return found
-    return taken_apart(found, asked.task, sizes=sizes, cut=cut, most=asking.errors)
+    return analyze(found, asked.task, sizes=sizes, cut=cut, most=asking.errors)
 
 
-def taken_apart(
-    found: Evaluation, task: Task, *, sizes: Sequence[int], cut: Sequence[bool], most: int = 100
-) -> Evaluation:
+def analyze(found: Evaluation, task: Task, *, sizes: Sequence[int], cut: Sequence[bool], most: int = 100) -> Evaluation:
     """The evaluation with everything that right answers show; `sizes` and `cut` are by example."""
     examples, predictions = found.answered
     scores = task.score(examples, predictions)
@@ -159,3 +166,15 @@ def taken_apart(
         errors=tuple(sorted(wrong, key=lambda case: -case.sure)[:most]),
         cases=tuple(cases),
     )
+
+
+def headline(evaluation: Evaluation) -> dict[str, str]:
+    """The figures at the top of a report: main metric with its interval, examples, throughput."""
+    figures = {}
+    if interval := evaluation.interval:
+        figures[metric_title(evaluation.main_metric)] = format_score(evaluation.scores[evaluation.main_metric])
+        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
+    figures["examples"] = f"{evaluation.examples:,}"
+    figures["truncated"] = f"{evaluation.truncated:,}"
+    figures["texts / s"] = f"{evaluation.texts_per_second:,.0f}"
+    return figures

@@ -11,10 +11,16 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from bertsmith.evaluation.cases import NOTHING, OTHER_BOUNDS, Case
-from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.tables import Calibration, Confusion
-from bertsmith.evaluation.wording import figures, labels_shown, name, score, sure_title
+from bertsmith.evaluation.error_analysis import NOTHING, OTHER_BOUNDS, Case
+from bertsmith.evaluation.evaluation import Evaluation, headline
+from bertsmith.evaluation.tables import (
+    Calibration,
+    Confusion,
+    format_score,
+    labels_shown,
+    metric_title,
+    sure_title,
+)
 from bertsmith.reports import html as pages
 
 ASSETS = files("bertsmith.evaluation") / "assets"
@@ -93,7 +99,9 @@ def _plain(case: Case) -> list[Any]:
 
 def _head(evaluation: Evaluation) -> str:
     about = f"{evaluation.model} · {evaluation.split} · {evaluation.device}"
-    return f'<h2>{escape(evaluation.task)}</h2><p class="faint">{escape(about)}</p>{pages.figures(figures(evaluation))}'
+    return f'<h2>{escape(evaluation.task)}</h2><p class="faint">{escape(about)}</p>' + pages.figures(
+        headline(evaluation)
+    )
 
 
 def _scores(evaluation: Evaluation) -> str:
@@ -103,7 +111,13 @@ def _scores(evaluation: Evaluation) -> str:
     rows = []
     for key, value in evaluation.scores.items():
         if " " not in key:  # scores of one type have their own table
-            rows.append([name(key), score(value), *(score(one.scores.get(key)) for one in evaluation.baselines)])
+            rows.append(
+                [
+                    metric_title(key),
+                    format_score(value),
+                    *(format_score(one.scores.get(key)) for one in evaluation.baselines),
+                ]
+            )
     return f"<h2>Scores</h2>{pages.table(heads, rows)}"
 
 
@@ -143,7 +157,7 @@ def _cell(count: int, share: float, cell: tuple[str, str], key: str, *, good: bo
 def _labels(evaluation: Evaluation) -> str:
     heads = ["label", "F1", "precision", "recall", "right ones", "said"]
     rows = (
-        [one.label, *map(score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.found:,}"]
+        [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.found:,}"]
         for one in evaluation.by_label
     )
     return f"<h2>By label</h2>{pages.table(heads, rows)}"
@@ -152,9 +166,9 @@ def _labels(evaluation: Evaluation) -> str:
 def _lengths(evaluation: Evaluation) -> str:
     if not evaluation.by_length:
         return ""
-    heads = [evaluation.unit, "examples", "cut", name(evaluation.main)]
+    heads = [evaluation.unit, "examples", "cut", metric_title(evaluation.main_metric)]
     rows = (
-        [f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", score(one.score)]
+        [f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", format_score(one.score)]
         for one in evaluation.by_length
     )
     return f"<section><h2>By length</h2>{pages.table(heads, rows)}</section>"
@@ -193,9 +207,9 @@ def _calibration(found: Calibration) -> str:
 
 def _facts(evaluation: Evaluation) -> str:
     rows = [
-        ["rows of", f"{evaluation.length} places"],
+        ["rows of", f"{evaluation.max_length} places"],
         ["time", f"{evaluation.seconds:.1f} s"],
-        *([key, value] for key, value in evaluation.found.items()),
+        *([key, value] for key, value in evaluation.detected.items()),
     ]
-    types = [[name(key), score(value)] for key, value in evaluation.scores.items() if " " in key]
+    types = [[metric_title(key), format_score(value)] for key, value in evaluation.scores.items() if " " in key]
     return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], [*rows, *types], wrap=True)}</details>"

@@ -1,4 +1,6 @@
-"""Tables of an evaluation: what was taken for what, scores by label and by length, calibration, baselines."""
+"""Tables of an evaluation: what was taken for what, scores by label and by length, calibration, baselines.
+
+Words and figures for an evaluation, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.evaluation.cases import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
+from bertsmith.evaluation.error_analysis import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
 from bertsmith.metrics.classification import MatchCounts
-from bertsmith.tasks.labelled import LabelTask
-from bertsmith.tasks.tagged.tagging_task import Tagging
 from bertsmith.tasks.task import Example, Prediction, Task
+from bertsmith.tasks.text_tasks import ClassificationTask
+from bertsmith.tasks.token_classification import TokenClassificationTask
 
 BINS = 10
 SHORTEST = 16  # the first stretch of lengths ends there; every other one is twice as long as the one before
@@ -80,9 +82,9 @@ class Baseline:
 def confusion(task: Task, cases: Sequence[Case]) -> Confusion | None:
     """None where answers are no labels."""
     counted = Counter(case.cell for case in cases if case.cell)
-    if isinstance(task, LabelTask):
+    if isinstance(task, ClassificationTask):
         rows = columns = tuple(task.labels)
-    elif isinstance(task, Tagging):
+    elif isinstance(task, TokenClassificationTask):
         kinds = tuple(dict.fromkeys(label[2:] for label in task.labels if label != "O"))
         rows = columns = (*kinds, OTHER_BOUNDS, NOTHING)
     elif counted:
@@ -94,12 +96,12 @@ def confusion(task: Task, cases: Sequence[Case]) -> Confusion | None:
 
 def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     """Precision, recall and F1 of each label or type; none for other tasks."""
-    if table is None or not isinstance(task, LabelTask | Tagging):
+    if table is None or not isinstance(task, ClassificationTask | TokenClassificationTask):
         return ()
     counts = np.array(table.counts)
     found = []
     for place, label in enumerate(table.rows):
-        if label in (OTHER_BOUNDS, NOTHING) and isinstance(task, Tagging):
+        if label in (OTHER_BOUNDS, NOTHING) and isinstance(task, TokenClassificationTask):
             continue
         one = MatchCounts(
             correct=int(counts[place, place]), predicted=int(counts[:, place].sum()), gold=int(counts[place].sum())
@@ -143,7 +145,7 @@ def by_length(
     for number in range(len(edges)):
         chosen = np.flatnonzero(places == number).tolist()
         if chosen:
-            score = task.score([examples[n] for n in chosen], [predictions[n] for n in chosen])[task.main]
+            score = task.score([examples[n] for n in chosen], [predictions[n] for n in chosen])[task.main_metric]
             least = edges[number - 1] + 1 if number else 0
             found.append(Stretch(least, edges[number], len(chosen), sum(cut[n] for n in chosen), score))
     return tuple(found)
@@ -166,3 +168,38 @@ def baselines(task: Task, examples: Sequence[Example]) -> tuple[Baseline, ...]:
     else:
         says, said = "never an entity", [Prediction(("O",) * len(gold)) for gold in golds]
     return (Baseline(says, task.score(examples, said)),)
+
+
+def metric_title(key: str) -> str:
+    """A score's name for people."""
+    return key.replace("_", " ")
+
+
+def format_score(value: float | None) -> str:
+    """A score with four digits."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def sure_title(objective: str) -> str:
+    """What the number beside an answer is."""
+    return "off by" if objective == "regress" else "probability"
+
+
+def labels_shown(table: Confusion, most: int) -> tuple[list[int], list[int]]:
+    """The numbers of the rows and columns to show: all but empty rows of no label, or the most frequent ones."""
+    rows, columns = list(range(len(table.rows))), list(range(len(table.columns)))
+    if max(len(rows), len(columns)) > most and table.rows == table.columns:
+        seen = [sum(table.counts[row]) + sum(line[row] for line in table.counts) for row in rows]
+        rows = columns = sorted(sorted(rows, key=lambda row: -seen[row])[:most])
+    return [row for row in rows if table.rows[row] not in (OTHER_BOUNDS, NOTHING) or any(table.counts[row])], columns
+
+
+def most_confused(table: Confusion, most: int) -> list[tuple[str, str, int]]:
+    """What was taken for something else most often: right, said, how often."""
+    found = [
+        (row, column, table.counts[y][x])
+        for y, row in enumerate(table.rows)
+        for x, column in enumerate(table.columns)
+        if row != column and table.counts[y][x]
+    ]
+    return sorted(found, key=lambda one: -one[2])[:most]

@@ -8,10 +8,16 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.evaluation.cases import Case
-from bertsmith.evaluation.evaluation import Evaluation
-from bertsmith.evaluation.tables import Confusion
-from bertsmith.evaluation.wording import figures, labels_shown, most_confused, name, score, sure_title
+from bertsmith.evaluation.error_analysis import Case
+from bertsmith.evaluation.evaluation import Evaluation, headline
+from bertsmith.evaluation.tables import (
+    Confusion,
+    format_score,
+    labels_shown,
+    metric_title,
+    most_confused,
+    sure_title,
+)
 from bertsmith.reports.terminal import console
 
 MOST_LABELS = 8  # of a matrix; pairs where there are more
@@ -23,7 +29,7 @@ MOST_LETTERS = 300  # of a text
 def evaluation(found: Evaluation, written: Sequence[Path] = ()) -> None:
     """Scores beside baselines, what was taken for what, by label and length, calibration, the worst errors."""
     console.print(Text.assemble((found.task, "bold"), f" {found.split}  ", (found.model, "dim")), soft_wrap=True)
-    console.print(Text(" · ".join(f"{key} {value}" for key, value in figures(found).items())), soft_wrap=True)
+    console.print(Text(" · ".join(f"{key} {value}" for key, value in headline(found).items())), soft_wrap=True)
     if not found.scores:
         console.print(Text("nobody knows the right answers: nothing is scored", "yellow"))
     for table in _tables(found):
@@ -43,20 +49,24 @@ def _tables(found: Evaluation) -> list[Table]:
         grid = _grid("score", right=("this model", *(one.says for one in found.baselines)))
         for key, value in found.scores.items():
             if " " not in key:
-                grid.add_row(name(key), score(value), *(score(one.scores.get(key)) for one in found.baselines))
+                grid.add_row(
+                    metric_title(key),
+                    format_score(value),
+                    *(format_score(one.scores.get(key)) for one in found.baselines),
+                )
         tables.append(grid)
     if found.confusion:
         tables.append(_confusion(found.confusion))
     if found.by_label:
         grid = _grid("label", right=("F1", "precision", "recall", "right ones", "said"))
         for label in found.by_label:
-            shares = map(score, (label.f1, label.precision, label.recall))
+            shares = map(format_score, (label.f1, label.precision, label.recall))
             grid.add_row(Text(label.label), *shares, f"{label.gold:,}", f"{label.found:,}")
         tables.append(grid)
     if found.by_length:
-        grid = _grid(found.unit, right=("examples", "cut", name(found.main)))
+        grid = _grid(found.unit, right=("examples", "cut", metric_title(found.main_metric)))
         for one in found.by_length:
-            grid.add_row(f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", score(one.score))
+            grid.add_row(f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", format_score(one.score))
         tables.append(grid)
     return tables
 

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
-from bertsmith.tasks.labelled import LabelTask
-from bertsmith.tasks.measured import NumberTask
-from bertsmith.tasks.tagged.windows import windows
+from bertsmith.tasks.tagged_text import token_windows
 from bertsmith.tasks.task import Example, Features, Prediction
-from bertsmith.tasks.whole_texts import TextTask, encode
+from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, TextTask, encode_texts
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
@@ -83,7 +81,7 @@ def _rooms(sizes: list[int], room: int) -> list[int]:
 
 
 def _parts(text: Encoded, *, room: int) -> list[Encoded]:
-    begins = [begin for begin, _, _ in windows(len(text), room=room, overlap=OVERLAP)]
+    begins = [begin for begin, _, _ in token_windows(len(text), room=room, overlap=OVERLAP)]
     return [
         Encoded(text.ids[begin : begin + room], text.offsets[begin : begin + room], text.words[begin : begin + room])
         for begin in begins
@@ -92,28 +90,28 @@ def _parts(text: Encoded, *, room: int) -> list[Encoded]:
 
 def judge(asker: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> Judged:
     """A prediction for each text; that of several windows is read from the mean of their logits."""
-    encoded = encode((text for one in texts for text in one), asker.tokenizer)
+    encoded = encode_texts((text for one in texts for text in one), asker.tokenizer)
     asked = [
-        Features(rows=(row,), example=number)
+        Features(rows=(row,), example_index=number)
         for number, one in enumerate(texts)
         for row in rows_of([encoded[text] for text in one], asker.tokenizer, length=asker.max_length)
     ]
     logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
     for one, answer in zip(asked, predict_logits(asker, asked, task.objective), strict=True):
-        logits[one.example].append(answer)
+        logits[one.example_index].append(answer)
     examples = [Example(id=str(number), texts=one) for number, one in enumerate(texts)]
-    whole = [Features(rows=(), example=number) for number in range(len(texts))]
+    whole = [Features(rows=(), example_index=number) for number in range(len(texts))]
     means = [np.stack(some).mean(axis=0) for some in logits]
     return Judged(task.decode(examples, whole, means), tuple(map(len, logits)))
 
 
-def task_of(asker: TextModel, *, positive: str = "") -> LabelTask | NumberTask:
+def task_of(asker: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
     """The task that the model's head was made for."""
     name = require_head(asker.model, *HEADS)
     if name == "regress":
-        return NumberTask("regress", files={}, read=_no_files)
+        return RegressionTask("regress", files={}, read=_no_files)
     head: Any = asker.model.objectives[name]
-    return LabelTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    return ClassificationTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
 
 
 def _no_files(path: Any, split: str) -> list[Example]:
@@ -128,7 +126,7 @@ def predict(asker: TextModel, given: Any, *, top_k: int) -> list[Any] | dict[str
     judged = judge(asker, texts, task)
     found: list[Any] = []
     for number, prediction in enumerate(judged.predictions):
-        if isinstance(task, NumberTask):
+        if isinstance(task, RegressionTask):
             found.append(judged.told(number, {"score": prediction.value}))
             continue
         shares = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
@@ -141,7 +139,7 @@ def probabilities(asker: TextModel, given: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
     require_head(asker.model, "classify")
     task = task_of(asker)
-    assert isinstance(task, LabelTask)
+    assert isinstance(task, ClassificationTask)
     judged = judge(asker, as_texts(given)[0], task)
     values = [list(prediction.detail["probabilities"].values()) for prediction in judged.predictions]
     return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, judged.windows)
@@ -150,13 +148,13 @@ def probabilities(asker: TextModel, given: Any) -> Probabilities:
 def pair_scores(asker: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
     """What each document scores beside a query: the number, or the probability of the positive label."""
     task = task_of(asker, positive=positive)
-    if isinstance(task, LabelTask) and not task.positive:
+    if isinstance(task, ClassificationTask) and not task.positive:
         raise BertsmithError(
             f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): name the one that ranks, positive=…"
         )
     judged = judge(asker, [(query, document) for document in documents], task)
     scores = [
-        one.detail["probabilities"][task.positive] if isinstance(task, LabelTask) else one.value
+        one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
         for one in judged.predictions
     ]
     return [judged.told(number, {"score": score}) for number, score in enumerate(scores)]

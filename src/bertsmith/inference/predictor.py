@@ -37,7 +37,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
 from bertsmith.model_io.sentence_folder import SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
-from bertsmith.tasks.tagged.sentences import Unit
+from bertsmith.tasks.tagged_text import Unit
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 

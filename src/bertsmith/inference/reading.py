@@ -7,13 +7,13 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.passages.answering import Answering
-from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.tagged.manner import Manner as TaggingManner
-from bertsmith.tasks.tagged.sentences import Unit
-from bertsmith.tasks.tagged.tagging_task import Tagging
-from bertsmith.tasks.task import Example, Prediction, Task, cut_examples
+from bertsmith.tasks.qa_windows import QAConfig
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
+from bertsmith.tasks.tagged_text import TaggingConfig as TaggingManner
+from bertsmith.tasks.tagged_text import Unit
+from bertsmith.tasks.task import Example, Prediction, Task, truncated_examples
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
+from bertsmith.tasks.token_classification import TokenClassificationTask
 
 UNITS = ("word", "part", "character")
 
@@ -24,8 +24,8 @@ def _no_files(path: Any, split: str) -> list[Any]:
 
 def _read(asker: TextModel, task: Task, examples: Sequence[Example], *, length: int) -> tuple[list[Prediction], int]:
     """A prediction for each example, and of how many not everything could be read."""
-    asked = task.rows(examples, asker.tokenizer, length=length)
-    return task.decode(examples, asked, predict_logits(asker, asked, task.objective)), len(cut_examples(asked))
+    asked = task.rows(examples, asker.tokenizer, max_length=length)
+    return task.decode(examples, asked, predict_logits(asker, asked, task.objective)), len(truncated_examples(asked))
 
 
 def entities(asker: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
@@ -34,7 +34,9 @@ def entities(asker: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list
     if unit not in UNITS:
         raise BertsmithError(f"unit {unit} is not known: {', '.join(UNITS)}")
     head: Any = asker.model.objectives["tag"]
-    task = Tagging("ner", files={}, load=_no_files, manner=TaggingManner(), labels=head.config.labels, unit=unit)
+    task = TokenClassificationTask(
+        "ner", files={}, load=_no_files, config=TaggingManner(), labels=head.config.labels, unit=unit
+    )
     examples = [Example(id=str(number), texts=(text,)) for number, text in enumerate(texts)]
     predictions, _ = _read(asker, task, examples, length=asker.max_length)
     return [[_entity(found) for found in prediction.detail["entities"]] for prediction in predictions]
@@ -59,15 +61,15 @@ def answers(
     if no_answer is None:
         head: Any = asker.model.objectives["span"]
         no_answer = head.config.no_answer  # what was best when it learned, if it learned to say nothing
-    usual = Manner()
-    length = min(usual.length, asker.max_length)
-    manner = Manner(
-        length=length,
+    usual = QAConfig()
+    length = min(usual.max_length, asker.max_length)
+    manner = QAConfig(
+        max_length=length,
         stride=min(usual.stride, max(length // 3, 1)),  # so that windows of short rows share tokens too
         n_best=max(usual.n_best, top_k),
         no_answer=0.0 if no_answer is None else no_answer,
     )
-    task = Answering(name="answer", manner=manner, rules="1.1" if no_answer is None else "2.0", files={})
+    task = QuestionAnsweringTask(name="answer", config=manner, rules="1.1" if no_answer is None else "2.0", files={})
     (prediction,), cut = _read(asker, task, [Example(id="0", texts=(question, context))], length=length)
     best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the given one first
     found = [_answer(one) | ({"cut": True} if cut else {}) for one in best[:top_k]]
@@ -83,7 +85,7 @@ def _answer(found: Mapping[str, Any]) -> dict[str, Any]:
 def choice(asker: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
     """See `Predictor.choose`."""
     require_head(asker.model, "choose")
-    task = ChoiceTask("choose", files={}, read=_no_files)
+    task = MultipleChoiceTask("choose", files={}, read=_no_files)
     example = Example(id="0", texts=(question, *choices), source="this question")
     task.check("test", [example])
     (prediction,), cut = _read(asker, task, [example], length=asker.max_length)

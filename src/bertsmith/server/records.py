@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError
+from bertsmith.evaluation.output_files import NUMBERS, read_cases, read_numbers
 from bertsmith.evaluation.page import page_main
-from bertsmith.evaluation.reading import read_cases, read_numbers
-from bertsmith.evaluation.writing import NUMBERS
 from bertsmith.reports.report_page import page_data, page_parts
 from bertsmith.reports.run_history import CHECKPOINTS, EVENTS, RunHistory, RunReader, find_runs, is_locked
 from bertsmith.reports.run_summary import summary
@@ -131,11 +130,11 @@ def _named(folders: dict[str, Path], name: str, kind: str) -> Path:
 
 def _evaluation(name: str, folder: Path) -> dict[str, Any]:
     found = read_numbers(folder)
-    score = found.scores.get(found.main, math.nan)
+    score = found.scores.get(found.main_metric, math.nan)
     return {
         "task": found.task,
         "split": found.split,
-        "main": found.main.replace("_", " "),
+        "main": found.main_metric.replace("_", " "),
         "score": score if math.isfinite(score) else None,
         "examples": found.examples,
         "written": (folder / NUMBERS).stat().st_mtime,

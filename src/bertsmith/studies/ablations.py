@@ -161,7 +161,7 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
     for trial, cell in asked.items():
         task = cell.task
         (found,) = baselines(task, dev_examples(cell.tuning, task))
-        measure = measures.get(task.name, task.main)
+        measure = measures.get(task.name, task.main_metric)
         score = asdict(summarize_seeds([found.scores[measure]]))
         cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
     return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
@@ -229,7 +229,7 @@ class Cell:
         best = max(found["learning_rates"], key=lambda row: row["mean"])[
             "learning_rate"
         ]  # by the score that decides in this task
-        measure = measures.get(self.task.name, self.task.main)
+        measure = measures.get(self.task.name, self.task.main_metric)
         score = summarize_seeds([run["scores"][measure] for run in found["runs"] if run["learning_rate"] == best])
         kept, head = found["kept"]["run"], self.tuning.head
         return {"measure": measure, "score": asdict(score), "rate": best, "kept": kept, "head": head}

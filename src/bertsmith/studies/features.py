@@ -73,7 +73,7 @@ def features(
     rows = [study.told(name, [found for _, found in some]) for name, some in by_layers]
     found = {
         "task": study.task.name,
-        "main": study.task.main,
+        "main": study.task.main_metric,
         "model": str(output / BEST),
         "source": FEATURES.source if study.task.name == CONLL else None,
         "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
@@ -85,7 +85,7 @@ def features(
 
 def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool) -> Iterator[dict[str, Any]]:
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
-    best = _best_before(study.output, study.task.main)
+    best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
     with closing(ordered_map(study.train, missing, workers=jobs, patience=WHOLE_RUN)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
@@ -94,7 +94,7 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
                 print(told, file=sys.stderr)
             found = study.known(one) or study.keep(one, next(elsewhere), best=best)
             shed(study.folder(one), BEST)
-            best = max(best, found["dev"][study.task.main])
+            best = max(best, found["dev"][study.task.main_metric])
             if not quiet and jobs > 1:
                 print(f"{told}: done", file=sys.stderr, flush=True)
             yield found
@@ -162,7 +162,7 @@ class _Study:
         encoder = model.encoder
         chosen = chosen_layers(encoder, layers)
         ready = prepare(tuning, task, tokenizer, positions=encoder.max_positions)
-        test = task.examples("test") if task.has("test") else []
+        test = task.examples("test") if task.has_split("test") else []
         test = test if all(example.gold is not None for example in test) else []
         numbers = sorted({number for name in chosen for number in layer_numbers(name, encoder)})
         kind = Kind(digest_of(encoder), tuple(numbers), encoder.width, precision)
@@ -192,13 +192,13 @@ class _Study:
         folder, replay = self.folder(one), Replay(self.features, self.encoder, layer_numbers(one.layers, self.encoder))
         how: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "prepared": self.ready}
         finetune(self._tuning(one), folder, stand_in=replay, **how)
-        dev = best_scores(read_run(folder), self.task.main)
+        dev = best_scores(read_run(folder), self.task.main_metric)
         return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, replay) if self.test else {}}
 
     def keep(self, one: Tagger, found: dict[str, Any], *, best: float) -> dict[str, Any]:
         """Writes its scores down, and its model where none before was better."""
         folder = self.folder(one)
-        if found["dev"][self.task.main] > best:
+        if found["dev"][self.task.main_metric] > best:
             copy_model(folder / BEST, self.output / BEST)
         Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
         return found
@@ -221,7 +221,7 @@ class _Study:
 
     def told(self, name: Layers, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""
-        main = self.task.main
+        main = self.task.main_metric
         return {
             "layers": name,
             "dev": asdict(summarize_seeds([run["dev"][main] for run in runs])),
@@ -234,7 +234,7 @@ class _Study:
 def _check(tuning: FinetuneConfig, task: Task) -> None:
     if task.objective != "tag":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
-    if not task.has("dev"):
+    if not task.has_split("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")
     if tuning.compute.fsdp or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a study of features is the work of one process: leave out torchrun and compute.fsdp")
@@ -244,7 +244,7 @@ def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Token
     """Every row that is learned from or scored."""
     asked = [*ready.train]
     for examples in (ready.dev, test):
-        asked += task.rows(examples, tokenizer, length=ready.length)
+        asked += task.rows(examples, tokenizer, max_length=ready.length)
     for one in asked:
         yield from one.rows
 

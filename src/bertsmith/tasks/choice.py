@@ -9,18 +9,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.errors import DataError
-from bertsmith.tasks import columns
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.columns import FileSettings, Guess, is_missing, label_of, text_of
-from bertsmith.tasks.places import Files, own_files
+from bertsmith.tasks.dataset_files import (
+    ColumnHints,
+    Files,
+    TableConfig,
+    choose_columns,
+    is_missing,
+    parse_label,
+    parse_text,
+    row_ids,
+    text_column,
+    user_files,
+)
 from bertsmith.tasks.tables import Table, listed
 from bertsmith.tasks.task import Example
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
-QUESTION: Guess = (
+QUESTION: ColumnHints = (
     ("question",),
     tuple((name,) for name in ("question", "context", "prompt", "stem", "startphrase", "sentence", "premise", "text")),
 )
-RIGHT: Guess = (
+RIGHT: ColumnHints = (
     ("label",),
     tuple((name,) for name in ("label", "answer", "answerkey", "answer_key", "gold", "correct", "right", "target")),
 )
@@ -33,7 +42,7 @@ Told = Literal["number", "letter", "text"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FileSettings):
+class Config(TableConfig):
     """Settings of a choice; columns that are not named are guessed."""
 
     question: str = ""  # the column of the question
@@ -42,11 +51,11 @@ class Config(FileSettings):
     told: Literal["auto", "number", "letter", "text"] = "auto"  # how it says so
     counted_from: Literal["auto", 0, 1] = "auto"  # the number of the first choice
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ChoiceTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """The task; choices have no labels."""
-        places = own_files("choice", files)
+        places = user_files("choice", files)
         read = ChoiceColumns(self, files=places)
-        return ChoiceTask("choice", files=places, read=read, found=read.found)
+        return MultipleChoiceTask("choice", files=places, read=read, found=read.found)
 
 
 class ChoiceColumns:
@@ -71,17 +80,17 @@ class ChoiceColumns:
         for column in self._choices:
             table.place(column, setting="choices")
         taken = {f"choice {number}": name for number, name in enumerate(self._choices)}
-        chosen = columns.choose(table, given | taken, [QUESTION, RIGHT], spare=spare)
+        chosen = choose_columns(table, given | taken, [QUESTION, RIGHT], spare=spare)
         self.found |= {role: chosen[role] for role in ("question", "label") if role in chosen}
         self.found["choices"] = ", ".join(self._choices)
-        questions, choices = columns.texts(table, chosen["question"]), self._all_choices(table)
+        questions, choices = text_column(table, chosen["question"]), self._all_choices(table)
         rights: list[int | None] = [None] * len(table)
         if name := chosen.get("label"):
             rights = self._rights(table, name, choices)
         return [
             Example(id=own, texts=(question, *texts), gold=right, source=table.source(row))
             for row, (own, question, texts, right) in enumerate(
-                zip(columns.ids(table), questions, choices, rights, strict=True)
+                zip(row_ids(table), questions, choices, rights, strict=True)
             )
         ]
 
@@ -99,11 +108,11 @@ class ChoiceColumns:
             if there != list(range(len(there))):
                 gap = next(number for number in range(len(names)) if number not in there)
                 raise DataError(f"{where}: {names[gap]!r} is empty, but a later choice is not")
-            found.append([text_of(cells[number], where, names[number]) for number in there])
+            found.append([parse_text(cells[number], where, names[number]) for number in there])
         return found
 
     def _rights(self, table: Table, name: str, choices: list[list[str]]) -> list[int | None]:
-        said = [label_of(cell, table.source(row), name) for row, cell in enumerate(table.column(name))]
+        said = [parse_label(cell, table.source(row), name) for row, cell in enumerate(table.column(name))]
         known = [(told, texts) for told, texts in zip(said, choices, strict=True) if told is not None]
         if not known:
             return [None] * len(said)
@@ -159,7 +168,7 @@ def _listed_choices(cell: Any, where: str, name: str) -> list[str]:
         cell = cell["text"]
     if not isinstance(cell, list):
         raise DataError(f"{where}: {name!r} must be a list of choices, found {type(cell).__name__}")
-    return [text_of(item.get("text") if isinstance(item, dict) else item, where, name) for item in cell]
+    return [parse_text(item.get("text") if isinstance(item, dict) else item, where, name) for item in cell]
 
 
 def _how_told(known: Sequence[tuple[str, list[str]]]) -> Told:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tasks import tables
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.places import benchmark_files
+from bertsmith.tasks.dataset_files import benchmark_files
+from bertsmith.tasks.tables import read_table
 from bertsmith.tasks.task import Example
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
 COLUMNS = ("category", "prompt", "0", "1", "2", "3", "label")
 FILES = {"train": [("train.tsv",)], "dev": [("dev.tsv",)], "test": [("test.tsv",)]}
@@ -27,15 +27,15 @@ class Config:
         if not 0 <= self.fold < FOLDS:
             raise ConfigError(f"fold={self.fold} must be 0 to {FOLDS - 1}")
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ChoiceTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """The task; choices have no labels."""
         fold = f"fold_{self.fold}"
         inside = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
-        return ChoiceTask("codah", files=benchmark_files("codah", files, FILES, inside=inside), read=_read)
+        return MultipleChoiceTask("codah", files=benchmark_files("codah", files, FILES, inside=inside), read=_read)
 
 
 def _read(path: Path, split: str) -> list[Example]:
-    table = tables.read(path, columns=COLUMNS)
+    table = read_table(path, columns=COLUMNS)
     found = []
     for row, (_, prompt, *choices, right) in enumerate(table.rows):
         where = table.source(row)

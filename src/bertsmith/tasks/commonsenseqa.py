@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import DataError
-from bertsmith.tasks import tables
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.columns import text_of
-from bertsmith.tasks.places import benchmark_files
-from bertsmith.tasks.tables import listed
+from bertsmith.tasks.dataset_files import benchmark_files, parse_text
+from bertsmith.tasks.tables import listed, read_table
 from bertsmith.tasks.task import Example
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
 FILES = {
     "train": [("train.jsonl",), ("train_rand_split.jsonl",)],
@@ -26,14 +24,14 @@ FILES = {
 class Config:
     """CommonsenseQA has no settings."""
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ChoiceTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """The task; choices have no labels."""
         places = benchmark_files("commonsenseqa", files, FILES, inside=("commonsenseqa",))
-        return ChoiceTask("commonsenseqa", files=places, read=_read)
+        return MultipleChoiceTask("commonsenseqa", files=places, read=_read)
 
 
 def _read(path: Path, split: str) -> list[Example]:
-    table = tables.read(path)
+    table = read_table(path)
     rights = table.column("answerKey") if table.has("answerKey") else [None] * len(table)
     rows = zip(table.column("id"), table.column("question"), rights, strict=True)
     return [_example(table.source(row), own, question, right) for row, (own, question, right) in enumerate(rows)]
@@ -46,10 +44,10 @@ def _example(where: str, own: Any, question: Any, right: Any) -> Example:
     letters = [str(choice.get("label")) for choice in choices]
     if right is not None and right not in letters:
         raise DataError(f"{where}: answerKey {str(right)[:40]!r} is none of the choices {listed(letters)}")
-    texts = [text_of(choice.get("text"), where, "text") for choice in choices]
+    texts = [parse_text(choice.get("text"), where, "text") for choice in choices]
     return Example(
         id=str(own),
-        texts=(text_of(question.get("stem"), where, "stem"), *texts),
+        texts=(parse_text(question.get("stem"), where, "stem"), *texts),
         gold=None if right is None else letters.index(right),
         source=where,
     )

@@ -11,12 +11,19 @@ from pathlib import Path
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.confidence import ConfidenceInterval
-from bertsmith.tasks import columns, tables
-from bertsmith.tasks.labelled import LabelTask, benchmark_labels
-from bertsmith.tasks.measured import NumberTask
-from bertsmith.tasks.places import Files, Layout, below, benchmark_files
-from bertsmith.tasks.tables import Ragged, Table
+from bertsmith.tasks.dataset_files import (
+    Files,
+    Layout,
+    benchmark_files,
+    find_subfolder,
+    parse_label,
+    parse_number,
+    row_ids,
+    text_column,
+)
+from bertsmith.tasks.tables import Ragged, Table, read_table
 from bertsmith.tasks.task import Example, Prediction
+from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, benchmark_labels
 
 PLAIN: Layout = {split: [(f"{split}.tsv",)] for split in ("train", "dev", "test")}
 WORDS = ("contradiction", "entailment", "neutral")
@@ -79,7 +86,7 @@ class Config:
             near = did_you_mean(self.name.lower(), MEMBERS)
             raise ConfigError(f"{self.name!r} is no task of glue: {', '.join(MEMBERS)}{near}")
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> LabelTask | NumberTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask | RegressionTask:
         """The task; a trained model's labels decide the order of the classes, not which there are."""
         name = next(known for known in MEMBERS if _plain(known) == _plain(self.name))
         member, title, found = MEMBERS[name], f"glue/{name}", dict[str, str]()
@@ -88,8 +95,8 @@ class Config:
             places = _whole_mrpc(Path(files["data"]), member, places, files)
         read, submit = partial(_read, name, found), partial(submission, name)
         if not member.labels:
-            return NumberTask(title, files=places, read=read, main=member.measures[0], found=found, submit=submit)
-        kind = MatchedTask if name == "mnli" else LabelTask
+            return RegressionTask(title, files=places, read=read, main=member.measures[0], found=found, submit=submit)
+        kind = MatchedTask if name == "mnli" else ClassificationTask
         return kind(
             title,
             files=places,
@@ -103,7 +110,7 @@ class Config:
         )
 
 
-class MatchedTask(LabelTask):
+class MatchedTask(ClassificationTask):
     """MNLI, whose dev and test are two sets: genres that train has (ids `m/…`) and others (`mm/…`).
 
     The score that decides is that of the matched set, where there is one; the other stands beside it.
@@ -152,7 +159,7 @@ def _of_set(
 def _read(name: str, found: dict[str, str], path: Path, split: str) -> list[Example]:
     member = MEMBERS[name]
     headless = member.columns if split != "test" else ()
-    table = tables.read(path, columns=headless, quoted=False, ragged=member.ragged)
+    table = read_table(path, columns=headless, quoted=False, ragged=member.ragged)
     if table.skipped:
         found[f"{split}: rows left out"] = f"{table.skipped} with another number of cells than the header"
     if path.name == MRPC_ALL:
@@ -160,21 +167,21 @@ def _read(name: str, found: dict[str, str], path: Path, split: str) -> list[Exam
     texts, label = member.texts, member.label
     if name == "ax" and table.has("Premise"):  # the full set has names of its own, and the labels
         texts, label = ("Premise", "Hypothesis"), "Label"
-    asked = zip(*(columns.texts(table, column) for column in texts), strict=True)
+    asked = zip(*(text_column(table, column) for column in texts), strict=True)
     golds: list[str | float | None] = [None] * len(table)
     if split != "test" or table.has(label):
-        read = columns.label_of if member.labels else columns.number_of
+        read = parse_label if member.labels else parse_number
         golds = [read(cell, table.source(row), label) for row, cell in enumerate(table.column(label))]
     part = "" if name != "mnli" else "mm/" if "mismatched" in path.name else "m/"
     return [
         Example(id=part + own, texts=pair, gold=gold, source=table.source(row))
-        for row, (own, pair, gold) in enumerate(zip(columns.ids(table), asked, golds, strict=True))
+        for row, (own, pair, gold) in enumerate(zip(row_ids(table), asked, golds, strict=True))
     ]
 
 
 def _whole_mrpc(data: Path, member: Member, places: Files, files: Mapping[str, Path]) -> Files:
     """MRPC as Microsoft has it, where it lies beside GLUE's list of dev pairs: ready-made train files lack rows."""
-    for folder in (data, below(data, member.folder)):
+    for folder in (data, find_subfolder(data, member.folder)):
         if (folder / MRPC_ALL).is_file() and (folder / MRPC_DEV).is_file():
             return places | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
     return places
@@ -185,7 +192,7 @@ def _mrpc_part(table: Table, path: Path, split: str) -> Table:
     listed = path.with_name(MRPC_DEV)
     if not listed.is_file():
         raise DataError(f"{table.name} holds train and dev in one: GLUE's {MRPC_DEV} must lie beside it to part them")
-    dev = set(tables.read(listed, columns=MRPC_COLUMNS).rows)
+    dev = set(read_table(listed, columns=MRPC_COLUMNS).rows)
     numbers = list(zip(*(table.column(name) for name in MRPC_COLUMNS), strict=True))
     kept = [row for row, pair in enumerate(numbers) if (pair in dev) == (split == "dev")]
     return dataclasses.replace(table, rows=[table.rows[row] for row in kept], lines=[table.lines[row] for row in kept])

@@ -10,12 +10,10 @@ from typing import Any
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tasks import columns, tables
-from bertsmith.tasks.labelled import LabelTask, benchmark_labels
-from bertsmith.tasks.measured import NumberTask
-from bertsmith.tasks.places import Layout, benchmark_files
-from bertsmith.tasks.tables import Ragged
+from bertsmith.tasks.dataset_files import Layout, benchmark_files, parse_label, parse_number, row_ids, text_column
+from bertsmith.tasks.tables import Ragged, read_table
 from bertsmith.tasks.task import Example
+from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, benchmark_labels
 
 WORDS = ("contradiction", "entailment", "neutral")
 KORNLI_TRAIN = ("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv")
@@ -95,41 +93,45 @@ class Config:
             near = did_you_mean(self.name.lower(), MEMBERS)
             raise ConfigError(f"{self.name!r} is no task of korean: {', '.join(MEMBERS)}{near}")
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> LabelTask | NumberTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask | RegressionTask:
         """The task; a trained model's labels decide the order of the classes, not which there are."""
         name = self.name.lower()
         member, title, found = MEMBERS[name], f"korean/{name}", dict[str, str]()
         places = benchmark_files(title, files, member.layout, inside=member.inside)
         read = partial(_read, member, found)
         if not member.labels:
-            return NumberTask(title, files=places, read=read, main=member.main, threshold=member.threshold, found=found)
+            return RegressionTask(
+                title, files=places, read=read, main=member.main, threshold=member.threshold, found=found
+            )
         own = benchmark_labels(title, member.labels, labels)
         measures = ("accuracy", "macro_f1")
-        return LabelTask(title, files=places, read=read, labels=own, main=member.main, measures=measures, found=found)
+        return ClassificationTask(
+            title, files=places, read=read, labels=own, main=member.main, measures=measures, found=found
+        )
 
 
 def _read(member: Member, found: dict[str, str], path: Path, split: str) -> list[Example]:
-    table = tables.read(path, quoted=False, ragged=member.ragged)
+    table = read_table(path, quoted=False, ragged=member.ragged)
     if table.skipped:
         name = f"{split}: rows left out"
         found[name] = f"{found[name]}; " if name in found else ""
         found[name] += f"{table.skipped} of {path.name} with another number of cells than the header"
-    asked = zip(*(columns.texts(table, column) for column in member.texts), strict=True)
+    asked = zip(*(text_column(table, column) for column in member.texts), strict=True)
     answers: list[Any] = [None] * len(table)
     if split != "test" or table.has(member.label):
         answers = [_answer(member, cell, table.source(row)) for row, cell in enumerate(table.column(member.label))]
     part = f"{path.name.partition('.')[0]}/" if path.name in KORNLI_TRAIN else ""
     return [
         Example(id=part + own, texts=texts, gold=gold, source=table.source(row))
-        for row, (own, texts, gold) in enumerate(zip(columns.ids(table), asked, answers, strict=True))
+        for row, (own, texts, gold) in enumerate(zip(row_ids(table), asked, answers, strict=True))
     ]
 
 
 def _answer(member: Member, cell: Any, where: str) -> str | float | None:
     if member.labels:
-        return columns.label_of(cell, where, member.label)
+        return parse_label(cell, where, member.label)
     if member.label == "labels":  # KLUE-STS: the mean of its annotators before it is rounded, as its authors score it
         if not isinstance(cell, dict) or "real-label" not in cell:
             raise DataError(f"{where}: 'labels' must be an object with a 'real-label'")
-        return columns.number_of(cell["real-label"], where, "real-label")
-    return columns.number_of(cell, where, member.label)
+        return parse_number(cell["real-label"], where, "real-label")
+    return parse_number(cell, where, member.label)

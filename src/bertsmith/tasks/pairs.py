@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.tasks.columns import LABEL, TWO_TEXTS, FileSettings, label_of
-from bertsmith.tasks.labelled import LabelTask
-from bertsmith.tasks.own_columns import OwnColumns
-from bertsmith.tasks.places import own_files
+from bertsmith.tasks.dataset_files import LABEL, TWO_TEXTS, TableConfig, TextReader, parse_label, user_files
+from bertsmith.tasks.text_tasks import ClassificationTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FileSettings):
+class Config(TableConfig):
     """Settings of a classification of pairs; columns that are not named are guessed."""
 
     first: str = ""  # the column of the first text
@@ -23,12 +21,12 @@ class Config(FileSettings):
     main: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # the score that decides
     positive: str | int = ""  # the label whose F1 is told; of two labels the second, unless another is named
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> LabelTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
         """The task; without the labels of a trained model they are those of train."""
         given = {"first": self.first, "second": self.second, "label": self.label}
-        places = own_files("pairs", files)
-        read = OwnColumns(self, files=places, given=given, texts=[TWO_TEXTS], label=LABEL, answer=label_of)
-        return LabelTask(
+        places = user_files("pairs", files)
+        read = TextReader(self, files=places, given=given, texts=[TWO_TEXTS], label=LABEL, answer=parse_label)
+        return ClassificationTask(
             "pairs",
             files=places,
             read=read,

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from bertsmith.errors import ConfigError
-from bertsmith.tasks.columns import NUMBER, ONE_TEXT, TWO_TEXTS, FileSettings, number_of
-from bertsmith.tasks.measured import NumberTask
-from bertsmith.tasks.own_columns import OwnColumns
-from bertsmith.tasks.places import own_files
+from bertsmith.tasks.dataset_files import NUMBER, ONE_TEXT, TWO_TEXTS, TableConfig, TextReader, parse_number, user_files
+from bertsmith.tasks.text_tasks import RegressionTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FileSettings):
+class Config(TableConfig):
     """Settings of a regression; columns that are not named are guessed, and so is whether there are two texts."""
 
     text: str = ""  # the column of the text, where there is one
@@ -30,10 +28,10 @@ class Config(FileSettings):
                 f"text={self.text} is for one text and first=, second= are for two: name one or the other"
             )
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> NumberTask:
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> RegressionTask:
         """The task; numbers have no labels."""
         given = {"text": self.text, "first": self.first, "second": self.second, "label": self.label}
         either = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
-        places = own_files("regression", files)
-        read = OwnColumns(self, files=places, given=given, texts=either, label=NUMBER, answer=number_of)
-        return NumberTask("regression", files=places, read=read, main=self.main, found=read.found)
+        places = user_files("regression", files)
+        read = TextReader(self, files=places, given=given, texts=either, label=NUMBER, answer=parse_number)
+        return RegressionTask("regression", files=places, read=read, main=self.main, found=read.found)

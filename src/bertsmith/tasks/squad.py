@@ -13,23 +13,22 @@ from typing import Any
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
-from bertsmith.tasks.passages.answering import Answering, Rules
-from bertsmith.tasks.passages.manner import Manner
-from bertsmith.tasks.passages.offsets import Misplaced, place, shown, wrong_place
-from bertsmith.tasks.places import benchmark_files
+from bertsmith.tasks.dataset_files import benchmark_files
+from bertsmith.tasks.qa_windows import QAConfig
+from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, place, shown, wrong_place
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import SPLITS, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
-NAMES: Mapping[Rules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
+NAMES: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
 FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korquad1/dataset")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Manner):
+class Config(QAConfig):
     """A set in the format of SQuAD."""
 
-    name: Rules = "1.1"  # whose rules hold: with those of 2.0 a question may have no answer
+    name: ScoringRules = "1.1"  # whose rules hold: with those of 2.0 a question may have no answer
     misplaced: Misplaced = "refuse"  # an answer that does not stand where the file says: an error, or not trained on
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> SQuAD:
@@ -39,11 +38,11 @@ class Config(Manner):
         return SQuAD(self, {split: paths[0] for split, paths in found.items()})
 
 
-class SQuAD(Answering):
+class SQuAD(QuestionAnsweringTask):
     """Questions on paragraphs of Wikipedia."""
 
     def __init__(self, config: Config, files: Mapping[str, Path]) -> None:
-        super().__init__(name=f"squad/{config.name}", manner=config, rules=config.name, files=files)
+        super().__init__(name=f"squad/{config.name}", config=config, rules=config.name, files=files)
         self.misplaced = config.misplaced
 
     def load(self, path: Path, split: str) -> list[Example]:

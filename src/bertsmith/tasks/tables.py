@@ -65,7 +65,7 @@ class Table:
         return [row[place] for row in self.rows]
 
 
-def read(
+def read_table(
     path: str | Path,
     *,
     header: bool = True,

@@ -39,10 +39,10 @@ class Features:
     """One question as a model gets it; it is never torn apart among batches."""
 
     rows: tuple[Row, ...]  # one, or one for each choice
-    example: int  # the number of its example in the list that was given
+    example_index: int  # the number of its example in the list that was given
     target: Any = None  # class, number, (first, last) place, right choice, classes [R]; None where nobody knows
     indices: NDArray[np.int64] | None = None  # tagging: which places of the row are read [R]
-    begin: int = 0  # windows: first word or token of this one in the whole text
+    start: int = 0  # windows: first word or token of this one in the whole text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class Task:
 
     objective: ClassVar[str]  # whose head answers: classify, regress, tag, span or choose
     name: str  # such as glue/cola
-    main: str  # the score that decides; the higher the better
-    length: int = 128  # places of a row, unless the user says otherwise
-    found: Mapping[str, str] = {}  # what was guessed of the files, such as which column holds the text
+    main_metric: str  # the score that decides; the higher the better
+    max_length: int = 128  # places of a row, unless the user says otherwise
+    detected: Mapping[str, str] = {}  # what was guessed of the files, such as which column holds the text
 
-    def head(self) -> dict[str, Any]:
+    def head_config(self) -> dict[str, Any]:
         """The settings of the objective: `{"kind": "classify", "labels": [...]}`."""
         return {"kind": self.objective}
 
-    def has(self, split: str) -> bool:
+    def has_split(self, split: str) -> bool:
         """Whether there are examples of that split."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class Task:
         raise NotImplementedError
 
     def rows(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
         """What is asked of a model, in the order of the examples; `training` leaves out what cannot be learned from."""
         raise NotImplementedError
@@ -94,7 +94,7 @@ class Task:
         """The official scores by name, `main` among them, as shares of 1."""
         raise NotImplementedError
 
-    def learned(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
+    def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """Settings of the head that only examples with answers can tell, such as when to say nothing."""
         return {}
 
@@ -107,16 +107,16 @@ class Task:
         return {}
 
 
-class Settings(Protocol):
+class TaskConfig(Protocol):
     """A task's `Config`."""
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> Task:
         """The task. `files`: by split, or under `data` the benchmark's folder. `labels`: those of a trained model."""
 
 
-def cut_examples(asked: Iterable[Features]) -> set[int]:
+def truncated_examples(asked: Iterable[Features]) -> set[int]:
     """The numbers of the examples that lost tokens because a row was too short for them."""
-    return {one.example for one in asked if any(any(row.truncated) for row in one.rows)}
+    return {one.example_index for one in asked if any(any(row.truncated) for row in one.rows)}
 
 
 def missing_split(name: str, split: str, files: Mapping[str, Path]) -> DataError:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
-from bertsmith.tasks.task import Example, Features, Prediction, Task, cut_examples
+from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.batches import batches_in_order
 from bertsmith.types import Row
@@ -35,9 +35,9 @@ def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, half: bool = False
 ) -> Answered:
     """A prediction for each example, by a model on its own device; `half`: in bfloat16."""
-    asked = task.rows(examples, tokenizer, length=length)
+    asked = task.rows(examples, tokenizer, max_length=length)
     found = answers(model, asked, task.objective, padding_id=tokenizer.padding_id, length=length, half=half)
-    return Answered(list(examples), task.decode(examples, asked, found), len(cut_examples(asked)))
+    return Answered(list(examples), task.decode(examples, asked, found), len(truncated_examples(asked)))
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ WHOLE = 2**64
 def train_and_dev(tuning: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:
     """The task's own splits, or those that `dev_fraction` makes of train where there are no dev examples."""
     train, share = task.examples("train"), tuning.dev_fraction
-    if task.has("dev"):
+    if task.has_split("dev"):
         if share:
             raise ConfigError(f"{tuning.name} has dev examples of its own: leave out dev_fraction={share:g}")
         return train, task.examples("dev")
@@ -33,7 +33,7 @@ def train_and_dev(tuning: FinetuneConfig, task: Task) -> tuple[list[Example], li
 
 def dev_examples(tuning: FinetuneConfig, task: Task) -> list[Example]:
     """The dev examples alone; train is read only where they come from it."""
-    return task.examples("dev") if task.has("dev") else train_and_dev(tuning, task)[1]
+    return task.examples("dev") if task.has_split("dev") else train_and_dev(tuning, task)[1]
 
 
 def set_aside(example: Example, share: float) -> bool:

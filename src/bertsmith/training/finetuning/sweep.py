@@ -82,7 +82,7 @@ def sweep(
     """
     output = Path(output)
     task = build_task(tuning)
-    if not (task.has("dev") or tuning.dev_fraction):
+    if not (task.has_split("dev") or tuning.dev_fraction):
         raise ConfigError(
             f"{tuning.name}: rates and seeds are chosen on dev examples: pass --dev FILE, or set some of train "
             "aside: dev_fraction=0.1"
@@ -101,7 +101,7 @@ def sweep(
             if not is_finished(part.folder, part.tuning):
                 ready = ready or _prepared(tuning, task)
                 part.run(ready, quiet=quiet)
-            scores = best_scores(read_run(part.folder), task.main)
+            scores = best_scores(read_run(part.folder), task.main_metric)
             runs.append(
                 {
                     "learning_rate": part.tuning.learning_rate,
@@ -111,8 +111,8 @@ def sweep(
                 }
             )
             if lean:
-                _shed(runs, task.main)
-    return _told(tuning, task.main, runs, output)
+                _shed(runs, task.main_metric)
+    return _told(tuning, task.main_metric, runs, output)
 
 
 def numbers(words: str) -> list[float]:

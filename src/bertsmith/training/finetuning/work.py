@@ -17,7 +17,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, save_model
 from bertsmith.system.devices import choose_device, known_peak
-from bertsmith.tasks.task import Example, Features, Task, cut_examples
+from bertsmith.tasks.task import Example, Features, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
 from bertsmith.training.finetuning.batches import TaskFeeder
@@ -47,14 +47,14 @@ class Prepared:
 
 def prepare(tuning: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, positions: int) -> Prepared:
     """Reads the files and makes the rows."""
-    length = tuning.max_length or min(task.length, positions)
+    length = tuning.max_length or min(task.max_length, positions)
     if length > positions:
         raise ConfigError(f"max_length={length} is more than the {positions} positions of {tuning.model}: make it less")
     examples, dev = train_and_dev(tuning, task)
-    asked = task.rows(examples, tokenizer, length=length, training=True)
+    asked = task.rows(examples, tokenizer, max_length=length, training=True)
     if not asked:
         raise DataError(f"{tuning.name}: none of its {len(examples):,} training examples can be learned from")
-    return Prepared(task, length, asked, len(examples), dev, len(cut_examples(asked)))
+    return Prepared(task, length, asked, len(examples), dev, len(truncated_examples(asked)))
 
 
 def build_task(tuning: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
@@ -66,7 +66,7 @@ def build_task(tuning: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
 
 def open_with_head(tuning: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
     """The encoder of the folder under a new head for the task, and what a user should hear about it."""
-    asked = {**task.head(), **tuning.head}
+    asked = {**task.head_config(), **tuning.head}
     head = config.from_dict(config.find(OBJECTIVES, task.objective).Config, asked, "head")
     model, tokenizer, facts = open_for(tuning.model, [head], dropout=tuning.dropout, seed=tuning.seed)
     notes = list(facts.notes)
@@ -131,7 +131,7 @@ def finetune(
         with memory_advice(tuning.micro_batch_size or tuning.batch_size // world.size, "examples"):
             run = work.run(feeder, lean=lean)
             found = drive(run, resume=resume, quiet=quiet, picture=picture, trackers=trackers)
-        return {"task": tuning.name, "main": task.main, **found}
+        return {"task": tuning.name, "main": task.main_metric, **found}
 
 
 def _settled(compute: ComputeConfig, model: Model, feeder: TaskFeeder, *, replays: bool) -> ComputeConfig:
@@ -195,10 +195,10 @@ class _Work:
         task, half = self.ready.task, self.trainer.passes.half
         found = predict(self.model, task, self.ready.dev, self.tokenizer, length=self.ready.length, half=half)
         scores = task.score(found.examples, found.predictions)
-        self.learned = task.learned(found.examples, found.predictions)
+        self.learned = task.fitted_head_config(found.examples, found.predictions)
         words = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
         numbers = {f"score/{name}": value for name, value in scores.items()}
-        return Evaluation({"cost": -scores[task.main], **numbers}, -scores[task.main], f"dev {words}")
+        return Evaluation({"cost": -scores[task.main_metric], **numbers}, -scores[task.main_metric], f"dev {words}")
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
         weights, model = self.trainer.whole(), self.model.with_encoder(self.encoder)
@@ -221,7 +221,7 @@ class _Work:
         mean = sum(len(row) for one in ready.train for row in one.rows) / sum(len(one.rows) for one in ready.train)
         dtype = torch.bfloat16 if self.trainer.passes.half else torch.float32
         return {
-            "main": f"score/{ready.task.main}",
+            "main": f"score/{ready.task.main_metric}",
             "notes": self.notes,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
             "device": world.made_with()["device"],
@@ -232,7 +232,7 @@ class _Work:
             "cut": ready.cut,
             "dev_examples": len(ready.dev),
             "mean_length": mean,
-            "found": dict(ready.task.found),
+            "found": dict(ready.task.detected),
             "flops_per_token": flops_per_token(self.model, length=int(mean), asked={}),
             "peak_flops": known_peak(world.device, dtype) * world.size,
         }

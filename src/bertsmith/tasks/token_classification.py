@@ -1,4 +1,6 @@
-"""What every tagging task shares: words as rows, tags and entities as predictions, scores as conlleval gives them."""
+"""Logits -> a tag for each word -> entities with their place in the text.
+
+What every tagging task shares: words as rows, tags and entities as predictions, scores as conlleval gives them."""
 
 from __future__ import annotations
 
@@ -10,23 +12,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import sequence_labelling
 from bertsmith.metrics.classification import f1_from_counts, macro_f1
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
-from bertsmith.tasks.tagged import labels as classes
-from bertsmith.tasks.tagged import reading
-from bertsmith.tasks.tagged.manner import Manner
-from bertsmith.tasks.tagged.schemes import in_iob2
-from bertsmith.tasks.tagged.sentences import Sentence, Unit, words
-from bertsmith.tasks.tagged.windows import ask
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, entity_counts, score_entities, tags_to_entities
+from bertsmith.tasks.tagged_text import (
+    OUTSIDE,
+    Sentence,
+    Spans,
+    TaggingConfig,
+    Unit,
+    WordFeatures,
+    check_model_labels,
+    check_tags,
+    in_iob2,
+    labels_of_train,
+    word_features,
+    words,
+)
 from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
+from bertsmith.tasks.text_tasks import softmax
 from bertsmith.tokenizers.tokenizer import Tokenizer
+
+
+def _predictions(
+    examples: Sequence[Example],
+    words: Sequence[Spans],
+    asked: Sequence[Features],
+    answers: Sequence[NDArray[np.float32]],
+    labels: Sequence[str],
+) -> list[Prediction]:
+    """A prediction for each example: tags as its value, entities and unread words in its detail."""
+    ends = np.cumsum([len(spans) for spans in words], dtype=np.int64)
+    begins = ends - np.array([len(spans) for spans in words], np.int64)
+    said: list[str | None] = [None] * int(ends[-1] if len(ends) else 0)
+    sure = np.zeros(len(said))
+    for question, answer in zip(asked, answers, strict=True):
+        assert isinstance(question, WordFeatures), "rows of another task"
+        assert np.shape(answer) == (len(question.indices if question.indices is not None else ()), len(labels))
+        likely = softmax(np.asarray(answer, np.float64))
+        best = likely.argmax(axis=1)
+        before = -1
+        for word, read in zip(
+            (begins[question.example_index] + question.words).tolist(), question.logit_rows, strict=True
+        ):
+            assert said[word] is None, "a word was asked twice"
+            said[word] = labels[best[read]] if read != before else _goes_on(labels[best[read]])
+            sure[word] = likely[read, best[read]]
+            before = read
+    return [
+        _prediction_of(example, spans, said[begin:end], sure[begin:end])
+        for example, spans, begin, end in zip(examples, words, begins.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _prediction_of(example: Example, spans: Spans, said: list[str | None], sure: NDArray[np.float64]) -> Prediction:
+    read = np.array([tag is not None for tag in said], bool)
+    text, value = example.texts[0], _bridged(said)
+    found: list[Mapping[str, Any]] = []
+    for kind, begin, end in tags_to_entities(value):
+        start, stop = spans[begin][0], spans[end - 1][1]
+        score = float(sure[begin:end][read[begin:end]].mean())
+        found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
+    unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
+    return Prediction(
+        tuple(value), float(sure[read].mean()) if read.any() else 0.0, {"entities": found, "unread": unread}
+    )
+
+
+def _bridged(said: Sequence[str | None]) -> list[str]:
+    """Words that came to no token are outside, unless the entity before them goes on behind them."""
+    found: list[str] = []
+    behind: list[str] = [OUTSIDE] * len(said)
+    following = OUTSIDE
+    for word in range(len(said) - 1, -1, -1):
+        behind[word] = following = said[word] or following
+    for word, tag in enumerate(said):
+        if tag is None:
+            before = found[-1] if found else OUTSIDE
+            tag = behind[word] if behind[word] == _goes_on(before) else OUTSIDE
+        found.append(tag)
+    return found
+
+
+def _goes_on(tag: str) -> str:
+    """The tag with which an entity goes on behind this one."""
+    return f"I{tag[1:]}" if tag[0] == "B" else tag
+
 
 Load = Callable[[Path, str], list[Sentence]]  # file, split; tags as they are in the file
 Tags = list[list[str]]
 
 
-class Tagging(Task):
+class TokenClassificationTask(Task):
     """Every word gets a tag. Without `labels` they are those of train.
 
     `strict`: entities count as seqeval's strict mode finds them, and `macro_f1`, the mean over types, decides; as in
@@ -41,21 +118,21 @@ class Tagging(Task):
         *,
         files: Mapping[str, Sequence[Path]],
         load: Load,
-        manner: Manner,
+        config: TaggingConfig,
         labels: Sequence[str] = (),
         unit: Unit = "word",
         strict: bool = False,
         found: dict[str, str] | None = None,
     ) -> None:
-        classes.check_model(labels or (classes.OUTSIDE,))
+        check_model_labels(labels or (OUTSIDE,))
         self.name = name
         self.files = files
-        self.manner = manner
+        self.config = config
         self.unit: Unit = unit
         self.strict = strict
-        self.main = "macro_f1" if strict else "f1"
-        self.length = 512 if manner.context == "document" else 128
-        self.found: dict[str, str] = {} if found is None else found
+        self.main_metric = "macro_f1" if strict else "f1"
+        self.max_length = 512 if config.context == "document" else 128
+        self.detected: dict[str, str] = {} if found is None else found
         self._load = load
         self._labels = tuple(labels)
         self._known: dict[str, list[Sentence]] = {}
@@ -64,15 +141,15 @@ class Tagging(Task):
     def labels(self) -> tuple[str, ...]:
         """The classes: O, and B and I of each type."""
         if not self._labels:
-            if not self.has("train"):
+            if not self.has_split("train"):
                 raise DataError(f"{self.name}: tags come from a train file or a trained model: pass --train FILE")
             self.examples("train")
         return self._labels
 
-    def head(self) -> dict[str, Any]:
+    def head_config(self) -> dict[str, Any]:
         return {"kind": self.objective, "labels": list(self.labels)}
 
-    def has(self, split: str) -> bool:
+    def has_split(self, split: str) -> bool:
         return split in self.files
 
     def examples(self, split: str) -> list[Example]:
@@ -81,9 +158,9 @@ class Tagging(Task):
                 raise missing_split(self.name, split, {known: paths[0] for known, paths in self.files.items()})
             found = [sentence for path in self.files[split] for sentence in self._read(path, split)]
             if split == "train" and not self._labels:
-                self._labels = classes.of_train(found)
+                self._labels = labels_of_train(found)
             if any(sentence.gold is not None for sentence in found):
-                classes.check(found, self.labels)
+                check_tags(found, self.labels)
             self._known[split] = found
         return list(self._known[split])
 
@@ -92,26 +169,26 @@ class Tagging(Task):
         for sentence in found:
             if sentence.gold is None and split != "test":
                 raise DataError(f"{sentence.source}: no tags, which every sentence of {split} needs")
-        if self.manner.context == "document" and not any(sentence.document for sentence in found):
+        if self.config.context == "document" and not any(sentence.document for sentence in found):
             raise DataError(f"{path}: no documents are marked in it, so that there is no context: say context=sentence")
-        found, scheme = in_iob2(found, self.manner.scheme)
+        found, scheme = in_iob2(found, self.config.scheme)
         if scheme:
-            self.found[f"{split}: scheme"] = scheme
+            self.detected[f"{split}: scheme"] = scheme
         return found
 
     def rows(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, training: bool = False
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
         """Windows over sentences, or over documents: then one row asks for words of several examples."""
         number = {label: place for place, label in enumerate(self.labels)}
-        found = ask(
+        found = word_features(
             examples,
             [words(example, self.unit) for example in examples],
             [None if example.gold is None else [number[tag] for tag in example.gold] for example in examples],
             tokenizer,
-            length=length,
-            overlap=self.manner.overlap,
-            together=self.manner.context == "document",
+            max_length=max_length,
+            overlap=self.config.overlap,
+            together=self.config.context == "document",
             characters=self.unit == "character",
         )
         return [one for one in found if one.target is not None or not training]
@@ -121,12 +198,12 @@ class Tagging(Task):
     ) -> list[Prediction]:
         """Tags in IOB2; `detail` has the entities, and as `unread` the numbers of words that came to no token."""
         spans = [words(example, self.unit) for example in examples]
-        return reading.predictions(examples, spans, asked, answers, self.labels)
+        return _predictions(examples, spans, asked, answers, self.labels)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, of all and of each type, and the share of words with the right tag."""
         gold, said = self._both(examples, predictions)
-        found = sequence_labelling.score_entities(gold, said, scheme="IOB2" if self.strict else None)
+        found = score_entities(gold, said, scheme="IOB2" if self.strict else None)
         scores = {"f1": found.overall.f1, "precision": found.overall.precision, "recall": found.overall.recall}
         scores |= {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
         if self.unit == "character":
@@ -139,14 +216,10 @@ class Tagging(Task):
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, said = self._both(examples, predictions)
-        scheme: sequence_labelling.Scheme | None = "IOB2" if self.strict else None
+        scheme: Scheme | None = "IOB2" if self.strict else None
         if not self.strict:
-            return bootstrap(
-                sequence_labelling.entity_counts(gold, said, scheme=scheme), lambda sums: f1_from_counts(sums[..., :3])
-            )
-        kinds = list(sequence_labelling.score_entities(gold, said, scheme=scheme).by_type) or [
-            ""
-        ]  # none at all: the score is 0
+            return bootstrap(entity_counts(gold, said, scheme=scheme), lambda sums: f1_from_counts(sums[..., :3]))
+        kinds = list(score_entities(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
         parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
 
         def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,11 +238,11 @@ class Tagging(Task):
         name = f"{self.name.replace('/', '-')}-predictions.txt"
         return {name: "".join(f"{line}\n" for lines in found for line in lines).encode()}
 
-    def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int) -> float:
+    def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int) -> float:
         """The best that `main` can be with this tokenizer: below 1 where an entity begins or ends within a token."""
-        asked = self.rows(examples, tokenizer, length=length)
+        asked = self.rows(examples, tokenizer, max_length=max_length)
         perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in asked]
-        return self.score(examples, self.decode(examples, asked, perfect))[self.main]
+        return self.score(examples, self.decode(examples, asked, perfect))[self.main_metric]
 
     def _both(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
         """Gold and predicted tags. Of characters, white space does not count, as in KLUE's own score."""
@@ -186,13 +259,11 @@ class Tagging(Task):
         return gold, said
 
 
-def _counts(
-    gold: list[str], said: list[str], kinds: Sequence[str], scheme: sequence_labelling.Scheme | None
-) -> list[list[int]]:
+def _counts(gold: list[str], said: list[str], kinds: Sequence[str], scheme: Scheme | None) -> list[list[int]]:
     """Correct, found and gold entities of one sentence by type [K, 3]."""
     ours, theirs = (
-        set(sequence_labelling.tags_to_entities(gold, scheme=scheme)),
-        set(sequence_labelling.tags_to_entities(said, scheme=scheme)),
+        set(tags_to_entities(gold, scheme=scheme)),
+        set(tags_to_entities(said, scheme=scheme)),
     )
     sides = (ours & theirs, theirs, ours)
     return [[sum(entity.type == kind for entity in side) for side in sides] for kind in kinds]
@@ -204,6 +275,6 @@ def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
         return []
     between = "\t" if "\t" in sentence.cells[0] else " "
     scheme: Any = sentence.scheme
-    said = sequence_labelling.convert_tags(prediction.value, to=scheme)
-    opening = [f"{sentence.opening.rstrip()}{between}{classes.OUTSIDE}", ""] if sentence.opening else []
+    said = convert_tags(prediction.value, to=scheme)
+    opening = [f"{sentence.opening.rstrip()}{between}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{between}{tag}" for line, tag in zip(sentence.cells, said, strict=True)), ""]

@@ -1,4 +1,6 @@
-"""Questions and passages become windows that fit into a model (P-BERT 4.2, bert: run_squad.py). Knows no files.
+"""The settings that every task over passages has.
+
+Questions and passages become windows that fit into a model (P-BERT 4.2, bert: run_squad.py). Knows no files.
 
 Every text is encoded once, however many questions are asked of it; windows are gathered by array operations and no
 loop runs over tokens. The rows of a chunk are views of common arrays. E questions, W windows, N texts, T tokens.
@@ -8,17 +10,37 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import BertsmithError
-from bertsmith.tasks.passages.manner import Manner
+from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class QAConfig:
+    """How questions are put to passages and how answers are read (bert: run_squad.py, whose values these are)."""
+
+    max_length: int = 384  # places of a window, question and special tokens among them
+    stride: int = 128  # tokens of the passage from the begin of one window to the begin of the next
+    max_query_length: int = 64  # tokens of a question at most; the rest is cut
+    max_answer_length: int = 30  # tokens
+    n_best: int = 20  # starts, ends and answers that are looked at
+    no_answer: float = 0.0  # null odds above which it is said that there is no answer; only where there may be none
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "stride", "max_query_length", "max_answer_length", "n_best"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.no_answer != self.no_answer:
+            raise ConfigError("no_answer=nan must be a number")
+
 
 Numbers = NDArray[np.int64]
 CHUNK = 2048  # questions at a time: bounds the memory beside the rows themselves
@@ -53,25 +75,27 @@ class Plan(NamedTuple):
     query: Numbers  # [E] tokens of the question that stay
 
 
-def windows(questions: Sequence[Question], tokenizer: Tokenizer, manner: Manner, *, length: int) -> list[Features]:
+def passage_windows(
+    questions: Sequence[Question], tokenizer: Tokenizer, config: QAConfig, *, max_length: int
+) -> list[Features]:
     """The windows of all questions in their order; `Asked.target` is (0, 0) where a window lacks the answer.
 
     It is None where nobody knows the answer, and where no token of the passage holds any of it.
     """
     specials = sum(isinstance(part, int) for part in tokenizer.frame_ids.pair)
-    if length < specials + 2:
+    if max_length < specials + 2:
         raise BertsmithError(
-            f"length={length} has no room for {specials} special tokens, question and passage: take 384, or more"
+            f"length={max_length} has no room for {specials} special tokens, question and passage: take 384, or more"
         )
     found: list[Features] = []
     encode = BatchEncoder(tokenizer)
     for first in range(0, len(questions), CHUNK):
-        found += _chunk(questions[first : first + CHUNK], encode, manner, length=length, first=first)
+        found += _chunk(questions[first : first + CHUNK], encode, config, length=max_length, first=first)
     return found
 
 
 def _chunk(
-    questions: Sequence[Question], encode: BatchEncoder, manner: Manner, *, length: int, first: int
+    questions: Sequence[Question], encode: BatchEncoder, config: QAConfig, *, length: int, first: int
 ) -> list[Features]:
     numbers = {text: number for number, text in enumerate(dict.fromkeys(_all_texts(questions)))}
     frame = encode.tokenizer.frame_ids
@@ -79,7 +103,7 @@ def _chunk(
     asked_of = np.array([numbers[question.passage] for question in questions], np.int64)
     asking = np.array([numbers[question.text] for question in questions], np.int64)
     specials = sum(isinstance(part, int) for part in frame.pair)
-    plan = _plan(pool.sizes[asking], pool.sizes[asked_of], manner, room=length - specials)
+    plan = _plan(pool.sizes[asking], pool.sizes[asked_of], config, room=length - specials)
     lost = (pool.sizes[asking] - plan.query)[plan.owner].tolist()
     starts = {"a": pool.begins[asking][plan.owner], "b": pool.begins[asked_of][plan.owner] + plan.begin}
     sizes = {"a": plan.query[plan.owner], "b": plan.held}
@@ -87,7 +111,7 @@ def _chunk(
     targets = _targets([question.answer for question in questions], pool, asked_of, plan, passage_places)
     owners, begins = (plan.owner + first).tolist(), plan.begin.tolist()
     return [
-        Features(rows=(row,), example=owner, target=target, begin=begin)
+        Features(rows=(row,), example_index=owner, target=target, start=begin)
         for row, owner, target, begin in zip(rows, owners, targets, begins, strict=True)
     ]
 
@@ -128,12 +152,12 @@ def _take_marks(text: str, marks: set[str], offsets: NDArray[np.int32]) -> None:
                 offsets[token, 1] = place + 1
 
 
-def _plan(asking: Numbers, passages: Numbers, manner: Manner, *, room: int) -> Plan:
+def _plan(asking: Numbers, passages: Numbers, config: QAConfig, *, room: int) -> Plan:
     """Windows of `room` tokens less the question; the last one ends with the passage. Sizes [E] in tokens."""
     # differs from the reference: a question never takes more than half of a short row
-    query = np.minimum(asking, min(manner.query, room // 2))
+    query = np.minimum(asking, min(config.max_query_length, room // 2))
     left = room - query
-    step = np.minimum(left, manner.stride)
+    step = np.minimum(left, config.stride)
     counts = 1 + -(-np.maximum(passages - left, 0) // step)
     owner = np.repeat(np.arange(len(counts)), counts)
     turn = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)

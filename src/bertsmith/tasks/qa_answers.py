@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.tasks.passages.manner import Manner
+from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.task import Features
 
 Numbers = NDArray[np.int64]
@@ -88,11 +88,11 @@ class Found(NamedTuple):
     end_logit: float
 
 
-def answers(
+def decode_answers(
     passages: Sequence[str],
     asked: Sequence[Features],
     logits: Sequence[NDArray[np.float32]],
-    manner: Manner,
+    config: QAConfig,
     *,
     may_be_none: bool = False,
 ) -> list[Answers]:
@@ -103,8 +103,8 @@ def answers(
     found: list[Answers | None] = [None] * len(passages)
     for chosen in _chunks(asked):
         windows = _windows([asked[place] for place in chosen], [logits[place] for place in chosen])
-        for number, pairs, null in _by_question(windows, manner):
-            found[number] = _answers(passages[number], pairs, null if may_be_none else None, manner.n_best)
+        for number, pairs, null in _by_question(windows, config):
+            found[number] = _answers(passages[number], pairs, null if may_be_none else None, config.n_best)
     without = [number for number, each in enumerate(found) if each is None]
     assert not without, f"question {without[0]} has no window"
     return [each for each in found if each is not None]
@@ -112,8 +112,8 @@ def answers(
 
 def _chunks(asked: Sequence[Features]) -> Iterator[list[int]]:
     """The numbers of the windows, in order, cut into chunks between questions."""
-    owners = np.array([one.example for one in asked], np.int64)
-    order = np.lexsort((np.array([one.begin for one in asked], np.int64), owners))
+    owners = np.array([one.example_index for one in asked], np.int64)
+    order = np.lexsort((np.array([one.start for one in asked], np.int64), owners))
     cuts = np.flatnonzero(np.diff(owners[order], prepend=-1))  # where questions begin
     while len(order):
         later = cuts[cuts >= CHUNK]
@@ -138,8 +138,8 @@ def _windows(asked: Sequence[Features], logits: Sequence[NDArray[np.float32]]) -
     before = np.concatenate([[0], np.cumsum(held)])[:-1]
     places = np.append(np.flatnonzero(inside), 0)  # the last is for windows of empty passages
     return Windows(
-        owner=np.array([one.example for one in asked], np.int64),
-        begin=np.array([one.begin for one in asked], np.int64),
+        owner=np.array([one.example_index for one in asked], np.int64),
+        begin=np.array([one.start for one in asked], np.int64),
         held=held,
         first=np.where(held > 0, places[np.minimum(before, len(places) - 1)] - base, 0),
         logits=padded,
@@ -148,9 +148,9 @@ def _windows(asked: Sequence[Features], logits: Sequence[NDArray[np.float32]]) -
     )
 
 
-def _by_question(windows: Windows, manner: Manner) -> Iterator[tuple[int, Candidates, tuple[float, float]]]:
+def _by_question(windows: Windows, config: QAConfig) -> Iterator[tuple[int, Candidates, tuple[float, float]]]:
     """Each question with its candidates and the logits of no answer, those of the window that is least for it."""
-    pairs = _candidates(windows, manner)
+    pairs = _candidates(windows, config)
     nulls = windows.logits[:, 0]
     firsts = np.flatnonzero(np.diff(windows.owner, prepend=-1))
     numbers = windows.owner[firsts]
@@ -162,15 +162,15 @@ def _by_question(windows: Windows, manner: Manner) -> Iterator[tuple[int, Candid
         yield number, pairs.only(slice(begin, end)), (null[0], null[1])
 
 
-def _candidates(windows: Windows, manner: Manner) -> Candidates:
+def _candidates(windows: Windows, config: QAConfig) -> Candidates:
     """The best starts with the best ends of each window, as far as they are answers."""
-    starts, ends = _best(windows.logits[:, :, 0], manner.n_best), _best(windows.logits[:, :, 1], manner.n_best)
+    starts, ends = _best(windows.logits[:, :, 0], config.n_best), _best(windows.logits[:, :, 1], config.n_best)
     first, after = windows.first[:, None], (windows.first + windows.held)[:, None]
     right_start = (starts >= first) & (starts < after)
     right_start &= _has_most_context(windows, starts - first + windows.begin[:, None])
     right_end = (ends >= first) & (ends < after)
     apart = ends[:, None, :] - starts[:, :, None]  # [W, K, K]
-    right = right_start[:, :, None] & right_end[:, None, :] & (apart >= 0) & (apart < manner.longest_answer)
+    right = right_start[:, :, None] & right_end[:, None, :] & (apart >= 0) & (apart < config.max_answer_length)
     window, start, end = np.nonzero(right)
     begin_place, end_place = starts[window, start], ends[window, end]
     logits = np.stack([windows.logits[window, begin_place, 0], windows.logits[window, end_place, 1]], axis=1)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bertsmith.metrics.sequence_labelling import Entity, Scheme, tags_to_entities
-from bertsmith.tasks.choosing import ChoiceTask
-from bertsmith.tasks.passages.answering import MARKS, Answering
-from bertsmith.tasks.tagged.sentences import Spans, where, words
-from bertsmith.tasks.tagged.tagging_task import Tagging
+from bertsmith.tasks.question_answering import SCORERS, QuestionAnsweringTask
+from bertsmith.tasks.tagged_text import Spans, where, words
 from bertsmith.tasks.task import Example, Prediction, Task
+from bertsmith.tasks.text_tasks import MultipleChoiceTask
+from bertsmith.tasks.token_classification import TokenClassificationTask
 
 NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
 NO_ANSWER, RIGHT_ANSWER, OTHER_ANSWER = "no answer", "right answer", "other answer"
@@ -57,7 +57,7 @@ def _numbers(task: Task, examples: Sequence[Example], predictions: Sequence[Pred
 
 
 def _choices(task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-    assert isinstance(task, ChoiceTask)
+    assert isinstance(task, MultipleChoiceTask)
     found = []
     for number, (example, said) in enumerate(zip(examples, predictions, strict=True)):
         gold, answer = (f"{place}: {example.texts[place + 1]}" for place in (example.gold, said.value))
@@ -66,10 +66,10 @@ def _choices(task: Task, examples: Sequence[Example], predictions: Sequence[Pred
 
 
 def _answers(task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-    assert isinstance(task, Answering)
+    assert isinstance(task, QuestionAnsweringTask)
     golds = {example.id: example.gold for example in examples}
     said = {example.id: prediction.value for example, prediction in zip(examples, predictions, strict=True)}
-    marks = MARKS[task.rules](golds, said)
+    marks = SCORERS[task.rules](golds, said)
     exact = dict(zip(marks.ids, marks.exact.tolist(), strict=True))
     found = []
     for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
@@ -97,7 +97,7 @@ def _case(
 
 
 def _tags(task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
-    assert isinstance(task, Tagging)
+    assert isinstance(task, TokenClassificationTask)
     found: list[Case] = []
     for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
         spans = words(example, task.unit)
