@@ -134,7 +134,7 @@ BAD = {
         "did you mean min_count?",
     ),
     "unknown layout": (
-        (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--layout", "jsno"]),
+        (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--format", "jsno"]),
         78,
         "jsonl",
     ),

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from bertsmith import cli
 from bertsmith.data import prepare
-from bertsmith.errors import ConfigError, DataError, Lost
+from bertsmith.errors import ConfigError, DataError, PeerLostError
 from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
@@ -26,7 +26,7 @@ from bertsmith.training.log import last_of_each_step, read_events
 pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
 
 TESTS = Path(__file__).resolve().parent
-SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "batch_size=16"]
+SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "max_length=32", "batch_size=16"]
 SMALL += ["micro_batch_size=8", "eval_every=0", "eval_rows=16", "learning_rate=3e-3", "warmup=0.17"]
 SHORT = ["steps=12", "save_every=4"]
 LONG = ["steps=400", "save_every=20"]
@@ -116,7 +116,7 @@ def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agen
 
 
 @pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
-@pytest.mark.parametrize(("rank", "kind"), [("0", Lost), ("1", Lost), ("1", DataError)])
+@pytest.mark.parametrize(("rank", "kind"), [("0", PeerLostError), ("1", PeerLostError), ("1", DataError)])
 def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_rank_that_is_not_ended_says_why_it_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**given: object) -> None:
-        raise Lost("another rank has gone")
+        raise PeerLostError("another rank has gone")
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(cli, "command", lambda: fail)

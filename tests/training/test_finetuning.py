@@ -21,7 +21,7 @@ from threads import threads
 
 from bertsmith import config
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
@@ -29,7 +29,7 @@ from bertsmith.training import loop
 from bertsmith.training.finetuning import sweep as sweeping
 from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
+from bertsmith.training.finetuning.batches import FinetuneLoader, SampleOrder, batches_in_order, make_batch
 from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import build_task, finetune, open_with_head, prepare
 from bertsmith.training.log import last_of_each_step, read_events
@@ -109,7 +109,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
         return answer(*given, **how)
 
     monkeypatch.setattr(work, "predict", stops)
-    with pytest.raises(Stopped, match="which is saved"):
+    with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
     finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
@@ -189,7 +189,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
     shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
 
     def samples(micro: int, world: World, step: int) -> list[int]:
-        feeder = TaskFeeder(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
+        feeder = FinetuneLoader(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
         return [
             int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
         ]
@@ -202,7 +202,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
 
 
 def test_an_epoch_takes_every_question_once() -> None:
-    order = Order(10, seed=3)
+    order = SampleOrder(10, seed=3)
     taken = order.take(0, 30)
     for epoch in range(3):
         assert sorted(number for turn, number in taken if turn == epoch) == list(range(10))

@@ -25,7 +25,7 @@ from bertsmith.cli import (
     studies,
     training,
 )
-from bertsmith.errors import BertsmithError, Lost, Stopped
+from bertsmith.errors import BertsmithError, PeerLostError, StoppedError
 
 app = typer.Typer(
     name="bertsmith",
@@ -71,11 +71,13 @@ def main() -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(status)
     except BertsmithError as error:
-        if isinstance(error, Lost) and error.told:  # by torchrun, which has noticed first and ends who is left
+        if (
+            isinstance(error, PeerLostError) and error.stop_requested
+        ):  # by torchrun, which has noticed first and ends who is left
             sys.exit(error.exit_code)
         _leave(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _leave("stopped; what was finished is kept, and the same command goes on from there", Stopped.exit_code)
+        _leave("stopped; what was finished is kept, and the same command goes on from there", StoppedError.exit_code)
     except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -114,9 +116,9 @@ def _speaks(status: int) -> bool:
     As soon as one ends, torchrun ends the others. So the first rank speaks at once; another one waits whether it is
     ended, that is, whether the first has failed too; and who has only lost another waits longer than that one.
     """
-    if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
+    if status == StoppedError.exit_code or (_first_rank() and status != PeerLostError.exit_code):
         return _first_rank()
-    limit = time.monotonic() + (LOST_WITHIN if status == Lost.exit_code else ENDED_WITHIN)
+    limit = time.monotonic() + (LOST_WITHIN if status == PeerLostError.exit_code else ENDED_WITHIN)
     try:
         while not _heard and time.monotonic() < limit:
             time.sleep(0.05)

@@ -62,14 +62,14 @@ def tokenizer_train(
     from bertsmith.data import prepare as run
     from bertsmith.reports import terminal
 
-    chosen = config.find("bertsmith.tokenizers", kind).Config()
+    chosen = config.find_kind("bertsmith.tokenizers", kind).Config()
     changes = (["lowercase=false"] if cased else []) + (settings or [])
     learned = run.train_tokenizer(
         corpus,
         output,
         settings=config.override(chosen, changes),
         vocab_size=vocab_size,
-        reading=reading_of(layout, field, encoding, errors),
+        read_options=reading_of(layout, field, encoding, errors),
         max_words=max_words,
         workers=workers,
         limit=limit,
@@ -129,7 +129,7 @@ def tokenizer_stats(
     found = run.measure_tokenizer(
         folder,
         corpus,
-        reading=reading_of(layout, field, encoding, errors),
+        read_options=reading_of(layout, field, encoding, errors),
         workers=workers,
         limit=limit,
         quiet=quiet or as_json,
@@ -168,7 +168,7 @@ def prepare(
 
     reading = reading_of(layout, field, encoding, errors)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, reading=reading)
+        facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading)
         give(facts, as_json, lambda: terminal.facts_table(facts, title="nothing written"))
         return
     if overwrite:
@@ -177,7 +177,7 @@ def prepare(
         corpus,
         output,
         tokenizer=tokenizer,
-        reading=reading,
+        read_options=reading,
         held_out=held_out,
         unique=unique,
         workers=workers,

@@ -13,7 +13,7 @@ from rich.rule import Rule
 
 from bertsmith import config
 from bertsmith.data import prepare
-from bertsmith.data.prose import korean_prose, python_prose
+from bertsmith.data.sample_text import korean_samples, python_documentation
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
 from bertsmith.metrics.confidence import summarize_seeds
@@ -36,7 +36,7 @@ SETTINGS = (
     "encoder.layers=2",
     "encoder.width=128",
     "encoder.heads=2",
-    "packing.length=64",
+    "max_length=64",
     "batch_size=8",
     "minutes=2",
     "learning_rate=2e-3",
@@ -45,7 +45,7 @@ SETTINGS = (
     "save_every=500",
 )
 # no token alone knows what a sentence is after pre-training without next sentence: the mean of all is read
-TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.readout=mean")
+TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS, LEARNED, SCORED = 3, 900, 300  # runs; sentences
 SHORTEST, LONGEST = 6, 20  # words of a sentence
 GAPS = (
@@ -69,7 +69,7 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
         f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCABULARY} --set coverage=1.0",
     )
     # the little Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
-    settings = config.find("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
+    settings = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
     learned = prepare.train_tokenizer(
         [text], output / "tokenizer", settings=settings, vocab_size=VOCABULARY, quiet=quiet
     )
@@ -198,7 +198,7 @@ def _clear(output: Path) -> None:
 def _write_text(folder: Path) -> None:
     disk = Disk()
     disk.make_folder(folder)
-    for name, documents in ((ENGLISH, python_prose()), ("korean.txt", korean_prose())):
+    for name, documents in ((ENGLISH, python_documentation()), ("korean.txt", korean_samples())):
         count, text = _joined(documents)
         disk.write_file(folder / name, [text.encode()])
         terminal.console.print(

@@ -19,7 +19,10 @@ Corpora = Annotated[
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write.")]
 Layout = Annotated[
-    str, typer.Option(help="auto, blank (line between documents), line, file, wiki, jsonl, csv, tsv or parquet.")
+    str,
+    typer.Option(
+        "--format", help="auto, blank (line between documents), line, file, wiki, jsonl, csv, tsv or parquet."
+    ),
 ]
 Field = Annotated[str, typer.Option(help="Column or key that holds the text in jsonl, csv, tsv and parquet.")]
 Encoding = Annotated[str, typer.Option(help="Character encoding of text files, such as utf-8 or cp949.")]
@@ -49,6 +52,6 @@ def give(facts: dict[str, Any], as_json: bool, show: Callable[[], None] | None =
 
 def reading_of(layout: str, field: str, encoding: str, errors: str) -> Any:
     from bertsmith import config
-    from bertsmith.data.document import Reading
+    from bertsmith.data.corpus import ReadOptions
 
-    return config.from_dict(Reading, {"layout": layout, "field": field, "encoding": encoding, "errors": errors})
+    return config.from_dict(ReadOptions, {"format": layout, "field": field, "encoding": encoding, "errors": errors})

@@ -78,7 +78,7 @@ def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as
     for found in checklist.check(recipe, data, output=output, device=device):
         findings.append(found)
         if not as_json:
-            terminal.preflight_check(found.plain())
+            terminal.preflight_check(found.to_dict())
     give(checklist.summary(findings), as_json)
     for found in findings:
         if found.error is not None:

@@ -102,14 +102,14 @@ def ablate(
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
     from bertsmith.studies.ablations import candidates, trials
-    from bertsmith.training.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import parse_learning_rates
 
     quiet = quiet or as_json
     found = study(
         candidates(folders),
         trials(task, data, settings or []),
         output,
-        rates=numbers(rates),
+        rates=parse_learning_rates(rates),
         seeds=seeds,
         jobs=jobs,
         device=device,

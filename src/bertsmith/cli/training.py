@@ -140,7 +140,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import numbers, sweep
+    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
     from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune as run_finetuning
     from bertsmith.training.trackers import check_trackers
@@ -157,6 +157,11 @@ def finetune(
     if resume != "auto":
         raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
     found = sweep(
-        tuning, output, learning_rates=numbers(rates) or [tuning.learning_rate], seeds=seeds, jobs=jobs, **how
+        tuning,
+        output,
+        learning_rates=parse_learning_rates(rates) or [tuning.learning_rate],
+        seeds=seeds,
+        jobs=jobs,
+        **how,
     )
     give(found, as_json, lambda: terminal_runs.sweep(found))

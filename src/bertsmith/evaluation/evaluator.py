@@ -85,7 +85,7 @@ def finetune_config_of(model: Path) -> FinetuneConfig | None:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} is no recipe: {error}") from error
-    return config.read(FinetuneConfig, path) if fine_tuned else None
+    return config.read_file(FinetuneConfig, path) if fine_tuned else None
 
 
 def make_evaluation_config(tuning: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
@@ -158,7 +158,7 @@ def in_parts(asked: Evaluator, examples: Sequence[Example], *, title: str, quiet
         for begin, end in pairwise(_cuts(examples)):
             found = _part(asked, examples[begin:end])
             done += sum(_letters(example) for example in found.examples)
-            progress.at(done, examples=end)
+            progress.update(done, examples=end)
             yield found
 
 

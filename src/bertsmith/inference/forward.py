@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Row
 
@@ -99,6 +99,6 @@ class LocalBackend:
     def _forward(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
         rows = [row for item in items for row in item.rows]
         read = {wish.objective: [item.indices for item in items]} if items[0].indices is not None else None
-        batch = in_one_line(rows, padding_id=self.padding_id, places=read).to(self.device)
+        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=read).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             return wish.forward(self.model, batch, items)

@@ -6,7 +6,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from bertsmith.data.document import Corpus, Reading, no_documents
+from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
 from bertsmith.errors import DataError
 
 
@@ -15,12 +15,12 @@ def is_file(source: str) -> bool:
     return os.path.isfile(source)
 
 
-def read_texts(path: str, reading: Reading, *, limit: int | None = None) -> list[str]:
+def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> list[str]:
     """The texts of a file, at most `limit`; none at all is an error."""
     corpus = Corpus([path], reading)
     texts = [document.text for document in islice(corpus, limit)]
     if not texts:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     return texts
 
 

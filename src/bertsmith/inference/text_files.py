@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from bertsmith.data.document import Reading
+from bertsmith.data.corpus import ReadOptions
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
@@ -50,7 +50,7 @@ def embed_source(
     output: Path | None,
     *,
     wish: EmbeddingOptions,
-    reading: Reading,
+    reading: ReadOptions,
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
@@ -96,7 +96,7 @@ class _Progressing:
                 )
                 self.cut += [start + place for place in found.truncated]
                 done += sum(map(len, texts))
-                progress.at(done, texts=start + len(texts))
+                progress.update(done, texts=start + len(texts))
                 yield found.vectors
 
 

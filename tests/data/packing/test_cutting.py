@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from data.packing.packing_world import some_documents
+from data.packing.packing_fixtures import some_documents
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.data.packing import cutting
-from bertsmith.data.packing.cutting import count_up, cut_evenly, links, walk
+from bertsmith.data.packing import document_stream
+from bertsmith.data.packing.document_stream import count_up, cut_evenly, links, walk
 
 LENGTHS = some.lists(some.integers(1, 40), min_size=1, max_size=12)
 
@@ -45,7 +45,7 @@ def test_closings_are_left_out_between_samples() -> None:
 
 @pytest.mark.parametrize("link", [1, 2, 7, 256])
 def test_links_are_chains_that_begin_at_sentences(link: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LINK", link)
+    monkeypatch.setattr(document_stream, "LINK", link)
     documents = [*some_documents(1, documents=40), [500], [1, 900, 1], [2] * 400]
     sentences = np.cumsum([0, *(length for document in documents for length in document)]).astype(np.uint32)
     ends = np.cumsum([sum(document) for document in documents])

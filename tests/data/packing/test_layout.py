@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from data.packing.packing_world import BARE, DOUBLE, FRAME, PADDING
+from data.packing.packing_fixtures import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
+from bertsmith.data.packing.packing import Forms, Sheet, Texts, closing_id, lay_out
 from bertsmith.tokenizers.special_tokens import frame_texts as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
@@ -27,7 +27,7 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     rows = [framed(frame, encoded(a), encoded(b) if b else None, max_length=40) for a, b in halves]
     labels = [number % 2 for number in range(len(rows))]
     theirs = collate(
-        rows, length=40, padding_id=PADDING, pack=True, samples=range(100, 108), labels={"next_sentence": labels}
+        rows, length=40, padding_id=PADDING, pack=True, sample_ids=range(100, 108), labels={"next_sentence": labels}
     )
     line = np.repeat(np.arange(len(theirs.input_ids)), theirs.document_ids.amax(1))
     order = torch.argsort(theirs.cls_positions).numpy()  # collate numbers texts as rows came, here they go line by line

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing import packing_world
-from data.packing.packing_world import (
+from data.packing import packing_fixtures
+from data.packing.packing_fixtures import (
     ANY,
     DOUBLE,
     FIRST,
@@ -29,14 +29,14 @@ from data.packing.packing_world import (
 )
 from hypothesis import given, settings
 
-from bertsmith.data.packing import cutting, ordered_pairs
+from bertsmith.data.packing import document_stream, ordered_pairs
 from bertsmith.data.packing.ordered_pairs import IN_ORDER, SWAPPED, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import sentence_order
 from bertsmith.types import IGNORE_INDEX
 
-build = partial(packing_world.build, Config)
+build = partial(packing_fixtures.build, Config)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_every_token_is_in_one_sample_an_epoch_and_no_pair_has_a_cut_sentence(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        texts = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        texts = epoch_texts(build(shards, max_length=length, shorter=shorter), epoch)
     assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
     places = Places.of(documents)
     for text in texts:
@@ -165,9 +165,9 @@ def test_some_documents_are_cut_into_smaller_samples(shards: Shards) -> None:
 
 
 def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LINK", 2)
+    monkeypatch.setattr(document_stream, "LINK", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), length=40)
+    packing = build(make_shards(tmp_path / "set", documents), max_length=40)
     begins = Places.of(documents).sentence_begins
     spans = sorted((min(text.tokens), max(text.tokens) + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
@@ -183,7 +183,7 @@ def test_a_step_is_a_function_of_shards_seed_and_number(shards: Shards) -> None:
 
 def test_a_single_document_is_enough(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", [[5] * 40]))
-    assert set(packing.take(0, 40).labels["sentence_order"].tolist()) >= {IN_ORDER, SWAPPED}
+    assert set(packing.rows(0, 40).labels["sentence_order"].tolist()) >= {IN_ORDER, SWAPPED}
 
 
 @pytest.mark.parametrize(("share", "labels"), [(0.0, {IN_ORDER}), (1.0, {SWAPPED})])

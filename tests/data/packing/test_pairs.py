@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing import packing_world
-from data.packing.packing_world import (
+from data.packing import packing_fixtures
+from data.packing.packing_fixtures import (
     ANY,
     DOUBLE,
     FIRST,
@@ -30,13 +30,13 @@ from data.packing.packing_world import (
 )
 from hypothesis import given, settings
 
-from bertsmith.data.packing import cutting, halving, outline, seating
+from bertsmith.data.packing import bin_packing, document_stream, sentence_pairs
 from bertsmith.data.packing.pairs import FOLLOWS, RANDOM, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.types import IGNORE_INDEX
 
-build = partial(packing_world.build, Config)
+build = partial(packing_fixtures.build, Config)
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +118,14 @@ def test_every_token_is_in_one_sample_an_epoch(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        straight = build(shards, length=length, shorter=shorter, random_next=0)
+        straight = build(shards, max_length=length, shorter=shorter, random_next=0)
         texts = epoch_texts(straight, epoch)
         assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
         owner = Places.of(documents).documents
         assert all(len(set(owner[text.tokens].tolist())) == 1 for text in texts)
         if len(documents) < 2:
             return
-        mixed = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        mixed = epoch_texts(build(shards, max_length=length, shorter=shorter), epoch)
     span = {text.sample: text.tokens for text in texts}
     assert sorted(text.sample for text in mixed) == sorted(span), "the cut does not depend on what follows"
     for text in mixed:
@@ -154,7 +154,7 @@ def collected(lengths: list[int], begin: int, *, target: int, room: int) -> list
 def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
     documents: Documents = some_documents(5, documents=1500, sentences=25, tokens=9)
     shards = make_shards(tmp_path / "set", documents)
-    packing = build(shards, random_next=0, length=40)
+    packing = build(shards, random_next=0, max_length=40)
     owner, room = Places.of(documents).documents, 37
     spans: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
@@ -176,9 +176,9 @@ def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
 
 
 def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LINK", 2)
+    monkeypatch.setattr(document_stream, "LINK", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), random_next=0, shorter=1, length=40)
+    packing = build(make_shards(tmp_path / "set", documents), random_next=0, shorter=1, max_length=40)
     spans = sorted((text.tokens[0], text.tokens[-1] + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == sum(map(sum, documents))
@@ -190,7 +190,7 @@ def test_more_than_four_thousand_million_tokens_are_counted_in_eight_bytes(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = build(shards)
-    for module in (outline, halving, seating):
+    for module in (document_stream, sentence_pairs, bin_packing):
         monkeypatch.setattr(module, "start_type", lambda most: np.int64)
     large = build(shards)
     assert (small._cuts.dtype, large._cuts.dtype) == (np.uint32, np.int64)
@@ -200,7 +200,7 @@ def test_more_than_four_thousand_million_tokens_are_counted_in_eight_bytes(
 def test_the_split_is_drawn_anew_each_epoch_from_all_sentences_alike(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", [[4] * 5, [3] * 6]), shorter=0)
     assert packing.rows_per_epoch == 1
-    pairs = pairs_of(packing.take(0, 4000))
+    pairs = pairs_of(packing.rows(0, 4000))
     sizes = Counter((pairs.a_last - pairs.a_first + 1)[pairs.a_first == 0].tolist())
     assert sizes.keys() == {4, 8, 12, 16}
     assert all(abs(count - 1000) < 150 for count in sizes.values())
@@ -222,9 +222,9 @@ def test_all_follow_or_none(shards: Shards, share: float, labels: set[int]) -> N
 def test_long_text_fills_its_rows(tmp_path: Path) -> None:
     documents = [[10] * 500, [15] * 400, [7] * 900]
     packing = build(make_shards(tmp_path / "set", documents), shorter=0)
-    assert packing.padding < 0.01
-    batch = packing.take(0, packing.rows_per_epoch)
-    assert batch.tokens / batch.ids.size > 0.98
+    assert packing.padding_fraction < 0.01
+    batch = packing.rows(0, packing.rows_per_epoch)
+    assert batch.tokens / batch.input_ids.size > 0.98
 
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
@@ -246,14 +246,14 @@ def test_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Config(**changes)
-    with pytest.raises(BertsmithError, match=r"length=4 has no room for 3 special tokens and 2 of text: .* 5"):
-        build(single, length=4, random_next=0)
+    with pytest.raises(BertsmithError, match=r"max_length=4 has no room for 3 special tokens and 2 of text: .* 5"):
+        build(single, max_length=4, random_next=0)
 
 
 def test_single_sentences(shards: Shards) -> None:
     """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
     places = Places.of(MIXED)
-    found = pairs_of(build(shards, single_sentences=True).take(0, 4000))
+    found = pairs_of(build(shards, single_sentences=True).rows(0, 4000))
     follows = found.label == FOLLOWS
     assert abs(follows.mean() - 0.5) < 0.02
     for first, last in ((found.a_first, found.a_last), (found.b_first, found.b_last)):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.data.packing.seating import Seating, Seats
+from bertsmith.data.packing.bin_packing import Seating, Seats
 
 
 def epoch_of(seating: Seating, epoch: int) -> Seats:

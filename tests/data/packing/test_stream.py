@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing.packing_world import BARE, FIRST, FRAME, PADDING, SEPARATOR, make_shards, some_documents
+from data.packing.packing_fixtures import BARE, FIRST, FRAME, PADDING, SEPARATOR, make_shards, some_documents
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from bertsmith.data.packing.document_stream import Windows
 from bertsmith.data.packing.stream import Config
-from bertsmith.data.packing.windows import Windows
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
 from bertsmith.types import Frame
 
 
 def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> Windows:
-    return Config(length=length).build(shards, frame=frame, padding_id=PADDING, seed=5)
+    return Config().build(shards, frame=frame, padding_id=PADDING, seed=5, max_length=length)
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +42,7 @@ def test_windows_follow_each_other_round_and_round(
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=data.draw(some.integers(1, 7)))
         packing = build(shards, length=length, frame=frame)
         rows = 3 * packing.rows_per_epoch
-        batch = packing.take(0, rows)
+        batch = packing.rows(0, rows)
     assert packing.rows_per_epoch == len(tape) // length
     order = np.argsort(batch.sample_ids[:, 0])
     assert sorted(batch.sample_ids[:, 0].tolist()) == list(range(rows))
@@ -55,7 +55,7 @@ def test_every_row_is_one_full_text(tmp_path: Path) -> None:
     documents = some_documents(1, documents=80)
     packing = build(make_shards(tmp_path / "set", documents), length=50)
     batch = packing.batch(2, rows=20)
-    assert (batch.dense, packing.full, packing.padding, packing.texts_per_row) == (True, True, 0, 1)
+    assert (batch.dense, packing.dense, packing.padding_fraction, packing.texts_per_row) == (True, True, 0, 1)
     assert (batch.document_ids == 1).all()
     assert batch.position_ids.tolist() == [list(range(50))] * 20
     assert batch.cu_seqlens.tolist() == list(range(0, 1001, 50))
@@ -67,11 +67,11 @@ def test_every_row_is_one_full_text(tmp_path: Path) -> None:
 
 def test_rows_are_shuffled(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", some_documents(1, documents=80)), length=10)
-    first, second = (packing.take(at, packing.rows_per_epoch).sample_ids[:, 0] for at in (0, packing.rows_per_epoch))
+    first, second = (packing.rows(at, packing.rows_per_epoch).sample_ids[:, 0] for at in (0, packing.rows_per_epoch))
     assert (np.diff(first) == 1).mean() < 0.02
     assert (first == second - packing.rows_per_epoch).mean() < 0.02
 
 
 def test_too_little_text(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"13 tokens do not fill one row of length=14: make it shorter"):
+    with pytest.raises(DataError, match=r"13 tokens do not fill one row of max_length=14: make it shorter"):
         build(make_shards(tmp_path / "set", [[5, 5], [1]]), length=14)

@@ -6,13 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.data.packing.cutting import cut_evenly, links, walk
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
-from bertsmith.data.packing.outline import Outline, start_type
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, check_length, check_split, room_for
-from bertsmith.data.packing.seating import Seating
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.bin_packing import Seating
+from bertsmith.data.packing.document_stream import Outline, Tape, Windows, cut_evenly, links, start_type, walk
+from bertsmith.data.packing.packing import (
+    Forms,
+    Numbers,
+    PackedBatch,
+    Packing,
+    Sheet,
+    Texts,
+    check_length,
+    check_split,
+    closing_id,
+    lay_out,
+    room_for,
+)
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -21,7 +29,6 @@ from bertsmith.types import Frame
 class Config:
     """FULL-SENTENCES, or DOC-SENTENCES where rows do not reach over documents."""
 
-    length: int = 512  # places in a row, special tokens included
     across_documents: bool = True  # a text goes on with the next document behind a separator
     # differs from the paper: documents of one text do not see each other; true lets them (with across_documents)
     see_across: bool = False
@@ -29,23 +36,21 @@ class Config:
     # moving it there as a whole leaves much padding (a tenth of all places at 128); true moves it
     whole_sentences: bool = False
 
-    def __post_init__(self) -> None:
-        check_length(self.length)
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Packing:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
         """See `packing.Settings`."""
+        check_length(max_length)
         check_split(shards)
         outline = Outline(shards)
         tape = Tape(shards, outline, closing_id(frame) if self.across_documents else None)
         if self.across_documents and not self.whole_sentences:
             apart = not self.see_across and len(tape.closings) > 0
-            return Windows(tape, frame, length=self.length, padding_id=padding_id, seed=seed, apart=apart)
+            return Windows(tape, frame, length=max_length, padding_id=padding_id, seed=seed, apart=apart)
         forms = Forms(frame)
-        room = room_for(self.length, specials=int(forms.specials[0]), least=1)
+        room = room_for(max_length, specials=int(forms.specials[0]), least=1)
         spans = self._cut(tape, outline, room)
         apart = self.across_documents and not self.see_across
         return FullSentences(
-            tape, *spans, forms=forms, length=self.length, padding_id=padding_id, seed=seed, apart=apart
+            tape, *spans, forms=forms, length=max_length, padding_id=padding_id, seed=seed, apart=apart
         )
 
     def _cut(self, tape: Tape, outline: Outline, room: int) -> tuple[Numbers, Numbers]:
@@ -80,21 +85,21 @@ class FullSentences(Packing):
         seed: int,
         apart: bool,
     ) -> None:
-        self.length = length
+        self.max_length = length
         self._tape, self._forms = tape, forms
         self._starts, self._lengths = starts.astype(start_type(tape.length)), (ends - starts).astype(np.uint16)
         self._seating = Seating(ends - starts + forms.specials[0], length=length, seed=seed)
         self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
-        self.padding = self._seating.padding
+        self.padding_fraction = self._seating.padding
         documents = 0
         if apart:
             first, last = (np.searchsorted(tape.closings, place) for place in (starts, ends))
             documents = min(length, self.texts_per_row * (1 + int((last - first).max())))
         self._sheet = Sheet(length, padding_id, self.texts_per_row, documents_per_row=documents)
 
-    def take(self, first: int, rows: int) -> PackedBatch:
+    def rows(self, first: int, rows: int) -> PackedBatch:
         """See `Packing.take`."""
-        row, epoch, sample = self._seating.seats(*self.turns(first, rows))
+        row, epoch, sample = self._seating.seats(*self.epochs_and_rows(first, rows))
         starts, lengths = self._starts[sample].astype(np.int64), self._lengths[sample].astype(np.int64)
         stretch = self._tape.read(starts, lengths)
         single = np.zeros_like(row)

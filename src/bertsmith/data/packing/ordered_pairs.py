@@ -13,11 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from bertsmith.data.packing import keyed
-from bertsmith.data.packing.cutting import links, walk
-from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
-from bertsmith.data.packing.outline import Outline, Starts
+from bertsmith.data.packing import counter_random
+from bertsmith.data.packing.document_stream import Outline, Starts, links, walk
 from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
+from bertsmith.data.packing.sentence_pairs import HalvedTexts, Halves, Split
 from bertsmith.data.shards import Shards
 from bertsmith.types import IGNORE_INDEX, Frame
 
@@ -28,19 +27,18 @@ IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
 class Config:
     """Rows of two texts of one document."""
 
-    length: int = 512  # places in a row, special tokens included
     swapped: float = 0.5  # share of pairs whose second text stands first
     shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
 
     def __post_init__(self) -> None:
-        check_length(self.length)
         check_share("swapped", self.swapped)
         check_share("shorter", self.shorter)
 
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> OrderedPairs:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> OrderedPairs:
         """See `packing.Settings`."""
+        check_length(max_length)
         check_split(shards)
-        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed)
+        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
 
 
 class OrderedPairs(HalvedTexts):
@@ -48,13 +46,15 @@ class OrderedPairs(HalvedTexts):
 
     question, kind = "sentence_order", "ordered_pairs"
 
-    def __init__(self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> None:
+    def __init__(
+        self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int
+    ) -> None:
         self._swapped = config.swapped
         super().__init__(
             shards,
             Outline(shards),
             frame=frame,
-            length=config.length,
+            length=max_length,
             shorter=config.shorter,
             padding_id=padding_id,
             seed=seed,
@@ -69,7 +69,7 @@ class OrderedPairs(HalvedTexts):
         sentences, bounds = self._outline.sentences, self._outline.document_tokens
         short, sizes = self._smaller(room, shorter)
         targets = np.where(short, sizes, room)
-        back = keyed.happens(self._draw("back", np.arange(len(targets))), 0.5)
+        back = counter_random.happens(self._draw("back", np.arange(len(targets))), 0.5)
         starts, _ = _whole_sentences(sentences, bounds[:-1][~back], bounds[1:][~back], targets[~back], room=room)
         total = self._shards.tokens
         mirrored = (total - sentences[::-1].astype(np.int64)).astype(sentences.dtype)
@@ -79,7 +79,7 @@ class OrderedPairs(HalvedTexts):
 
     def _halves(self, split: Split, number: Numbers) -> Halves:
         """Both halves, as they are or the second one first."""
-        swapped = split.pair & keyed.happens(self._draw("order", number), self._swapped)
+        swapped = split.pair & counter_random.happens(self._draw("order", number), self._swapped)
         starts = np.stack([split.start, split.middle], axis=1)
         lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
         starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]

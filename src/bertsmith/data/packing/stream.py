@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.data.packing.layout import NO_FRAME, closing_id
-from bertsmith.data.packing.outline import Outline
-from bertsmith.data.packing.packing import check_length, check_split
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.document_stream import Outline, Tape, Windows
+from bertsmith.data.packing.packing import NO_FRAME, check_length, check_split, closing_id
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -20,13 +17,9 @@ from bertsmith.types import Frame
 class Config:
     """Rows of `length` tokens."""
 
-    length: int = 512  # places in a row, special tokens included
-
-    def __post_init__(self) -> None:
-        check_length(self.length)
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Windows:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Windows:
         """See `packing.Settings`; of the frame only the closing token is used."""
+        check_length(max_length)
         check_split(shards)
         tape = Tape(shards, Outline(shards), closing_id(frame))
-        return Windows(tape, NO_FRAME, length=self.length, padding_id=padding_id, seed=seed)
+        return Windows(tape, NO_FRAME, length=max_length, padding_id=padding_id, seed=seed)

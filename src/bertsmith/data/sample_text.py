@@ -17,7 +17,7 @@ from importlib import resources
 from itertools import chain
 from pathlib import Path
 
-from bertsmith.data.selection import Seen, document_hash
+from bertsmith.data.document_hash import Seen, document_hash
 from bertsmith.types import Document
 
 LARGEST_SOURCE = 2**20  # bytes; what is longer is generated, mostly
@@ -50,7 +50,7 @@ BEGINS = re.compile(r"[\"“(]?[A-Z]")
 ENDS = re.compile(r"[.!?][\"'”’)]?$")
 
 
-def python_prose(*, limit: int = 3_000_000) -> Iterator[Document]:
+def python_documentation(*, limit: int = 3_000_000) -> Iterator[Document]:
     """English documents of `limit` characters together: help topics first, then a document for each module."""
     from pydoc_data.topics import topics
 
@@ -66,7 +66,7 @@ def python_prose(*, limit: int = 3_000_000) -> Iterator[Document]:
             return
 
 
-def korean_prose() -> Iterator[Document]:
+def korean_samples() -> Iterator[Document]:
     """Korean documents that were written for this package."""
     text = resources.files(__package__).joinpath("korean.txt").read_text(encoding="utf-8")
     for number, document in enumerate(text.split("\n\n"), start=1):

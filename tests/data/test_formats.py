@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from data.small_files import TEXTS, THREE, refusal, texts, written
 
-from bertsmith.data.document import Corpus, Reading
+from bertsmith.data.corpus import Corpus, ReadOptions
 
 
 def test_blank_lines_separate_documents(tmp_path: Path) -> None:
@@ -24,14 +24,14 @@ def test_every_line_end_is_a_newline(tmp_path: Path, newline: str) -> None:
 
 
 def test_line_ends_that_fall_between_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.data.opening.BLOCK", 1)
+    monkeypatch.setattr("bertsmith.data.text_files.BLOCK", 1)
     assert texts(written(tmp_path, "a.txt", "\ufeff" + THREE.replace("\n", "\r\n") + "\r")) == TEXTS
 
 
 def test_a_line_or_a_file_can_be_the_document(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", "one\n\n  two \nthree\n")
-    assert texts(path, layout="line") == ["one", "two", "three"]
-    assert texts(path, layout="file") == ["one\n\n  two \nthree"]
+    assert texts(path, format="line") == ["one", "two", "three"]
+    assert texts(path, format="file") == ["one\n\n  two \nthree"]
 
 
 WIKI = """<doc id="5" url="https://ko.example.org/wiki?curid=5" title="산 &amp; 바다">
@@ -72,11 +72,11 @@ def test_text_between_articles_is_refused(tmp_path: Path) -> None:
 def test_a_long_article_keeps_its_title(tmp_path: Path) -> None:
     body = "\n".join(f"Sentence number {number} of the article." for number in range(100))
     path = written(tmp_path, "wiki_00", f'<doc id="1" url="u" title="Long">\nLong\n\n{body}\n</doc>\n')
-    corpus = Corpus([path], Reading(longest=1000))
+    corpus = Corpus([path], ReadOptions(max_characters=1000))
     documents = list(corpus)
     assert {document.title for document in documents} == {"Long"}
     assert "\n".join(document.text for document in documents) == body
-    assert corpus.cut == 1
+    assert corpus.split_documents == 1
 
 
 ROWS = ["Plain text.", 'With "quotes", commas\nand a second line.', "한국어"]
@@ -112,7 +112,7 @@ def test_broken_json_lines_are_named(tmp_path: Path, line: str, message: str) ->
 def test_csv_with_quoted_fields_and_other_column(tmp_path: Path) -> None:
     lines = ["id,body", "1,Plain text.", '2,"With ""quotes"", commas', 'and a second line."', "3,한국어"]
     path = written(tmp_path, "a.csv", "\n".join(lines))
-    documents = list(Corpus([path], Reading(field="body")))
+    documents = list(Corpus([path], ReadOptions(field="body")))
     assert [document.text for document in documents] == ROWS
     assert [document.source for document in documents] == [f"{path}:{line}" for line in (2, 3, 5)]
     assert refusal(path, field="bdy").startswith(f"{path}: no field 'bdy', only id, body; did you mean body?")

@@ -11,8 +11,8 @@ import pyarrow
 import pytest
 from data.small_files import TEXTS, THREE, refusal, texts, written
 
-from bertsmith.data.document import Corpus
-from bertsmith.data.opening import unreadable
+from bertsmith.data.corpus import Corpus
+from bertsmith.data.text_files import unreadable
 from bertsmith.errors import DataError, StorageError
 
 
@@ -73,7 +73,7 @@ def test_encodings_and_byte_order_marks(tmp_path: Path, encoding: str) -> None:
 def test_bytes_of_another_encoding_are_named_with_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("bertsmith.data.opening.BLOCK", block)
+    monkeypatch.setattr("bertsmith.data.text_files.BLOCK", block)
     path = written(tmp_path, "a.txt", "good\n한글\n".encode() + "나쁜".encode("cp949"))
     assert refusal(path) == (
         f"{path}:3: byte 12 (0xb3) is not utf-8: "

@@ -14,18 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from bertsmith import config
-from bertsmith.data.shard_file import (
-    FORMAT,
-    Header,
-    Pieces,
-    ShardEntry,
-    check_file,
-    damaged,
-    encode,
-    entry_of,
-    token_type,
-)
-from bertsmith.data.shard_set import (
+from bertsmith.data.shards.folder import (
     BUILDING,
     INDEX,
     SPLITS,
@@ -39,8 +28,19 @@ from bertsmith.data.shard_set import (
     shard_name,
     shards_in,
 )
+from bertsmith.data.shards.format import (
+    FORMAT,
+    EncodedDocuments,
+    Header,
+    ShardEntry,
+    check_file,
+    damaged,
+    encode,
+    entry_of,
+    token_type,
+)
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.system.durable import Disk, sealed
+from bertsmith.system.durable import Disk, checksummed_json
 
 
 class ShardBuilder:
@@ -75,7 +75,7 @@ class ShardBuilder:
         self._entries: list[ShardEntry] = []
         self._counts: dict[str, int] = {}
         self._documents = 0
-        self._waiting: dict[str, list[Pieces]] = {split: [] for split in SPLITS}
+        self._waiting: dict[str, list[EncodedDocuments]] = {split: [] for split in SPLITS}
         self._units_seen = 0
         self._active = False
         self._lock = ExitStack()
@@ -99,7 +99,7 @@ class ShardBuilder:
         if not self._active:
             raise ValueError("a ShardBuilder takes work units between `with` and finish() only")
 
-    def add(self, unit: int, pieces: dict[str, Pieces], counts: dict[str, int]) -> None:
+    def add(self, unit: int, pieces: dict[str, EncodedDocuments], counts: dict[str, int]) -> None:
         """Takes in one work unit; returns after a commit if one was due. `counts` are added to the totals."""
         self._check_open()
         if unit != self._units_seen:
@@ -139,7 +139,7 @@ class ShardBuilder:
             "splits": totals,
             "files": [asdict(entry) for entry in self._entries],
         }
-        data = sealed(index)
+        data = checksummed_json(index)
         self._disk.write_file(self.folder / INDEX, [data])
         self._disk.remove(self.folder / BUILDING)
         self._active = False
@@ -157,7 +157,7 @@ class ShardBuilder:
         return any(len(one.document_sentences) for one in self._waiting[split])
 
     def _write(self, split: str, *, companion: dict[str, Any] | None) -> ShardEntry:
-        pieces = Pieces.joined(self._waiting[split], self._dtype)
+        pieces = EncodedDocuments.joined(self._waiting[split], self._dtype)
         header = Header(
             split=split,
             part=self._part,
@@ -197,7 +197,7 @@ class ShardBuilder:
         # names that a killed build gave may not be on the disk yet, and what follows relies on them
         disk.sync_folder(folder)
         if not resuming:
-            disk.write_file(folder / BUILDING, [sealed(self._plan)])
+            disk.write_file(folder / BUILDING, [checksummed_json(self._plan)])
         self._copy_tokenizer()
         self._take_up_commits()
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bertsmith.errors import DataError, StorageError
-from bertsmith.system.durable import Chunk, Written
+from bertsmith.system.durable import Chunk, WrittenFile
 
 FORMAT = 1
 BLOCK = 1 << 16  # bytes of the body under one checksum
@@ -38,7 +38,7 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class EncodedDocuments:
     """Documents as flat arrays: what one work unit yields for one split."""
 
     tokens: Tokens  # of all sentences, end to end
@@ -46,11 +46,11 @@ class Pieces:
     document_sentences: NDArray[np.uint32]  # sentences of each document
 
     @classmethod
-    def empty(cls, dtype: DTypeLike) -> Pieces:
+    def empty(cls, dtype: DTypeLike) -> EncodedDocuments:
         return cls(np.empty(0, dtype), np.empty(0, np.uint16), np.empty(0, np.uint32))
 
     @classmethod
-    def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> Pieces:
+    def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
         """From the ids of each sentence of each document; sentences and documents with nothing in them are left out."""
         sentences: list[NDArray[Any]] = []
         sizes: list[int] = []
@@ -62,7 +62,7 @@ class Pieces:
         return cls(np.concatenate([np.empty(0, dtype), *sentences]), lengths, np.array(sizes, np.uint32))
 
     @classmethod
-    def joined(cls, pieces: Sequence[Pieces], dtype: DTypeLike) -> Pieces:
+    def joined(cls, pieces: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
         """Many end to end."""
         every = [cls.empty(dtype), *pieces]
         return cls(
@@ -139,7 +139,7 @@ def damaged(path: Path, what: str) -> DataError:
     return DataError(f"{path} is damaged: {what}; {advice}")
 
 
-def encode(header: Header, pieces: Pieces) -> tuple[int, list[Chunk]]:
+def encode(header: Header, pieces: EncodedDocuments) -> tuple[int, list[Chunk]]:
     """CRC32 of the head, and the file in order: prelude, header, checksum table, body."""
     arrays = (pieces.tokens, pieces.sentence_lengths.astype("<u2"), pieces.document_sentences.astype("<u4"))
     body = b"".join(array.tobytes() for array in arrays)
@@ -237,11 +237,11 @@ def check_file(path: Path) -> tuple[Header, ShardEntry]:
             digest.update(data)
     finally:
         os.close(descriptor)
-    written = Written(head.body + header.body_bytes, digest.hexdigest())
+    written = WrittenFile(head.body + header.body_bytes, digest.hexdigest())
     return header, entry_of(header, path.name, written, head.crc32)
 
 
-def entry_of(header: Header, name: str, written: Written, crc32: int) -> ShardEntry:
+def entry_of(header: Header, name: str, written: WrittenFile, crc32: int) -> ShardEntry:
     """What the index says of a file with this header."""
     return ShardEntry(
         name=name,

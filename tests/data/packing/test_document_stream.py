@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing.packing_world import FIRST, SEPARATOR, Documents, make_shards, some_documents
+from data.packing.packing_fixtures import FIRST, SEPARATOR, Documents, make_shards, some_documents
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.data.packing.outline import Outline
-from bertsmith.data.packing.tape import Tape
+from bertsmith.data.packing.document_stream import Outline, Tape
 
 
 def whole_tape(documents: Documents, closing: int | None) -> list[int]:

@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 
 from bertsmith.config import did_you_mean
-from bertsmith.data.opening import SURROGATE, shown
 from bertsmith.data.sentences import pieces
+from bertsmith.data.text_files import SURROGATE, shown
 from bertsmith.errors import DataError
 
 Piece = tuple[int, str, int, str]  # line where it begins, text, number of the piece in its document, title

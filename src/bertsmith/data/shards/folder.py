@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.shard_file import FORMAT, ShardEntry, check_file
+from bertsmith.data.shards.format import FORMAT, ShardEntry, check_file
 from bertsmith.errors import BertsmithError, DataError, StorageError
-from bertsmith.system.durable import PARTIAL, Disk, read_sealed, sealed
+from bertsmith.system.durable import PARTIAL, Disk, checksummed_json, read_checksummed_json
 
 SPLITS = ("train", "held-out")
 INDEX, BUILDING, TOKENIZER = "index.json", "building.json", "tokenizer"
@@ -39,7 +39,7 @@ def file_facts(name: str, data: bytes) -> dict[str, Any]:
 
 def read_plan(path: Path) -> dict[str, Any]:
     """building.json or the index: sealed, of a format that this version reads, and with names that stay inside."""
-    plan = read_sealed(path)
+    plan = read_checksummed_json(path)
     if plan.get("format") != FORMAT or not plan.keys() >= set(PLAN):
         raise DataError(f"{path} has format {plan.get('format')}, this bertsmith reads {FORMAT}: prepare again")
     strange = [file["name"] for file in plan["tokenizer"] if not is_plain(file["name"])]
@@ -118,7 +118,7 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
         unfinished = leftovers(folder, plan)
         remove_leftovers(unfinished, disk)
         if plan is not None and (folder / INDEX).exists():
-            disk.write_file(folder / BUILDING, [sealed({key: plan[key] for key in PLAN})])
+            disk.write_file(folder / BUILDING, [checksummed_json({key: plan[key] for key in PLAN})])
             disk.remove(folder / INDEX)
         for split, parts in shards_in(folder).items():  # train first: those files are what makes a commit
             for part in reversed(parts):

@@ -7,11 +7,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.packing import keyed
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, lay_out
-from bertsmith.data.packing.outline import Outline, start_type
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, room_for
-from bertsmith.data.packing.seating import Seating
+from bertsmith.data.packing import counter_random
+from bertsmith.data.packing.bin_packing import Seating
+from bertsmith.data.packing.document_stream import Outline, start_type
+from bertsmith.data.packing.packing import Forms, Numbers, PackedBatch, Packing, Sheet, Texts, lay_out, room_for
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
@@ -58,7 +57,7 @@ class HalvedTexts(Packing):
         padding_id: int,
         seed: int,
     ) -> None:
-        self.length = length
+        self.max_length = length
         self._shards, self._outline, self._forms, self._seed = shards, outline, Forms(frame), seed
         cuts = self._cut(room_for(length, specials=int(self._forms.specials[1]), least=2), shorter)
         pair = outline.sentence_at(cuts[1:], "left") > outline.sentence_at(cuts[:-1], "right")
@@ -66,12 +65,12 @@ class HalvedTexts(Packing):
         sizes = np.diff(cuts) + self._forms.specials[pair.astype(np.int64)]
         self._seating = Seating(sizes, length=length, seed=seed)
         self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
-        self.padding = self._seating.padding
+        self.padding_fraction = self._seating.padding
         self._sheet = Sheet(length, padding_id, self.texts_per_row)
 
-    def take(self, first: int, rows: int) -> PackedBatch:
+    def rows(self, first: int, rows: int) -> PackedBatch:
         """See `Packing.take`."""
-        row, epoch, sample = self._seating.seats(*self.turns(first, rows))
+        row, epoch, sample = self._seating.seats(*self.epochs_and_rows(first, rows))
         number = epoch * self._seating.samples + sample
         halves = self._halves(self._split(sample, number), number)
         form = (halves.lengths[:, 1] > 0).astype(np.int64)
@@ -98,7 +97,7 @@ class HalvedTexts(Packing):
         start, end = (self._cuts[place].astype(np.int64) for place in (sample, sample + 1))
         first, last = outline.sentence_at(start, "right"), outline.sentence_at(end, "left")
         pair = first < last
-        chosen = first + keyed.below(self._draw("split", number), np.maximum(last - first, 1))
+        chosen = first + counter_random.below(self._draw("split", number), np.maximum(last - first, 1))
         return Split(start, np.where(pair, outline.sentences[chosen].astype(np.int64), end), end, pair, first, last)
 
     def _smaller(self, room: int, shorter: float) -> tuple[NDArray[np.bool_], Numbers]:
@@ -107,8 +106,8 @@ class HalvedTexts(Packing):
         "To minimize the mismatch between pre-training and fine-tuning" (bert: create_pretraining_data.py).
         """
         document = np.arange(len(self._outline.documents) - 1)
-        short = keyed.happens(self._draw("short", document), shorter)
-        return short, 2 + keyed.below(self._draw("target", document), room - 1)
+        short = counter_random.happens(self._draw("short", document), shorter)
+        return short, 2 + counter_random.below(self._draw("target", document), room - 1)
 
-    def _draw(self, purpose: str, number: Numbers) -> keyed.Mixed:
-        return keyed.mix(keyed.stream(self._seed, f"{self.kind}/{purpose}"), number)
+    def _draw(self, purpose: str, number: Numbers) -> counter_random.Mixed:
+        return counter_random.mix(counter_random.stream(self._seed, f"{self.kind}/{purpose}"), number)

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from bertsmith.data.packing.packing import PackedBatch, Packing
-from bertsmith.data.shards import Pieces, ShardBuilder, Shards, token_type
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, token_type
 from bertsmith.types import Frame
 
 PADDING, START, SEPARATOR, FIRST = 0, 1, 2, 10  # token n of the split has the id FIRST + n
@@ -30,7 +30,7 @@ def make_shards(folder: Path, documents: Documents, *, documents_per_part: int =
     counts = np.array([len(document) for document in documents], np.uint32)
     size = FIRST + int(lengths.sum(dtype=np.int64))
     tokens = np.arange(FIRST, size).astype(token_type(size))
-    whole = Pieces(tokens, lengths, counts)
+    whole = EncodedDocuments(tokens, lengths, counts)
     with ShardBuilder(
         folder,
         tokenizer_files={},
@@ -46,11 +46,11 @@ def make_shards(folder: Path, documents: Documents, *, documents_per_part: int =
     return Shards.open(folder)
 
 
-def _part(whole: Pieces, begin: int, end: int) -> Pieces:
+def _part(whole: EncodedDocuments, begin: int, end: int) -> EncodedDocuments:
     """The documents from number `begin` to `end`."""
     sentences = np.cumsum([0, *whole.document_sentences])[[begin, min(end, len(whole.document_sentences))]]
     tokens = np.cumsum([0, *whole.sentence_lengths])[sentences]
-    return Pieces(
+    return EncodedDocuments(
         whole.tokens[slice(*tokens)], whole.sentence_lengths[slice(*sentences)], whole.document_sentences[begin:end]
     )
 
@@ -86,9 +86,11 @@ ANY = {
 }
 
 
-def build(config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: Any) -> Any:
+def build(
+    config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, max_length: int = 64, **changes: Any
+) -> Any:
     """A packing with these settings, in rows of 64 tokens where they do not say."""
-    return config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+    return config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 class Places(NamedTuple):
@@ -144,7 +146,7 @@ def texts_of(batch: PackedBatch) -> list[Text]:
 
 def epoch_texts(packing: Packing, epoch: int = 0) -> list[Text]:
     """The texts of a whole epoch."""
-    return texts_of(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+    return texts_of(packing.rows(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
 
 
 class Pair(NamedTuple):
@@ -175,19 +177,19 @@ def first_pairs(packing: Packing, count: int = 10**5) -> Pair:
     """The first so many pairs of a run."""
     found, rows = [], 0
     while sum(len(pairs.label) for pairs in found) < count:
-        found.append(pairs_of(packing.take(rows, 2000)))
+        found.append(pairs_of(packing.rows(rows, 2000)))
         rows += 2000
     return Pair(*(np.concatenate(values)[:count] for values in zip(*found, strict=True)))
 
 
 def fingerprint(batches: Sequence[PackedBatch]) -> str:
-    """A hash of everything in them."""
-    found = hashlib.sha256()
+    """A hash of all their arrays in a fixed order, whatever the arrays are called."""
+    digest = hashlib.sha256()
     for batch in batches:
-        for name, values in (batch.arrays | batch.labels).items():
-            found.update(f"{name} {values.dtype.str} {values.shape}".encode())
-            found.update(np.ascontiguousarray(values).tobytes())
-    return found.hexdigest()[:16]
+        for values in (*batch.arrays.values(), *batch.labels.values()):
+            digest.update(f"{values.dtype.str} {values.shape}".encode())
+            digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def same(one: PackedBatch, other: PackedBatch) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.data.packing.histogram import MOST, find_patterns
+from bertsmith.data.packing.bin_packing import MOST, find_patterns
 
 
 @settings(max_examples=150, deadline=None)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from bertsmith.config import did_you_mean
-from bertsmith.data import layouts
-from bertsmith.data.opening import SUFFIXES, OpenFile, shown, text_blocks, unreadable
+from bertsmith.data import formats
+from bertsmith.data.text_files import SUFFIXES, OpenFile, shown, text_blocks, unreadable
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.types import Document
 
-Layout = Literal["auto", "blank", "line", "file", "wiki", "jsonl", "csv", "tsv", "parquet"]
+CorpusFormat = Literal["auto", "blank", "line", "file", "wiki", "jsonl", "csv", "tsv", "parquet"]
 Errors = Literal["strict", "replace", "ignore"]
 
-BY_EXTENSION: dict[str, Layout] = {
+BY_EXTENSION: dict[str, CorpusFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -28,26 +28,26 @@ BY_EXTENSION: dict[str, Layout] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-SEPARATORS = {"blank": layouts.BLANK, "line": layouts.LINE, "file": layouts.WHOLE}
+SEPARATORS = {"blank": formats.BLANK, "line": formats.LINE, "file": formats.WHOLE}
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How files are read. `auto` goes by the extension, and by the first line for WikiExtractor's layout."""
 
-    layout: Layout = "auto"
+    format: CorpusFormat = "auto"
     field: str = "text"  # column or key that holds the document, in jsonl, csv, tsv and parquet
     encoding: str = "utf-8"
     errors: Errors = "strict"  # what to do with bytes that are not of the encoding
-    longest: int = 8 * 2**20  # characters; a longer document goes on as further documents
+    max_characters: int = 8 * 2**20  # characters; a longer document goes on as further documents
 
     def __post_init__(self) -> None:
-        for name, kinds in (("layout", Layout), ("errors", Errors)):
+        for name, kinds in (("format", CorpusFormat), ("errors", Errors)):
             value, known = getattr(self, name), get_args(kinds)
             if value not in known:
                 raise ConfigError(f"{name}={value} must be one of {', '.join(known)}{did_you_mean(value, known)}")
-        if self.longest < 1:
-            raise ConfigError(f"longest={self.longest} must be at least 1 character")
+        if self.max_characters < 1:
+            raise ConfigError(f"max_characters={self.max_characters} must be at least 1 character")
         try:
             b"text".decode(self.encoding)
         except LookupError:
@@ -59,13 +59,13 @@ class Reading:
 class Corpus:
     """The documents of some files and folders. Iterate it as often as needed; the counts are those of the last time."""
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], reading: Reading | None = None) -> None:
-        self.reading = reading or Reading()
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], reading: ReadOptions | None = None) -> None:
+        self.options = reading or ReadOptions()
         self.files = find_files(paths)
-        self.cut = 0  # documents that were longer than `reading.longest`
+        self.split_documents = 0  # documents that were longer than `reading.max_characters`
         self._sizes = [_size(path) for path in self.files]
         self._finished = 0
-        self._open: OpenFile | layouts.ParquetColumn | None = None
+        self._open: OpenFile | formats.ParquetColumn | None = None
 
     @property
     def bytes_total(self) -> int:
@@ -78,22 +78,22 @@ class Corpus:
         return self._finished + (self._open.position if self._open else 0)
 
     def __iter__(self) -> Iterator[Document]:
-        self.cut = self._finished = 0
+        self.split_documents = self._finished = 0
         for path, size in zip(self.files, self._sizes, strict=True):
             name = shown(path)
             for line, text, part, title in self._read(path, name):
-                self.cut += part == 1
+                self.split_documents += part == 1
                 yield Document(text, f"{name}:{line}", title)
             self._open = None
             self._finished += size
 
-    def _read(self, path: Path, name: str) -> Iterator[layouts.Piece]:
-        reading = self.reading
-        layout = reading.layout if reading.layout != "auto" else _by_extension(path)
+    def _read(self, path: Path, name: str) -> Iterator[formats.Piece]:
+        reading = self.options
+        layout = reading.format if reading.format != "auto" else _by_extension(path)
         if layout == "parquet":
-            with closing(layouts.ParquetColumn(path, reading.field, errors=reading.errors)) as column:
+            with closing(formats.ParquetColumn(path, reading.field, errors=reading.errors)) as column:
                 self._open = column
-                yield from column.rows(reading.longest)
+                yield from column.rows(reading.max_characters)
             return
         with closing(OpenFile(path)) as file:
             self._open = file
@@ -104,18 +104,18 @@ class Corpus:
                 blocks = chain([first], blocks)
             yield from self._pieces(blocks, layout, name)
 
-    def _pieces(self, blocks: Iterable[str], layout: Layout, name: str) -> Iterator[layouts.Piece]:
-        field, longest = self.reading.field, self.reading.longest
+    def _pieces(self, blocks: Iterable[str], layout: CorpusFormat, name: str) -> Iterator[formats.Piece]:
+        field, longest = self.options.field, self.options.max_characters
         if layout == "wiki":
-            return layouts.articles(blocks, longest, name=name)
+            return formats.articles(blocks, longest, name=name)
         if layout == "jsonl":
-            return layouts.json_lines(blocks, field, longest, name=name)
+            return formats.json_lines(blocks, field, longest, name=name)
         if layout in ("csv", "tsv"):
-            return layouts.table(blocks, field, longest, name=name, tabs=layout == "tsv")
-        return layouts.separated(blocks, SEPARATORS[layout], longest)
+            return formats.table(blocks, field, longest, name=name, tabs=layout == "tsv")
+        return formats.separated(blocks, SEPARATORS[layout], longest)
 
 
-def no_documents(corpus: Corpus) -> DataError:
+def empty_corpus_error(corpus: Corpus) -> DataError:
     """The error for a consumer that got nothing: an empty corpus is known only when it has been read."""
     names = ", ".join(map(shown, corpus.files[:3])) + (" …" if len(corpus.files) > 3 else "")
     return DataError(f"no text in {names} ({len(corpus.files)} files, {corpus.bytes_total:,} bytes)")
@@ -174,6 +174,6 @@ def _size(path: Path) -> int:
         raise unreadable(path, error) from None
 
 
-def _by_extension(path: Path) -> Layout:
+def _by_extension(path: Path) -> CorpusFormat:
     plain = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
     return BY_EXTENSION.get(plain.suffix.lower(), "auto")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.selection import document_hash, is_held_out
+from bertsmith.data.document_hash import document_hash, is_held_out
 from bertsmith.data.sentences import split
-from bertsmith.data.shard_file import Pieces
+from bertsmith.data.shards.format import EncodedDocuments
 from bertsmith.errors import DataError
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.types import Document
@@ -41,15 +41,15 @@ class EncodedUnit:
     characters: int
     hashes: NDArray[np.uint64]  # [documents]
     held_out: NDArray[np.bool_]  # [documents]
-    pieces: Pieces | None  # None when only the hashes were asked for
+    pieces: EncodedDocuments | None  # None when only the hashes were asked for
 
-    def select(self, keep: NDArray[np.bool_]) -> Pieces:
+    def select(self, keep: NDArray[np.bool_]) -> EncodedDocuments:
         """The pieces of the documents that `keep` [documents] names."""
         assert self.pieces is not None
         whole = self.pieces
         sentence_kept = np.repeat(keep, whole.document_sentences)
         token_kept = np.repeat(sentence_kept, whole.sentence_lengths)
-        return Pieces(
+        return EncodedDocuments(
             tokens=whole.tokens[token_kept],
             sentence_lengths=whole.sentence_lengths[sentence_kept],
             document_sentences=whole.document_sentences[keep],
@@ -79,7 +79,7 @@ def encode_unit(unit: Unit, *, tokenizer: str, fingerprint: str, held_out: float
     return EncodedUnit(unit.number, unit.bytes_read, characters, hashes, apart, pieces)
 
 
-def encode_documents(texts: list[str], tokenizer: Tokenizer) -> Pieces:
+def encode_documents(texts: list[str], tokenizer: Tokenizer) -> EncodedDocuments:
     """Every document as sentences of ids; sentences without a token vanish, documents stay (perhaps empty)."""
     sentences: list[str] = []
     per_document = np.empty(len(texts), dtype=np.int64)
@@ -93,7 +93,7 @@ def encode_documents(texts: list[str], tokenizer: Tokenizer) -> Pieces:
     real_before = np.concatenate([[0], np.cumsum(real)])
     document_sentences = real_before[ends] - real_before[ends - per_document]
     assert lengths.max(initial=0) < 2**16, "sentences are cut to a length that keeps them far below this"
-    return Pieces(tokens, lengths[real].astype(np.uint16), document_sentences.astype(np.uint32))
+    return EncodedDocuments(tokens, lengths[real].astype(np.uint16), document_sentences.astype(np.uint32))
 
 
 @lru_cache(maxsize=2)

@@ -11,20 +11,20 @@ from data.small_files import texts, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.data import layouts
-from bertsmith.data.document import Corpus, Reading, find_files, no_documents
+from bertsmith.data import formats
+from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error, find_files
 from bertsmith.errors import ConfigError, DataError
 
 
 def test_long_documents_go_on_as_further_documents(tmp_path: Path) -> None:
     lines = [f"Line number {number}." for number in range(1000)]
     path = written(tmp_path, "a.txt", "Short.\n\n" + "\n".join(lines) + "\n\nLast.")
-    corpus = Corpus([path], Reading(longest=500))
+    corpus = Corpus([path], ReadOptions(max_characters=500))
     first, *parts, last = corpus
     assert (first.text, last.text) == ("Short.", "Last.")
     assert "\n".join(part.text for part in parts).split("\n") == lines
     assert max(len(part.text) for part in parts) <= 500
-    assert corpus.cut == 1
+    assert corpus.split_documents == 1
     for part in parts:
         line = int(part.source.rpartition(":")[2])
         assert part.text.startswith(f"Line number {line - 3}.")
@@ -34,17 +34,17 @@ def test_long_documents_go_on_as_further_documents(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["blank", "line", "file"])
 def test_cuts_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, layout: str) -> None:
     text = "A sentence. Another one!\nNew line " + "x" * 150 + "\n   indented words here\n\n\nnext 문서 " * 5
-    monkeypatch.setattr("bertsmith.data.opening.BLOCK", 2**20)
+    monkeypatch.setattr("bertsmith.data.text_files.BLOCK", 2**20)
     path = written(tmp_path, "a.txt", text)
-    expected = [(d.text, d.source) for d in Corpus([path], Reading(layout=layout, longest=40))]  # type: ignore[arg-type]
-    monkeypatch.setattr("bertsmith.data.opening.BLOCK", block)
-    assert [(d.text, d.source) for d in Corpus([path], Reading(layout=layout, longest=40))] == expected  # type: ignore[arg-type]
+    expected = [(d.text, d.source) for d in Corpus([path], ReadOptions(format=layout, max_characters=40))]  # type: ignore[arg-type]
+    monkeypatch.setattr("bertsmith.data.text_files.BLOCK", block)
+    assert [(d.text, d.source) for d in Corpus([path], ReadOptions(format=layout, max_characters=40))] == expected  # type: ignore[arg-type]
     assert "".join("".join(text for text, _ in expected).split()) == "".join(text.split())
 
 
 def test_where_a_cut_falls() -> None:
     def first(text: str, longest: int) -> str:
-        return layouts.cut(text, 1, 0, longest)[0][1]
+        return formats.cut(text, 1, 0, longest)[0][1]
 
     assert first("aaa bbb\nccc ddd eee", 12) == "aaa bbb"
     assert first("Aaa bbb ccc. Ddd eee fff", 18) == "Aaa bbb ccc."
@@ -55,12 +55,12 @@ def test_where_a_cut_falls() -> None:
 
 def test_a_flood_of_white_space_is_held_in_little_memory(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", b"begin" + b" " * 2**24 + b"end\n\nother" + b"\n" * 2**24 + b"last")
-    corpus = Corpus([path], Reading(longest=2**16))
+    corpus = Corpus([path], ReadOptions(max_characters=2**16))
     tracemalloc.start()
     assert [document.text for document in corpus] == ["begin", "end", "other", "last"]
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
-    assert corpus.cut == 1
+    assert corpus.split_documents == 1
 
 
 @given(st.text("ab \n\u3000。.\r", max_size=200), st.integers(1, 30), st.sampled_from(["blank", "line", "file"]))
@@ -68,7 +68,7 @@ def test_no_character_is_lost_or_moved(
     tmp_path_factory: pytest.TempPathFactory, text: str, longest: int, layout: str
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), "property.txt", text)
-    found = texts(path, layout=layout, longest=longest)
+    found = texts(path, format=layout, max_characters=longest)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(0 < len(one) <= longest and one == one.strip() for one in found)
 
@@ -76,16 +76,16 @@ def test_no_character_is_lost_or_moved(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layout": "wik"}, "layout=wik must be one of .*; did you mean wiki?"),
+        ({"format": "wik"}, "format=wik must be one of .*; did you mean wiki?"),
         ({"errors": "skip"}, "errors=skip must be one of strict, replace, ignore"),
         ({"encoding": "utf-9"}, "encoding=utf-9 is not an encoding"),
         ({"encoding": "hex"}, "encoding=hex is not an encoding"),
-        ({"longest": 0}, "longest=0 must be at least 1"),
+        ({"max_characters": 0}, "max_characters=0 must be at least 1"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Reading(**settings)  # type: ignore[arg-type]
+        ReadOptions(**settings)  # type: ignore[arg-type]
 
 
 def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_progress_moves_with_the_bytes_on_disk(tmp_path: Path) -> None:
 def test_an_empty_corpus_has_its_error(tmp_path: Path) -> None:
     corpus = Corpus([written(tmp_path, "a.txt", "\n \n"), written(tmp_path, "b.jsonl", "")])
     assert list(corpus) == []
-    assert str(no_documents(corpus)) == f"no text in {tmp_path}/a.txt, {tmp_path}/b.jsonl (2 files, 3 bytes)"
+    assert str(empty_corpus_error(corpus)) == f"no text in {tmp_path}/a.txt, {tmp_path}/b.jsonl (2 files, 3 bytes)"

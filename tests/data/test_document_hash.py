@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.data.selection import Seen, document_hash, is_held_out
+from bertsmith.data.document_hash import Seen, document_hash, is_held_out
 from bertsmith.errors import ConfigError
 
 

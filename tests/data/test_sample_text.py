@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.data import prose
+from bertsmith.data import sample_text
 from bertsmith.data.sentences import split
 
 
 @pytest.fixture(scope="module")
 def english() -> list[str]:
-    return [document.text for document in prose.python_prose(limit=500_000)]
+    return [document.text for document in sample_text.python_documentation(limit=500_000)]
 
 
 def test_english_prose_is_plenty_and_bounded(english: list[str]) -> None:
     assert 500_000 <= sum(map(len, english)) < 700_000
     assert min(map(len, english)) >= 200
-    assert english[:3] == [document.text for document in islice(prose.python_prose(), 3)]
+    assert english[:3] == [document.text for document in islice(sample_text.python_documentation(), 3)]
 
 
 def test_english_prose_has_no_paragraph_twice_and_no_code(english: list[str]) -> None:
@@ -35,10 +35,10 @@ def test_modules_are_parsed_and_never_imported(tmp_path: Path) -> None:
     for name in ("b.py", "a.py", "tests/c.py", "test_d.py"):
         (tmp_path / name).write_text(source)
     (tmp_path / "broken.py").write_text('"""A docstring that is fine."""\ndef')
-    found = list(prose._modules(tmp_path))
+    found = list(sample_text._modules(tmp_path))
     assert [name for name, _ in found] == ["a", "b", "broken"]
-    assert prose._docstrings(found[0][1]) == [body, sentence.format("classes")]
-    assert prose._docstrings(found[2][1]) == []
+    assert sample_text._docstrings(found[0][1]) == [body, sentence.format("classes")]
+    assert sample_text._docstrings(found[2][1]) == []
 
 
 DOCSTRING = """Draw samples from a distribution.
@@ -70,7 +70,7 @@ DOCSTRING = """Draw samples from a distribution.
 
 
 def test_what_is_left_of_a_docstring() -> None:
-    assert list(prose.paragraphs(DOCSTRING)) == [
+    assert list(sample_text.paragraphs(DOCSTRING)) == [
         "The samples are drawn with random.Random, see the paper and not from os.urandom as one might think.",
         "The samples in the order in which they were drawn, one after another.",
         "The first item of a list is a sentence too.",
@@ -78,7 +78,7 @@ def test_what_is_left_of_a_docstring() -> None:
 
 
 def test_korean_prose_is_there() -> None:
-    documents = list(prose.korean_prose())
+    documents = list(sample_text.korean_samples())
     sentences = [sentence for document in documents for sentence in split(document.text)]
     assert len(documents) >= 10
     assert len(sentences) == len(set(sentences)) >= 60
