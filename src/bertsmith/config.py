@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import json
+import os
 import pkgutil
 import tomllib
 import types
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
+EXTENSIONS = "BERTSMITH_EXTENSIONS"  # environment variable: folders with encoders/, objectives/, … of users
 AUTO = "auto"  # a setting that is left to the machine
 
 
@@ -35,9 +37,30 @@ class Registry:
 # --- the folder is the registry ------------------------------------------------------------------------------------
 
 
+def add_extensions(folder: str | Path) -> None:
+    """Adds a folder with encoders/, objectives/, tasks/ or tokenizers/ of your own, for child processes too.
+
+    A file `objectives/NAME.py` in it is found like a file of `bertsmith.objectives`. The environment variable
+    BERTSMITH_EXTENSIONS, a list of folders like PATH, does the same for the command line.
+    """
+    known = [path for path in os.environ.get(EXTENSIONS, "").split(os.pathsep) if path]
+    if str(folder) not in known:
+        os.environ[EXTENSIONS] = os.pathsep.join([*known, str(folder)])
+    importlib.invalidate_caches()
+
+
+def _package(folder: str) -> ModuleType:
+    package = importlib.import_module(folder)
+    for base in filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)):
+        path = os.path.join(os.path.abspath(base), *folder.split(".")[1:])
+        if path not in package.__path__:
+            package.__path__.append(path)
+    return package
+
+
 def kinds(folder: str) -> list[str]:
     """The names that a registry folder offers: its modules that have a `Config`, by file name."""
-    package = importlib.import_module(folder)
+    package = _package(folder)
     found = [module.name for module in pkgutil.iter_modules(package.__path__)]
     return sorted(name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
 

@@ -46,7 +46,7 @@ def ner(
 ) -> None:
     """Find the entities of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     found = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type] # it checks
@@ -74,7 +74,7 @@ def ask(
 ) -> None:
     """Answer a question with a stretch of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
@@ -118,7 +118,7 @@ def rank(
 ) -> None:
     """Order texts by how well they match: by a model of pairs, or by the cosine of vectors."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_texts
+    from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
     reading = reading_of("line" if layout == "auto" and file.endswith(".txt") else layout, field, encoding, errors)
@@ -142,9 +142,8 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """Show which token attends to which."""
-    from bertsmith.inference.attending import attention_facts
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    facts = attention_facts(Predictor.open(model, device=device).attention(text, second), layer, head)
+    facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
     give(facts, as_json, lambda: terminal_predictions.attention_map(facts))

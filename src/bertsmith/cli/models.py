@@ -101,13 +101,13 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Turn texts into vectors."""
-    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, layer_numbers
+    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
-    wish = EmbeddingOptions(pooling, layer_numbers(layers), combine, normalize)
+    options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
     reading = reading_of("line" if layout == "auto" and source.endswith(".txt") else layout, field, encoding, errors)
     facts = embed_source(
-        model, source, output, wish=wish, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
     )
     give(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 

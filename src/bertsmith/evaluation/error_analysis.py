@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bertsmith.metrics.sequence_labelling import Entity, Scheme, tags_to_entities
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.tasks.question_answering import SCORERS, QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import Spans, where, words
 from bertsmith.tasks.task import Example, Prediction, Task
@@ -38,7 +39,7 @@ class Case:
 
 def cases_of(task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
     """The cases in the order of the examples."""
-    return JUDGES[task.objective](task, examples, predictions)
+    return JUDGES[pipeline_of(task.objective)](task, examples, predictions)
 
 
 def _labels(task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
@@ -188,9 +189,9 @@ def _meet(first: Entity, second: Entity) -> bool:
 
 Judge = Callable[[Task, Sequence[Example], Sequence[Prediction]], list[Case]]
 JUDGES: dict[str, Judge] = {
-    "classify": _labels,
-    "regress": _numbers,
-    "choose": _choices,
-    "span": _answers,
-    "tag": _tags,
+    "text-classification": _labels,
+    "text-regression": _numbers,
+    "multiple-choice": _choices,
+    "question-answering": _answers,
+    "token-classification": _tags,
 }

@@ -24,7 +24,7 @@ from bertsmith.export.conversion import (
 )
 from bertsmith.export.graph import OnnxModule
 from bertsmith.export.parity import check_parity, measure_parity
-from bertsmith.inference.asking import require_head
+from bertsmith.inference.forward import require_head
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
 from bertsmith.model_io.seal import SEAL, seal

@@ -20,6 +20,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
@@ -232,7 +233,7 @@ class _Study:
 
 
 def _check(tuning: FinetuneConfig, task: Task) -> None:
-    if task.objective != "tag":
+    if pipeline_of(task.objective) != "token-classification":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
     if not task.has_split("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")

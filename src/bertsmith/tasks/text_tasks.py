@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,7 @@ _FEW = 20  # rows: in fewer of them every label may well be another
 class ClassificationTask(TextTask):
     """A text, or a pair, gets one label. Without `labels` they are those of train, in order."""
 
-    objective: ClassVar[str] = "classify"
+    objective = "classify"
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ CORRELATIONS = {"pearson": batched_pearson, "spearman": batched_spearman}
 class RegressionTask(TextTask):
     """A text, or a pair, gets a number."""
 
-    objective: ClassVar[str] = "regress"
+    objective = "regress"
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ MOST_CHOICES = 100  # of one question
 class MultipleChoiceTask(TextTask):
     """A question and its choices, any number of them: `texts` is the question, then every choice."""
 
-    objective: ClassVar[str] = "choose"
+    objective = "choose"
 
     def __init__(
         self, name: str, *, files: Mapping[str, Sequence[Path]], read: Read, found: Mapping[str, str] | None = None

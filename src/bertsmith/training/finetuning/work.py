@@ -16,6 +16,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, save_model
+from bertsmith.objectives.objective import objectives_with, pipeline_of
 from bertsmith.system.devices import cached_peak_flops, choose_device
 from bertsmith.tasks.task import Example, Features, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -60,8 +61,15 @@ def prepare(tuning: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, positio
 def build_task(tuning: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
     """The task over its files."""
     files = {split: Path(path) for split, path in tuning.files.items()}
-    found: Task = tuning.task.build(files=files, labels=labels)
-    return found
+    task: Task = tuning.task.build(files=files, labels=labels)
+    kind = tuning.head.get("kind", task.objective)
+    if pipeline_of(kind) != pipeline_of(task.objective):
+        raise ConfigError(
+            f"head.kind={kind} predicts for {pipeline_of(kind) or 'no pipeline'}; {tuning.name} needs an objective "
+            f"for {pipeline_of(task.objective)}: {', '.join(objectives_with(pipeline_of(task.objective)))}"
+        )
+    task.objective = kind
+    return task
 
 
 def open_with_head(tuning: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
