@@ -123,7 +123,7 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
     tuning_of("classification", model, tmp_path)
     files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
     words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
-    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
+    words += ["--learning-rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
     first = json.loads(call(*words).stdout)
     assert [row["runs"] for row in first["learning_rates"]] == [2, 2]
     assert first["kept"]["learning_rate"] == 3e-3
@@ -262,8 +262,8 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
         finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
-    done = call(*one, "--rates", "fast")
-    assert (done.returncode, "numbers with commas" in done.stderr) == (78, True)
+    done = call(*one, "--learning-rates", "fast")
+    assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
     done = call(*one, "--seeds", "2", "--resume", "never")
     assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")

@@ -122,7 +122,7 @@ def parse_learning_rates(words: str) -> list[float]:
     try:
         return [float(word) for word in words.split(",") if word]
     except ValueError as error:
-        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
+        raise ConfigError(f"--learning-rates {words}: expected comma-separated numbers, e.g. 2e-5,3e-5") from error
 
 
 def best_scores(run: RunHistory, main: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The pages about verbs and their flags, made of the command line itself: they cannot be out of date."""
+"""Generates the reference pages of all commands and options from the command line itself."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from bertsmith import cli
 
 
 def commands() -> dict[str, Any]:
-    """Every verb of the command line; those of a group, such as `runs show`, under both words."""
-    found: dict[str, Any] = {}
+    """Every command by its full name, e.g. `runs show`."""
+    by_name: dict[str, Any] = {}
 
-    def visit(command: Any, words: tuple[str, ...]) -> None:
+    def collect(command: Any, words: tuple[str, ...]) -> None:
         if hasattr(command, "commands"):
             for name, below in command.commands.items():
-                visit(below, (*words, name))
+                collect(below, (*words, name))
         else:
-            found[" ".join(words)] = command
+            by_name[" ".join(words)] = command
 
-    visit(cli.command(), ())
-    return found
+    collect(cli.command(), ())
+    return by_name
 
 
 def pages() -> dict[str, str]:
-    """File name -> Markdown: one for each verb or group of verbs, and an index of them."""
+    """File name -> Markdown: one page per command or group of commands, and an index."""
     grouped: dict[str, dict[str, Any]] = {}
-    for verb, command in commands().items():
-        grouped.setdefault(verb.split()[0], {})[verb] = command
-    found = {f"{name}.md": _page(name, verbs) for name, verbs in grouped.items()}
-    return {"index.md": _index(grouped), **found}
+    for name, command in commands().items():
+        grouped.setdefault(name.split()[0], {})[name] = command
+    return {"index.md": _index(grouped), **{f"{name}.md": _page(name, group) for name, group in grouped.items()}}
 
 
 def write(folder: Path) -> None:
-    """Writes the pages that are not there as they should be, so that a second build has nothing to do."""
+    """Writes the pages that are missing or out of date, so that a second build has nothing to do."""
     folder.mkdir(exist_ok=True)
     wanted = pages()
     for path in folder.glob("*.md"):
@@ -46,32 +45,32 @@ def write(folder: Path) -> None:
 
 
 def _index(grouped: dict[str, dict[str, Any]]) -> str:
-    lines = ["# Verbs", "", "Every verb of `bertsmith`, with its flags. `bertsmith VERB --help` says the same.", ""]
-    lines += ["| verb | what it does |", "|---|---|"]
-    for name, verbs in grouped.items():
-        for verb, command in verbs.items():
-            lines.append(f"| [`{verb}`]({name}.md) | {_cell(_first_sentence(command))} |")
+    lines = ["# Commands", "", "All commands of `bertsmith` with their options, as in `bertsmith COMMAND --help`.", ""]
+    lines += ["| command | what it does |", "|---|---|"]
+    for group, members in grouped.items():
+        for name, command in members.items():
+            lines.append(f"| [`{name}`]({group}.md) | {_cell(_first_sentence(command))} |")
     return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *grouped, "```", ""])
 
 
-def _page(name: str, verbs: dict[str, Any]) -> str:
-    lines = [f"# {name}", ""]
-    for verb, command in verbs.items():
-        lines += [f"## {verb}", ""] if len(verbs) > 1 else []
-        lines += [command.help or "", "", "```console", _usage(verb, command), "```", ""]
+def _page(group: str, members: dict[str, Any]) -> str:
+    lines = [f"# {group}", ""]
+    for name, command in members.items():
+        lines += [f"## {name}", ""] if len(members) > 1 else []
+        lines += [command.help or "", "", "```console", _usage(name, command), "```", ""]
         lines += _table("argument", [one for one in command.params if one.param_type_name == "argument"])
-        lines += _table("flag", [one for one in command.params if one.param_type_name == "option"])
+        lines += _table("option", [one for one in command.params if one.param_type_name == "option"])
     return "\n".join(lines)
 
 
-def _usage(verb: str, command: Any) -> str:
+def _usage(name: str, command: Any) -> str:
     arguments = [_name(one) for one in command.params if one.param_type_name == "argument"]
     needed = [
         f"{one.opts[-1]} {one.metavar or one.name.upper()}"
         for one in command.params
         if one.param_type_name == "option" and one.required
     ]
-    return " ".join(["$ bertsmith", verb, *arguments, *needed, "[FLAGS]"])
+    return " ".join(["$ bertsmith", name, *arguments, *needed, "[OPTIONS]"])
 
 
 def _table(what: str, parameters: list[Any]) -> list[str]:
@@ -92,7 +91,7 @@ def _name(parameter: Any) -> str:
 
 def _default(parameter: Any) -> str:
     if parameter.required:
-        return "needed"
+        return "required"
     value = parameter.default
     if value is None or value is False or value == [] or callable(value):
         return ""
@@ -104,7 +103,7 @@ def _first_sentence(command: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """One cell of a table: one line, its words as they are."""
+    """A table cell: one line, with Markdown characters escaped."""
     plain = " ".join(text.split())
     for mark in "\\|*_[]<":
         plain = plain.replace(mark, f"\\{mark}")

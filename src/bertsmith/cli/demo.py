@@ -1,4 +1,4 @@
-"""`bertsmith demo`: the road on text that is on every machine, with no download and no data file."""
+"""`bertsmith demo`: the whole pipeline on text that every machine has, without a download."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
-VOCABULARY = 4000
+VOCAB_SIZE = 4000
 SAMPLES = (
     "The tokenizer splits unbelievably long words into pieces.",
     "바다에서 바람이 불면 고래의 노래가 들린다.",
 )
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
-# The smallest model, for two minutes on any CPU: many small steps, a high rate (LOG.md).
+# A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).
 SETTINGS = (
     "encoder.layers=2",
     "encoder.width=128",
@@ -44,11 +44,12 @@ SETTINGS = (
     "eval_rows=512",
     "save_every=500",
 )
-# no token alone knows what a sentence is after pre-training without next sentence: the mean of all is read
-TUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
-SEEDS, LEARNED, SCORED = 3, 900, 300  # runs; sentences
-SHORTEST, LONGEST = 6, 20  # words of a sentence
-GAPS = (
+# without next-sentence pre-training [CLS] does not represent the sentence: classify the mean of all tokens
+FINETUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
+SEEDS = 3
+TRAIN_EXAMPLES, DEV_EXAMPLES = 900, 300
+MIN_WORDS, MAX_WORDS = 6, 20  # of a sentence
+MASKED = (
     "Return a list of the [MASK] in the file.",
     "This function raises a [MASK] if the value is not valid.",
     "The class has two [MASK] that take no arguments.",
@@ -56,26 +57,26 @@ GAPS = (
 
 
 def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> None:
-    """Text -> tokenizer -> shards -> BERT -> words -> page, each with a look at it; the folder is left to play with."""
-    began = time.monotonic()
+    """Text -> tokenizer -> shards -> pre-training -> fill-mask -> fine-tuning -> report, printing each result."""
+    started = time.monotonic()
     _clear(output)
     text = output / "text"
-    _step(1, "Text: Python's own documentation, and a little Korean")
+    _step(1, "Text: Python's own documentation and a little Korean")
     _write_text(text)
 
     _step(
         2,
         "Tokenizer",
-        f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCABULARY} --set coverage=1.0",
+        f"bertsmith tokenizer train {text} -o {output}/tokenizer --vocab-size {VOCAB_SIZE} --set coverage=1.0",
     )
-    # the little Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
+    # Korean is 0.1 % of the characters: only full coverage keeps all of its syllables
     settings = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(coverage=1.0)
-    learned = prepare.train_tokenizer(
-        [text], output / "tokenizer", settings=settings, vocab_size=VOCABULARY, quiet=quiet
+    tokenizer = prepare.train_tokenizer(
+        [text], output / "tokenizer", settings=settings, vocab_size=VOCAB_SIZE, quiet=quiet
     )
-    terminal.trained_tokenizer(learned, output / "tokenizer")
+    terminal.trained_tokenizer(tokenizer, output / "tokenizer")
     for sample in SAMPLES:
-        terminal.encoding_sample(learned, sample, learned.encode(sample))
+        terminal.encoding_sample(tokenizer, sample, tokenizer.encode(sample))
     terminal.facts_table(prepare.measure_tokenizer(output / "tokenizer", [text], quiet=quiet))
 
     _step(3, "Shards", f"bertsmith prepare {text} -t {output}/tokenizer -o {output}/shards --held-out 0.02 --unique")
@@ -85,29 +86,29 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
     terminal.facts_table(terminal.shard_facts(index, output / "shards"))
     for report in verify(output / "shards"):
         terminal.verified_file(report)
-    _look_inside(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
+    _print_document(Shards.open(output / "shards"), load(output / "shards" / "tokenizer"))
 
     words = " ".join(SETTINGS)
-    _step(4, "Pre-training", f"bertsmith pretrain bert/quick -d {output}/shards -o {output}/run --picture {words}")
+    _step(4, "Pre-training", f"bertsmith pretrain bert/quick -d {output}/shards -o {output}/run --chart {words}")
     _pretrain(output, minutes=minutes, quiet=quiet)
-    _step(5, "Words that were hidden", f'bertsmith fill-mask {output}/run/best "{GAPS[0]}"')
+    _step(5, "Masked words", f'bertsmith fill-mask {output}/run/best "{MASKED[0]}"')
     _fill(output / "run" / "best")
-    words = " ".join(TUNING)
+    words = " ".join(FINETUNING)
     _step(
         6,
-        "A task: is it a sentence, or its words in no order?",
+        "Fine-tuning: is this a sentence, or are its words shuffled?",
         f"bertsmith finetune {output}/run/best -t classification --train {output}/task/train.jsonl "
         f"--dev {output}/task/dev.jsonl -o {output}/task/run {words}",
     )
     _finetune(output)
     _step(7, "Report", f"bertsmith runs plot {output}/run")
     _report(output / "run")
-    terminal.console.print(f"\nDone in {time.monotonic() - began:.0f} s; everything is in {output}/.")
+    terminal.console.print(f"\nDone in {time.monotonic() - started:.0f} s; all files are in {output}/.")
 
 
 def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
-    """Two minutes of BERT, and how far it came against guessing."""
-    from bertsmith import recipes  # these bring torch, which the first steps can do without
+    """Two minutes of pre-training, and the held-out losses next to their baselines."""
+    from bertsmith import recipes  # imports torch, which the first steps do not need
     from bertsmith.training.pretraining import pretrain
     from bertsmith.training.recipe import with_overrides
 
@@ -120,64 +121,64 @@ def _fill(model: Path) -> None:
     from bertsmith.inference.predictor import Predictor
 
     predictor = Predictor.open(model, device="cpu")
-    for text in GAPS:
+    for text in MASKED:
         terminal.console.print(text, style="bold")
         terminal_predictions.fillings([predictor.fill_mask(text, top_k=3)])
 
 
 def _finetune(output: Path) -> None:
-    """A small task made of the demo's own text: against the commonest answer, and against no pre-training."""
+    """A small task from the demo's text, compared with the majority class and with random initial weights."""
     from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
-    said: dict[str, list[float]] = {"without pre-training": [], "with pre-training": []}
+    accuracies: dict[str, list[float]] = {"random weights": [], "pre-trained weights": []}
     for seed in range(SEEDS):
-        for (name, scores), fresh in zip(said.items(), ("true", "false"), strict=True):
-            changes = [*TUNING, f"random_init={fresh}", f"seed={seed}"]
+        for (name, scores), random_init in zip(accuracies.items(), ("true", "false"), strict=True):
+            changes = [*FINETUNING, f"random_init={random_init}", f"seed={seed}"]
             tuning = make_finetune_config("classification", output / "run" / "best", files, changes)
-            folder = output / "task" / (name.replace(" ", "-") + f"-{seed}" if fresh == "true" or seed else "run")
+            folder = output / "task" / (name.replace(" ", "-") + f"-{seed}" if random_init == "true" or seed else "run")
             scores.append(finetune(tuning, folder, device="cpu", quiet=True)["score/accuracy"])
     labels = [json.loads(line)["label"] for line in files["dev"].read_text(encoding="utf-8").splitlines()]
-    commonest = max(map(labels.count, set(labels))) / len(labels)
-    terminal.console.print(f"learned from {LEARNED} examples; accuracy on {len(labels)} others, {SEEDS} seeds:")
-    for name, scores in {"always the commonest": [commonest] * SEEDS, **said}.items():
-        found = summarize_seeds(scores)
-        bar = "▇" * round(40 * found.mean)
-        terminal.console.print(f"  {name:<22} {found.mean:6.1%} ± {found.deviation or 0.0:.1%}  {bar}")
-    without, trained = (summarize_seeds(scores).mean for scores in said.values())
-    if trained <= without:
+    majority = max(map(labels.count, set(labels))) / len(labels)
+    terminal.console.print(f"{TRAIN_EXAMPLES} training examples; accuracy on {len(labels)} others, {SEEDS} seeds:")
+    for name, scores in {"majority class": [majority] * SEEDS, **accuracies}.items():
+        score = summarize_seeds(scores)
+        bar = "▇" * round(40 * score.mean)
+        terminal.console.print(f"  {name:<22} {score.mean:6.1%} ± {score.deviation or 0.0:.1%}  {bar}")
+    random_mean, pretrained_mean = (summarize_seeds(scores).mean for scores in accuracies.values())
+    if pretrained_mean <= random_mean:
         terminal.console.print(
-            "Two minutes on a CPU are too few for pre-training to pay; what minutes on a GPU give: LOG.md."
+            "Two minutes on a CPU are too short for pre-training to help; LOG.md has results from minutes on a GPU."
         )
 
 
 def _write_task(folder: Path, text: str) -> dict[str, Path]:
-    """Sentences of the text, every second one with its words in no order, as files to learn from and to score on."""
-    draw, lines = random.Random(0), dict.fromkeys(text.splitlines())
-    sentences = [line for line in lines if line.endswith(".") and SHORTEST <= len(line.split()) <= LONGEST]
-    draw.shuffle(sentences)
+    """Writes train and dev files of sentences, every second one with shuffled words."""
+    rng, lines = random.Random(0), dict.fromkeys(text.splitlines())
+    sentences = [line for line in lines if line.endswith(".") and MIN_WORDS <= len(line.split()) <= MAX_WORDS]
+    rng.shuffle(sentences)
     rows = [
-        {"text": _in_no_order(text, draw), "label": "words"} if number % 2 else {"text": text, "label": "sentence"}
-        for number, text in enumerate(sentences[: LEARNED + SCORED])
+        {"text": _shuffled(text, rng), "label": "words"} if number % 2 else {"text": text, "label": "sentence"}
+        for number, text in enumerate(sentences[: TRAIN_EXAMPLES + DEV_EXAMPLES])
     ]
     disk, files = Disk(), {"train": folder / "train.jsonl", "dev": folder / "dev.jsonl"}
     disk.make_folder(folder)
-    for path, some in zip(files.values(), (rows[:LEARNED], rows[LEARNED:]), strict=True):
+    for path, some in zip(files.values(), (rows[:TRAIN_EXAMPLES], rows[TRAIN_EXAMPLES:]), strict=True):
         disk.write_file(path, ["".join(json.dumps(row, ensure_ascii=False) + "\n" for row in some).encode()])
     return files
 
 
-def _in_no_order(sentence: str, draw: random.Random) -> str:
-    """The first word and the full stop stay where they are, which would tell."""
+def _shuffled(sentence: str, rng: random.Random) -> str:
+    """Shuffles all words but the first; capital and full stop would give the label away."""
     first, *rest = sentence.removesuffix(".").split()
-    draw.shuffle(rest)
+    rng.shuffle(rest)
     return " ".join((first, *rest)) + "."
 
 
 def _report(run_folder: Path) -> None:
     page = write_report([run_folder], run_folder / "report.html")
-    terminal.console.print(f"{page}: {page.stat().st_size / 1e3:.0f} kB, opens in any browser, asks for nothing")
+    terminal.console.print(f"{page}: {page.stat().st_size / 1e3:.0f} kB, opens in any browser, makes no requests")
 
 
 def _step(number: int, title: str, command: str = "") -> None:
@@ -188,9 +189,9 @@ def _step(number: int, title: str, command: str = "") -> None:
 
 
 def _clear(output: Path) -> None:
-    """Makes room: what an earlier demo left is removed, what anybody else put there is not."""
+    """Removes the output of an earlier demo, and nothing else."""
     if output.exists() and not (output / "text" / "python.txt").exists() and any(output.iterdir()):
-        raise BertsmithError(f"{output} holds something that no demo wrote: choose another -o")
+        raise BertsmithError(f"{output} contains files that the demo did not write: choose another -o")
     if output.exists():
         Disk().remove_folder(output)
 
@@ -211,12 +212,12 @@ def _joined(documents: Iterable[Document]) -> tuple[int, str]:
     return len(texts), "\n\n".join(texts) + "\n"
 
 
-def _look_inside(shards: Shards, tokenizer: Tokenizer) -> None:
-    """The first sentences of one document, read back from the disk."""
+def _print_document(shards: Shards, tokenizer: Tokenizer) -> None:
+    """Prints the first sentences of one document from the shards."""
     part = shards.parts[0]
     document = part.documents // 2
     first, last = part.document_starts[document : document + 2].tolist()
     starts = part.sentence_starts[first : min(last, first + 4) + 1].astype(np.int64)
-    terminal.console.print(f"\nDocument {document:,} as it lies in the shards, sentence by sentence:", style="dim")
+    terminal.console.print(f"\nDocument {document:,} in the shards, sentence by sentence:", style="dim")
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         terminal.console.print(f"  {tokenizer.decode(shards.read(begin, end - begin))}")
