@@ -63,11 +63,11 @@ def memory(settings: PackingConfig, shards: Shards, length: int) -> tuple[float,
 def speed(packing: Packing) -> tuple[float, float]:
     """Places a second of processor time, and the share of padding."""
     rows = PLACES // packing.max_length
-    packing.batch(0, rows=rows)
+    packing.batch(0, batch_size=rows)
     begin, step, places, tokens = time.process_time(), 0, 0, 0
     while time.process_time() - begin < SECONDS:
         step += 1
-        batch = packing.batch(step, rows=rows)
+        batch = packing.batch(step, batch_size=rows)
         places, tokens = places + batch.input_ids.size, tokens + batch.tokens
     return places / (time.process_time() - begin), 1 - tokens / places
 

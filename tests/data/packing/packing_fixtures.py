@@ -1,4 +1,4 @@
-"""What the tests of packings share: made-up shards in which no token comes twice, and texts read back from batches."""
+"""Shards in which every token is unique, and the texts of a batch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ANY = {
     "documents": TINY,
     "length": some.integers(5, 24),
     "parts": some.integers(1, 7),
-    "shorter": some.sampled_from([0.0, 0.5, 1.0]),
+    "short_sequences": some.sampled_from([0.0, 0.5, 1.0]),
     "epoch": some.integers(0, 3),
 }
 

@@ -36,7 +36,7 @@ class PretrainLoader(Prefetcher):
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"
-        share = {"rows": self.rows, "rank": self.world.rank, "world": self.world.size}
+        share = {"batch_size": self.rows, "rank": self.world.rank, "world_size": self.world.size}
         micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
         return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
 
