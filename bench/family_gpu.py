@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from bertsmith import recipes
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface import family_of
+from bertsmith.model_io import huggingface
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
@@ -214,8 +214,8 @@ def config_of(encoder: Any) -> Any:
     """transformers' settings of an encoder of ours, with its fused attention."""
     import transformers
 
-    family = family_of(encoder)
-    found = getattr(transformers, f"{family.classes}Config")(**family.contents(encoder))
+    family = huggingface.find(type(encoder).__module__.rpartition(".")[2])
+    found = getattr(transformers, f"{family.classes}Config")(**family.config_values(encoder))
     found._attn_implementation = "sdpa"
     return found
 

@@ -14,7 +14,7 @@ import torch
 from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.model_io.foreign_files import read_json
+from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, read_checksummed_json

@@ -761,7 +761,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     for text, said in (
         ("variants = 3 3", "cannot be read"),
         ("recipe = 'bert/tiny'", "names no variants"),
-        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be a whole number"),
+        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be an integer"),
     ):
         file.write_text(text, encoding="utf-8")
         assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78

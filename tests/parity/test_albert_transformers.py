@@ -16,7 +16,7 @@ from parity.test_heads_transformers import unpadded
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import albert
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import (
@@ -302,5 +302,5 @@ def test_parameter_counts(size: str, heads: int, layers: int, width: int, count:
         pretraining = Model.build(ours, HEADS["AlbertForPreTraining"])
         theirs, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
     assert ours.heads == heads
-    assert parameters(pretraining.encoder) == parameters(theirs) == count
-    assert parameters(pretraining) == parameters(with_heads)
+    assert parameter_count(pretraining.encoder) == parameter_count(theirs) == count
+    assert parameter_count(pretraining) == parameter_count(with_heads)

@@ -14,7 +14,7 @@ from model_io.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.types import Batch
@@ -176,4 +176,4 @@ def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
 def test_parameter_counts(size: str, heads: tuple[str, ...], expected: int) -> None:
     with torch.device("meta"):
         built = Model.build(bert.Config.size(size, vocab_size=30_522), [OBJECTIVES[name]() for name in heads])
-    assert parameters(built) == expected
+    assert parameter_count(built) == expected

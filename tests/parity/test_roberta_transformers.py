@@ -17,7 +17,7 @@ from parity.test_folders_transformers import said_by
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import roberta
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, span, tag
@@ -189,7 +189,7 @@ SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 
 def test_parameters_are_counted_as_the_reference_counts() -> None:
     with torch.device("meta"):
         ours = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
-    assert parameters(ours) == 124_697_433
+    assert parameter_count(ours) == 124_697_433
 
 
 def test_the_first_position_is_behind_the_padding() -> None:

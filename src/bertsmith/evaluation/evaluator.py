@@ -16,9 +16,8 @@ import numpy as np
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.model_folder import CONFIG, open_model
 from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag, plain, table
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ def shape_of(model: Model, tokenizer: Tokenizer) -> dict[str, object]:
         "layers": encoder.layers,
         "width": encoder.width,
         "positions": encoder.max_positions,
-        "parameters": parameters(model),
+        "parameters": parameter_count(model),
         "heads": ", ".join(model.objectives) or "none: vectors",
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }

@@ -25,9 +25,9 @@ from bertsmith.export.conversion import (
 from bertsmith.export.graph import OnnxModule
 from bertsmith.export.parity import check_parity, measure_parity
 from bertsmith.inference.forward import require_head
+from bertsmith.model_io.checksums import SEAL, seal
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
-from bertsmith.model_io.seal import SEAL, seal
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer

@@ -17,10 +17,10 @@ from bertsmith.export.cards import export_card, shape_of
 from bertsmith.export.graph import POOLINGS
 from bertsmith.export.parity import ParityError
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model_io.checksums import SEAL, read_seal, seal
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
-from bertsmith.model_io.seal import SEAL, read_seal, seal
-from bertsmith.model_io.sentence_folder import SentenceSettings, sentence_files, tanh_pooler
+from bertsmith.model_io.sentence_transformers import SentenceSettings, sentence_files, tanh_pooler
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
 

@@ -30,7 +30,7 @@ from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, Mode
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
-from bertsmith.model_io.sentence_folder import SentenceSettings, read_sentence_settings
+from bertsmith.model_io.sentence_transformers import SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
 from bertsmith.tasks.tagged_text import Unit
 from bertsmith.tokenizers.tokenizer import Tokenizer

@@ -50,16 +50,7 @@ class Model(nn.Module):
     ) -> Self:
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
-        rows, embedding_width = made.token_embeddings.shape
-        context = BuildContext(
-            width=made.width,
-            layers=made.layers,
-            vocab_size=rows,
-            embedding_width=embedding_width,
-            vocabulary=vocabulary,
-            layer_config=made.layer_config,
-            seed=seed,
-        )
+        context = build_context(made, vocabulary=vocabulary, seed=seed)
         return cls(made, [settings.build(context) for settings in objectives])
 
     def corrupt(self, batch: Batch) -> Batch:
@@ -136,3 +127,20 @@ class Model(nn.Module):
 
     def _each(self) -> list[Objective]:
         return cast(list[Objective], list(self.objectives.values()))
+
+
+def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int) -> BuildContext:
+    """What objectives need to know of an encoder."""
+    table = encoder.token_embeddings
+    if table is None and vocabulary is None:
+        raise BertsmithError("an encoder without a token table needs a vocabulary, which gives the number of tokens")
+    size = len(table) if table is not None else vocabulary.size if vocabulary is not None else 0
+    return BuildContext(
+        width=encoder.width,
+        layers=encoder.layers,
+        vocab_size=size,
+        embedding_width=None if table is None else table.shape[1],
+        vocabulary=vocabulary,
+        layer_config=encoder.layer_config,
+        seed=seed,
+    )

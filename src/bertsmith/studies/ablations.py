@@ -15,8 +15,8 @@ from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation.tables import baselines
 from bertsmith.metrics.confidence import summarize_seeds
-from bertsmith.model_io.foreign_files import read_json
-from bertsmith.model_io.hf_config import CONFIG
+from bertsmith.model_io.model_folder import CONFIG
+from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json

@@ -21,15 +21,15 @@ SHORT = 0.15  # seconds: graphs gained 1.3 % of a step of 0.07 s on an H200, far
 
 def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) -> float:
     """FLOP for a token in rows of `length` places; `asked`: by objective, things asked for each token."""
-    pooler = getattr(model.encoder, "pooler", None)  # which only first tokens meet
+    table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # read at first tokens only
     found: float = sum(_every_token(part, length) for part in model.encoder.execution_order() if part is not pooler)
     for objective in (part for part in model.objectives.modules() if isinstance(part, Objective)):
         everywhere = objective.per_token_modules()
         inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
         within = [*everywhere, *inner]
         own = _matrices(objective) - sum(map(_matrices, within))
-        table = model.encoder.token_embeddings.numel() if objective.tied else 0
-        found += sum(_every_token(part, length) for part in everywhere) + (own + table) * asked.get(objective.name, 0.0)
+        tied = table.numel() if objective.tied and table is not None else 0
+        found += sum(_every_token(part, length) for part in everywhere) + (own + tied) * asked.get(objective.name, 0.0)
     return THERE_AND_BACK * found
 
 

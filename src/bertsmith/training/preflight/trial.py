@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.facts import parameters_by_room
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.summary import parameters_by_room
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import DataError
-from bertsmith.model_io.foreign_files import ForeignFile, exists, read_json, shown
-from bertsmith.model_io.safetensors_file import file_chunks
-from bertsmith.model_io.weight_files import WEIGHTS, WeightFiles
+from bertsmith.model_io.safetensors_files import WEIGHTS, WeightFiles, file_chunks
+from bertsmith.model_io.untrusted_files import UntrustedFile, exists, read_json, shown
 from bertsmith.tokenizers.folder import json_bytes
 
 MODULES = "modules.json"
@@ -104,7 +103,7 @@ def _read(folder: Path, encoder: Encoder) -> SentenceSettings:
 
 def _steps(folder: Path) -> list[tuple[str, str]]:
     """Path and kind of each step, in order."""
-    with ForeignFile(folder, MODULES, most=MOST_BYTES) as file:
+    with UntrustedFile(folder, MODULES, most=MOST_BYTES) as file:
         data = file.read(0, file.size)
     try:
         found = json.loads(data)

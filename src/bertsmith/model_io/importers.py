@@ -18,13 +18,12 @@ from typing import IO
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
-from bertsmith.model_io.foreign_files import MEBIBYTE, ForeignFile, exists, read_json, shown
-from bertsmith.model_io.hf_config import CONFIG
-from bertsmith.model_io.loading import Loading, Weights
-from bertsmith.model_io.model_folder import FolderFacts, check_target, open_model, save_model
+from bertsmith.model_io.loading import Loader, Weights
+from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, open_model, save_model
+from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
-from bertsmith.model_io.weight_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, read_json, shown
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -81,8 +80,8 @@ def _save(
     disk: Disk,
 ) -> list[str]:
     """Writes the model; `tokenizer` makes the tokenizer for a table of so many rows."""
-    loading = Loading(weights, read_json(source, settings), source / settings)
-    words = tokenizer(loading.rows())
+    loading = Loader(weights, read_json(source, settings), source / settings)
+    words = tokenizer(loading.vocab_size())
     model, facts = loading.build(words), {"imported from": source.resolve().name}
     save_model(model, words, output, facts=facts, replace=replace, disk=disk)
     return loading.notes
@@ -96,7 +95,7 @@ def _import_google(source: Path, output: Path, *, lowercase: bool | None, replac
     if len(found) != 1:
         what = f"{len(found)} TensorFlow checkpoints" if found else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
         raise DataError(f"{source} has {what} in it: what can be imported is a folder with one model")
-    ForeignFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
+    UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
     reason = "as asked"
     if lowercase is None:
@@ -124,7 +123,7 @@ def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) ->
         names = []
         for number, name in enumerate(_pickled_files(source)):
             names.append(f"{number}.safetensors")
-            with ForeignFile(source, name) as file:
+            with UntrustedFile(source, name) as file:
                 disk.write_file(aside / names[-1], _unpickled(file), atomic=False)
         with WeightFiles(aside, names) as weights:
             tokenizer = partial(read_tokenizer, source)
@@ -145,7 +144,7 @@ def _pickled_files(source: Path) -> list[str]:
     return files
 
 
-def _unpickled(file: ForeignFile) -> Iterator[bytes]:
+def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
     """A safetensors file, as the child process sends it, piece by piece."""
     command = [sys.executable, "-P", "-m", "bertsmith.model_io.unpickling"]
     # nothing else of our surroundings: keys and tokens are none of its business
@@ -173,7 +172,7 @@ def _unpickled(file: ForeignFile) -> Iterator[bytes]:
             child.kill()
 
 
-def _bounded(stream: IO[bytes], file: ForeignFile, *, most: int) -> Iterator[bytes]:
+def _bounded(stream: IO[bytes], file: UntrustedFile, *, most: int) -> Iterator[bytes]:
     total = 0
     while piece := stream.read(MEBIBYTE):
         total += len(piece)

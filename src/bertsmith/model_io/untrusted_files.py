@@ -9,20 +9,22 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bertsmith.errors import DataError, StorageError
+from bertsmith.errors import ConfigError, DataError, StorageError
 
 MEBIBYTE = 1 << 20
 MOST_JSON_BYTES = 16 * MEBIBYTE
+MOST = 1 << 31  # no size of a model is larger
 MOST_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 
 
-class ForeignFile:
+class UntrustedFile:
     """A regular file of a folder, open for reading by position."""
 
     def __init__(self, folder: Path, name: str, *, most: int | None = None) -> None:
@@ -90,7 +92,7 @@ def memory_size() -> int:
 
 def read_json(folder: Path, name: str, *, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
     """The object in a JSON file of the folder."""
-    with ForeignFile(folder, name, most=most) as file:
+    with UntrustedFile(folder, name, most=most) as file:
         return parse_object(file.read(0, file.size), file.path)
 
 
@@ -164,3 +166,50 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+@dataclass(frozen=True)
+class ConfigReader:
+    """What a config.json says, and where it lies."""
+
+    settings: Mapping[str, Any]
+    path: Path
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands there."""
+        return self.settings.get(key, default)
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number."""
+        value = self.get(key, default)
+        if value is None:
+            raise ConfigError(f"{self.path} does not say {key}: it is no config of such a model")
+        if type(value) is not int or not least <= value < MOST:
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a whole number, {least} or more")
+        return value
+
+    def share(self, key: str, default: float) -> float:
+        """A number from 0 up to 1."""
+        value = self.get(key, default)
+        if type(value) not in (int, float) or not 0 <= value < 1:
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a number, at least 0 and less than 1")
+        return float(value)
+
+    def text(self, key: str, default: str) -> str:
+        """A name."""
+        value = self.get(key, default)
+        if not isinstance(value, str):
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a name")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be true or false")
+        return value
+
+    def require(self, key: str, value: Any) -> None:
+        """Raises where a setting is present with another value."""
+        if self.get(key, value) not in (value, None):
+            raise ConfigError(f"{self.path}: {key}={shown(self.get(key))}; bertsmith reads {shown(value)} only")

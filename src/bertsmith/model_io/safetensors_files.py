@@ -9,19 +9,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
 from bertsmith.errors import DataError
-from bertsmith.model_io.foreign_files import ForeignFile, parse_object, shown
+from bertsmith.model_io.untrusted_files import UntrustedFile, exists, parse_object, read_json, shown
 
 MOST_HEADER_BYTES = 16_000_000  # the format allows 100 MB, which is a million tensors; BERT large has 40 kB
 MOST_TENSORS = 20_000
 MOST_DIMENSIONS = 8
 MOST_NAME_LENGTH = 512
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MOST_FILES = 1000
 METADATA = "__metadata__"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {kind: name for name, kind in TYPES.items()}
@@ -43,7 +48,7 @@ class SafetensorsFile:
     """A file whose header has been checked: `entries` by name, `fill` to read one."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.file = ForeignFile(folder, name)
+        self.file = UntrustedFile(folder, name)
         self.path = self.file.path
         try:
             self.entries = read_entries(self.file)
@@ -78,7 +83,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 # --- reading a header ----------------------------------------------------------------------------------------------
 
 
-def read_entries(file: ForeignFile) -> dict[str, Entry]:
+def read_entries(file: UntrustedFile) -> dict[str, Entry]:
     """The entries of a header, in the order in which they lie, every claim checked against the size of the file."""
     header, begin = _header(file)
     metadata = header.pop(METADATA, {})
@@ -90,7 +95,7 @@ def read_entries(file: ForeignFile) -> dict[str, Entry]:
     return _check_layout(file, entries, begin)
 
 
-def _header(file: ForeignFile) -> tuple[dict[str, Any], int]:
+def _header(file: UntrustedFile) -> tuple[dict[str, Any], int]:
     """The header and the place where it ends."""
     if file.size < 8:
         raise DataError(f"{file.path} is cut short: {file.size} bytes are no safetensors file")
@@ -128,7 +133,7 @@ def _are_counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
-def _check_layout(file: ForeignFile, entries: dict[str, Entry], start: int) -> dict[str, Entry]:
+def _check_layout(file: UntrustedFile, entries: dict[str, Entry], start: int) -> dict[str, Entry]:
     """The entries in the order of their places, which must cover the file: no gap, no overlap, nothing left."""
     ordered = dict(sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)))
     place = start
@@ -161,3 +166,81 @@ def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     for name in sorted(tensors):
         if tensors[name].numel():
             yield as_bytes(tensors[name].detach().cpu().contiguous())
+
+
+class WeightFiles:
+    """Every tensor of a folder by name, whichever file holds it."""
+
+    def __init__(self, folder: Path, names: list[str], *, index: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.owners: dict[str, SafetensorsFile] = {}
+        with ExitStack() as stack:
+            for name in names:
+                file = SafetensorsFile(folder, name)
+                stack.callback(file.close)
+                self._add(file, index)
+            for name, owner in (index or {}).items():
+                if name not in self.owners:
+                    raise DataError(f"{folder / owner} lacks {shown(name)}, which {INDEX} promises there")
+            self._open = stack.pop_all()
+        self.entries: dict[str, Entry] = {name: file.entries[name] for name, file in self.owners.items()}
+
+    def _add(self, file: SafetensorsFile, index: dict[str, str] | None) -> None:
+        for name in file.entries:
+            if index is not None and index.get(name) != file.path.name:
+                raise DataError(f"{file.path} holds {shown(name)}, which {INDEX} does not say")
+            if name in self.owners:
+                raise DataError(
+                    f"{file.path} holds {shown(name)} once more: it is also in {self.owners[name].path.name}"
+                )
+            self.owners[name] = file
+
+    @classmethod
+    def of(cls, folder: Path) -> WeightFiles:
+        """The weights of a model folder: model.safetensors, or else what its index lists."""
+        if exists(folder, WEIGHTS):
+            return cls(folder, [WEIGHTS])
+        index = _read_index(folder)
+        return cls(folder, sorted(set(index.values())), index=index)
+
+    def path(self, name: str) -> Path:
+        """The file in which a tensor lies."""
+        return self.owners[name].path
+
+    def fill(self, name: str, target: torch.Tensor) -> None:
+        """Reads a tensor into one of its shape."""
+        self.owners[name].fill(name, target)
+
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two tensors are the same bit for bit, compared piece by piece."""
+        one, other = self.entries[first], self.entries[second]
+        if (one.kind, one.shape) != (other.kind, other.shape):
+            return False
+        left = self.owners[first].file.pieces(one.begin, one.end)
+        right = self.owners[second].file.pieces(other.begin, other.end)
+        return all(here == there for here, there in zip(left, right, strict=True))
+
+    def close(self) -> None:
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    """Tensor -> file, as an index says it."""
+    found = read_json(folder, INDEX).get("weight_map")
+    if not isinstance(found, dict) or not found or not all(isinstance(value, str) for value in found.values()):
+        raise DataError(f"{folder / INDEX}: weight_map must say for every tensor in which file it is")
+    files = set(found.values())
+    if len(files) > MOST_FILES:
+        raise DataError(f"{folder / INDEX} lists {len(files):,} files: more than {MOST_FILES:,} is no model of ours")
+    wrong = sorted(name for name in files if not name.endswith(".safetensors"))
+    if wrong:
+        raise DataError(f"{folder / INDEX} lists {shown(wrong[0])}, which is no safetensors file")
+    return found

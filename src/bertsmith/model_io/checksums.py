@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bertsmith.errors import DataError
-from bertsmith.model_io.foreign_files import MEBIBYTE, ForeignFile, exists, memory_size, shown
+from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, memory_size, shown
 from bertsmith.system.durable import WrittenFile, checksummed_json, read_checksummed_json
 
 SEAL = "checksums.json"
@@ -26,7 +26,7 @@ def seal(written: Mapping[str, WrittenFile]) -> bytes:
 
 def changed(folder: Path, name: str, claim: WrittenFile) -> str | None:
     """What is wrong with a file, or nothing."""
-    with ForeignFile(folder, name, most=memory_size()) as file:
+    with UntrustedFile(folder, name, most=memory_size()) as file:
         if file.size != claim.bytes:
             return f"{file.path} has {file.size:,} bytes, not the {claim.bytes:,} that were written"
         digest = hashlib.sha256()
@@ -39,7 +39,7 @@ def read_seal(folder: Path) -> dict[str, WrittenFile] | None:
     """What every file was when it was written; nothing in a folder without a seal."""
     if not exists(folder, SEAL):
         return None
-    ForeignFile(folder, SEAL, most=MOST_BYTES).close()
+    UntrustedFile(folder, SEAL, most=MOST_BYTES).close()
     contents = read_checksummed_json(folder / SEAL, limit=MOST_BYTES + 1)
     files = contents.get("files")
     if contents.get("format") != FORMAT or not isinstance(files, dict):

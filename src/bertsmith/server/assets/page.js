@@ -55,7 +55,7 @@ export async function begin(path) {
 }
 
 export const MODELS = { list: [], chosen: "" };
-export const able = (what) => MODELS.list.filter((model) => model.can.includes(what) && (!MODELS.chosen || model.name === MODELS.chosen));
+export const able = (what) => MODELS.list.filter((model) => model.routes.includes(what) && (!MODELS.chosen || model.name === MODELS.chosen));
 export const named = () => (MODELS.chosen ? { model: MODELS.chosen } : {});
 const facts = (model) => [model.architecture, `${model.layers} layers`, `width ${model.width}`, `${(model.parameters / 1e6).toPrecision(3)} M parameters`].join(" · ");
 
