@@ -101,10 +101,10 @@ def test_an_encoder_without_segments_has_two_inputs() -> None:
 def test_recurrent_layers_are_put_back() -> None:
     made = model("bert", tag.Config(recurrent="bilstm", recurrent_width=6))
     (network,) = [module for module in made.modules() if isinstance(module, BiLSTM)]
-    before = list(network.ahead)
+    before = list(network.forward_lstms)
     with with_lstm_nodes(made):
-        assert list(network.ahead) != before
-    assert list(network.ahead) == before
+        assert list(network.forward_lstms) != before
+    assert list(network.forward_lstms) == before
 
 
 @pytest.mark.parametrize(

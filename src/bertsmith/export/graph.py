@@ -157,13 +157,14 @@ class _OneLSTM(nn.Module):
 def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
     """While it lasts, recurrent layers of the model are such as a graph can hold."""
     networks = [module for module in model.modules() if isinstance(module, BiLSTM)]
-    kept = [(network, network.ahead, network.back) for network in networks]
+    kept = [(network, network.forward_lstms, network.backward_lstms) for network in networks]
     for network in networks:
-        network.ahead, network.back = (
-            nn.ModuleList(_OneLSTM(cast(nn.LSTM, lstm)) for lstm in some) for some in (network.ahead, network.back)
+        network.forward_lstms, network.backward_lstms = (
+            nn.ModuleList(_OneLSTM(cast(nn.LSTM, lstm)) for lstm in lstms)
+            for lstms in (network.forward_lstms, network.backward_lstms)
         )
     try:
         yield
     finally:
-        for network, ahead, back in kept:
-            network.ahead, network.back = ahead, back
+        for network, forward_lstms, backward_lstms in kept:
+            network.forward_lstms, network.backward_lstms = forward_lstms, backward_lstms

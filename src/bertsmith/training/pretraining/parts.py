@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,9 @@ class PretrainData:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
         size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
         table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
-        return replace(recipe, encoder=replace(recipe.encoder, **table))
+        known = {item.name for item in fields(recipe.encoder)}
+        encoder = replace(recipe.encoder, **{name: value for name, value in table.items() if name in known})
+        return replace(recipe, encoder=encoder)
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
         """The rows that the recipe asks for, of the training text or of the shards given."""

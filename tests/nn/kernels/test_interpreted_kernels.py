@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("packed_attention")  # one process: its cases are run once
+pytestmark = pytest.mark.xdist_group("kernels")  # one process: its cases are run once
 CASES = [
     "several texts",
     "no whole tile at the end",
@@ -38,7 +38,7 @@ Off = dict[str, dict[str, float]]  # by case and what is compared
 def found() -> dict[str, Off]:
     if find_spec("triton") is None:
         pytest.skip("needs triton")
-    script = Path(__file__).with_name("packed_attention_cases.py")
+    script = Path(__file__).with_name("attention_cases.py")
     done = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -64,7 +64,7 @@ def test_every_case_is_looked_at(found: dict[str, Off]) -> None:
 def test_gradients_in_eight_bits_turned_and_summed_up(case: str, found: dict[str, Off]) -> None:
     off = found["eight"][case]
     assert off["seen"] == 0
-    assert off["bits of what is seen"] < 0.1  # see `fused_gelu_cases.eight`
+    assert off["bits of what is seen"] < 0.1  # see `elementwise_cases.eight`
     assert off["bits"] < 0.15
     assert off["turned"] == 0
     assert off["sums"] < 5e-5
@@ -77,7 +77,7 @@ def test_queries_and_keys_are_turned_there_and_back(case: str, found: dict[str, 
     off = found["eight"][f"{case}, rotary"]
     assert off["there"] < 2e-6
     assert off["back"] < 2e-6
-    assert off["bits"] < 0.15  # see `fused_gelu_cases.eight`
+    assert off["bits"] < 0.15  # see `elementwise_cases.eight`
     assert off["turned"] == 0
     assert off["sums"] < 5e-5
 
@@ -97,7 +97,7 @@ def test_norms_there_and_back_with_their_casts_and_sums(shape: str, way: str, fo
     assert off["there"] < 1e-5
     assert off["back"] < 2e-6
     assert off["sums"] < 1e-6
-    assert off["bits"] < 0.1  # see `fused_gelu_cases.eight`
+    assert off["bits"] < 0.1  # see `elementwise_cases.eight`
     assert off["bits back"] < 0.15
     assert off["turned"] == off["turned back"] == 0
 
@@ -115,7 +115,7 @@ def test_gelu_there_and_back_and_the_bias_s_gradient(shape: str, by: str, found:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_eight_bits_beside_it(shape: str, by: str, found: dict[str, Off]) -> None:
     off = found["gelu"][f"{shape}, eight bits{by}"]
-    assert off["there"] < 0.1  # see `fused_gelu_cases.eight`
+    assert off["there"] < 0.1  # see `elementwise_cases.eight`
     assert off["cast"] < 0.1
     assert off["back"] < 0.15
     assert off["sums"] < 5e-5

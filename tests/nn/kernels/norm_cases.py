@@ -1,6 +1,6 @@
 """Runs the kernels of norms on the CPU by triton's interpreter, in a process of its own: how far off they are.
 
-TRITON_INTERPRET=1 python tests/nn/fused_norm_cases.py
+TRITON_INTERPRET=1 python tests/nn/norm_cases.py
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fused_gelu_cases import wrongly_turned
+from elementwise_cases import wrongly_turned
 from torch import Tensor
 
-from bertsmith.nn import eight_bits, eight_norm, fused_norm
 from bertsmith.nn.dropout import draw
+from bertsmith.nn.fp8 import ops
+from bertsmith.nn.kernels import norm
 
 SHAPES = {"whole tiles": (64, 48), "rags": (75, 50), "fewer than a tile": (3, 16)}
 WAYS = {"": (0.0, False), ", normed": (0.0, True), ", with dropout, normed": (0.3, True)}
@@ -35,11 +36,11 @@ def off(shape: tuple[int, int], dropped: float, *, normed: bool) -> dict[str, fl
     torch.manual_seed(1)
     draws = draw(more.shape, more.device) if dropped else []
     given: tuple[Any, ...] = x, x_norm, more, draws, weight, bias, EPSILON, dropped
-    ours, theirs = fused_norm.norm_forth(*given, eight_bits.INPUT), eight_norm.norm_forth(*given)
+    ours, theirs = norm.add_norm(*given, ops.INPUT_SCALE), ops.add_norm(*given)
     one, two = torch.randn(shape) / shape[0], torch.randn(shape) / shape[0]
     come: tuple[Any, ...] = one, two, *theirs[:3], weight, draws, dropped
-    *back, sums = fused_norm.norm_back(*come, eight_bits.GRADIENT * shape[0])
-    right = eight_norm.norm_back(*come)
+    *back, sums = norm.add_norm_backward(*come, ops.GRADIENT_SCALE * shape[0])
+    right = ops.add_norm_backward(*come)
     return {
         "there": max(apart(*pair) for pair in zip(ours[:3], theirs[:3], strict=True)),
         "bits": bits(ours[3], theirs[3]),
@@ -61,8 +62,8 @@ def bits(ours: Tensor, theirs: Tensor) -> float:
 
 
 def found() -> dict[str, dict[str, float]]:
-    fused_norm.TILES.update(M=32, R=2, N=16)
-    fused_norm.PROGRAMS = 1  # some have several tiles, and where there is one it is halved
+    norm.TILES.update(BLOCK_M=32, ROWS=2, BLOCK_N=16)
+    norm.PROGRAMS = 1  # some have several tiles, and where there is one it is halved
     return {
         f"{shape}{way}": off(size, dropped, normed=normed)
         for shape, size in SHAPES.items()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from training.test_trainer import bert_feed
 
-from bertsmith.nn.eight_bits import INPUT, WEIGHT
-from bertsmith.nn.float8 import Float8FeedForward, Float8Linear, Float8Output, convert
+from bertsmith.nn.fp8.layers import Float8FeedForward, Float8Linear, Float8Output, convert_layers
+from bertsmith.nn.fp8.ops import INPUT_SCALE, WEIGHT_SCALE
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.optimizers import adamw
@@ -71,7 +71,7 @@ def test_what_is_too_large_is_held_at_the_end_of_the_scale() -> None:
         small.bias.zero_()
     found = small(torch.full((16, K), -1e9))
     assert found.isfinite().all()
-    assert off(found, torch.full_like(found, -K * (448 / INPUT) * (448 / WEIGHT)).float()) < 0.01
+    assert off(found, torch.full_like(found, -K * (448 / INPUT_SCALE) * (448 / WEIGHT_SCALE)).float()) < 0.01
 
 
 def test_a_layer_that_does_not_learn_is_as_any_other() -> None:
@@ -107,13 +107,13 @@ def test_weights_that_layers_share_are_cast_once() -> None:
     backend = aot_autograd(fw_compiler=noted, bw_compiler=noted, partition_fn=min_cut_rematerialization_partition)
     torch.compile(three, backend=backend, fullgraph=True)(x).sum().backward()
     assert sum("_scaled_mm" in name for name in made) == 3 * 6
-    assert sum("cast_weight" in name for name in made) == 2
-    assert sum("times" in name for name in made) == 1
+    assert sum("quantize_weight" in name for name in made) == 2
+    assert sum("multiply" in name for name in made) == 1
 
 
 def test_relu_stays_as_it_is() -> None:
     part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig(activation="relu"))
-    assert convert(part) == 4
+    assert convert_layers(part) == 4
     assert type(part.feed_forward) is FeedForward
     assert type(part.feed_forward.expand) is Float8Linear
 
@@ -122,19 +122,19 @@ def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
     part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig())
     odd = make_block(width=24, heads=2, inner=64, layer_config=LayerConfig())
     names = list(part.state_dict())
-    assert convert(part) == 4
+    assert convert_layers(part) == 4
     assert type(part.attention.output) is Float8Output
-    assert not part.attention.qkv.back
-    assert part.feed_forward.expand.back
-    assert part.feed_forward.contract.back
+    assert not part.attention.qkv.fp8_dx
+    assert part.feed_forward.expand.fp8_dx
+    assert part.feed_forward.contract.fp8_dx
     assert list(part.state_dict()) == names
-    assert convert(part) == 0
-    assert convert(odd) == 0  # no side of a matrix may be odd
+    assert convert_layers(part) == 0
+    assert convert_layers(odd) == 0  # no side of a matrix may be odd
 
 
 def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
     plain, small = layers()
-    small.back = False
+    small.fp8_dx = False
     x = torch.randn(T, K, requires_grad=True)
     again = x.detach().clone().requires_grad_()
     gradient = torch.randn(T, N) / T
@@ -176,7 +176,7 @@ def test_the_matrix_behind_attention_takes_what_was_cast_for_it() -> None:
     gradient = torch.randn(T, N) / T
     expected = plain(x)
     expected.backward(gradient)
-    found = small.project(again, (again.detach() * INPUT).to(torch.float8_e4m3fn))
+    found = small.project(again, (again.detach() * INPUT_SCALE).to(torch.float8_e4m3fn))
     found.backward(gradient.bfloat16())
     assert torch.equal(small(x), expected)  # what nobody cast stays as it is
     assert 0.005 < off(found, expected.detach()) < 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from bertsmith.nn import fused_words
+from bertsmith.nn.kernels import cross_entropy
 from bertsmith.types import IGNORE_INDEX
 
 SHAPES = {"whole chunks": (6, 48), "a rest": (7, 50), "less than a chunk": (3, 9)}
@@ -20,7 +20,7 @@ def off(rows: int, tokens: int) -> dict[str, float]:
     labels[0] = int((h[0] @ table.T + bias).argmax())  # one that is right
     labels[1] = IGNORE_INDEX
     ours, theirs = ([each.clone().requires_grad_() for each in (h, table, bias)] for _ in range(2))
-    total, right = fused_words.guessed(*ours, labels)
+    total, right = cross_entropy.linear_cross_entropy(*ours, labels)
     (total * 0.5).backward()
     logits = F.linear(*(each.double() for each in theirs))
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
@@ -36,5 +36,5 @@ def off(rows: int, tokens: int) -> dict[str, float]:
 
 
 def found() -> dict[str, dict[str, float]]:
-    fused_words.TILES.update(N=16)
+    cross_entropy.TILES.update(BLOCK_N=16)
     return {name: off(*shape) for name, shape in SHAPES.items()}

@@ -11,9 +11,9 @@ import copy
 import json
 from typing import Any
 
-import fused_gelu_cases
-import fused_norm_cases
-import fused_words_cases
+import cross_entropy_cases
+import elementwise_cases
+import norm_cases
 import numpy as np
 import torch
 from model_fixtures import VOCABULARY, random_batch
@@ -23,10 +23,12 @@ from triton.runtime import interpreter
 
 from bertsmith.encoders import bert, modern
 from bertsmith.model_io.model import Model
-from bertsmith.nn import attention, eight_bits, float8, float8_block, packed_attention
+from bertsmith.nn import attention
+from bertsmith.nn.attention import rotary_embedding
+from bertsmith.nn.fp8 import enable_fp8, materialize, ops
+from bertsmith.nn.kernels import attention as kernels
+from bertsmith.nn.kernels import elementwise
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.normed import in_full
-from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
 
@@ -79,7 +81,7 @@ def off(bounds: list[int], *, dropout: float = 0.0, causal: bool = False, width:
     qkv = torch.randn(places, 3, HEADS, width, generator=draw).requires_grad_()
     gradient = torch.randn(places, HEADS, width, generator=draw)
     torch.manual_seed(SEED)
-    found = packed_attention.attend(qkv, begin, end, dropout=dropout, causal=causal)
+    found = kernels.attend(qkv, begin, end, dropout=dropout, causal=causal)
     (ours,) = torch.autograd.grad(found, qkv, gradient)
     q, k, v = (part.transpose(0, 1).double() for part in qkv.unbind(1))
     seen = begin[:, None] == begin
@@ -116,15 +118,15 @@ def eight(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     places, reach, draw = bounds[-1], reach_of(bounds), torch.Generator().manual_seed(0)
     qkv = torch.randn(places, 3, HEADS, width, generator=draw)
     back, none = torch.randn(places, HEADS, width, generator=draw), torch.zeros(1, dtype=torch.int32)
-    seen = packed_attention.attend_forth(qkv, *reach, none, 0.0, False)
-    exact = packed_attention.attend_back(back, qkv, *reach, none, *seen, 0.0, False).flatten(1)
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *reach, none, *seen, 0.0, False, 16.0)
-    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *reach, none, 0.0, False, 8.0)
+    seen = kernels.attention_forward(qkv, *reach, none, 0.0, False)
+    exact = kernels.attention_backward(back, qkv, *reach, none, *seen, 0.0, False).flatten(1)
+    small, turned, sums = kernels.attention_backward_fp8(back, qkv, *reach, none, *seen, 0.0, False, 16.0)
+    *again, cast, cast_turned = kernels.attention_forward_fp8(qkv, *reach, none, 0.0, False, 8.0)
     return {
         "seen": max((one - other).abs().max().item() for one, other in zip(seen, again, strict=True)),
         "bits of what is seen": (cast.float() != (seen[0].flatten(1) * 8).to(cast.dtype).float()).float().mean().item(),
         "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
-        "turned": max(fused_gelu_cases.wrongly_turned(*each) for each in ((small, turned), (cast, cast_turned))),
+        "turned": max(elementwise_cases.wrongly_turned(*each) for each in ((small, turned), (cast, cast_turned))),
         "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
         **layer(reach, places, HEADS * width, draw),
     }
@@ -137,16 +139,16 @@ def turned(bounds: list[int], *, width: int = 16) -> dict[str, float]:
     turn = rotary_embedding(torch.arange(places) - begin, head_width=width, theta=100.0)
     q, k, v = qkv.unbind(1)
     right = torch.stack((turn.rotate(q), turn.rotate(k), v), 1)
-    found = packed_attention.turn_both(qkv, turn.cos, turn.sin)
+    found = elementwise.rotate_qk(qkv, turn.cos, turn.sin)
     whole = torch.randn(right.shape, generator=draw)
     (ours,), (theirs,) = (torch.autograd.grad(each, qkv, whole, retain_graph=True) for each in (found, right))
-    small, over, sums = packed_attention.turn_back_eight(whole, turn.cos, turn.sin, 16.0)
+    small, over, sums = elementwise.rotary_backward_fp8(whole, turn.cos, turn.sin, 16.0)
     exact = theirs.flatten(1)
     return {
         "there": (found - right).abs().max().item(),
         "back": (ours - theirs).abs().max().item(),
         "bits": (small.float() != (exact * 16).to(small.dtype).float()).float().mean().item(),
-        "turned": fused_gelu_cases.wrongly_turned(small, over),
+        "turned": elementwise_cases.wrongly_turned(small, over),
         "sums": (sums.sum(0) - exact.sum(0)).abs().max().item(),
     }
 
@@ -156,7 +158,7 @@ def layer(reach: tuple[Tensor, Tensor], places: int, width: int, draw: torch.Gen
     torch.manual_seed(0)
     plain = attention.Attention(width=width, heads=HEADS, dropout=0.0).train()
     other = copy.deepcopy(plain)
-    assert float8.convert(other) == 2
+    assert enable_fp8(other, blocks=False) == 2
     x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
     context = attention.AttentionContext("triton", 1, False, reach[0], places, None, sequence_bounds=reach)
     found = []
@@ -182,7 +184,7 @@ def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
     for weight in plain.parameters():
         torch.nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.2, generator=draw)
     parts, whole = copy.deepcopy(plain), copy.deepcopy(plain)
-    assert float8.convert(parts) == float8_block.convert(whole) == 8
+    assert enable_fp8(parts, blocks=False) == enable_fp8(whole) == 8
     x, back = (torch.randn(places, width, generator=draw) for _ in range(2))
     found = []
     for chain in (plain, parts, whole):
@@ -191,7 +193,7 @@ def blocks(bounds: list[int], *, width: int = 32) -> dict[str, float]:
         for block in chain:
             out, _ = block(out, context)
         assert isinstance(out, Tensor) == (chain is not whole)
-        out = in_full(out)
+        out = materialize(out)
         out.backward((back / places).to(out.dtype))
         found.append([out.detach(), mine.grad, *(weight.grad for weight in chain.parameters())])
     offs = [
@@ -224,17 +226,17 @@ def hurry_the_interpreter() -> None:
 
 def main() -> None:
     hurry_the_interpreter()
-    packed_attention.FORWARD.update(M=32, N=16)
-    packed_attention.BACKWARD.update(M=16, N=32)
+    kernels.FORWARD_TILES.update(BLOCK_M=32, BLOCK_N=16)
+    kernels.BACKWARD_TILES.update(BLOCK_M=16, BLOCK_N=32)
     found = {name: off(**case) for name, case in CASES.items()}
     found |= {f"a whole {kind}": whole(kind) for kind in ("bert", "modern")}
-    forth, back = eight_bits.forth, eight_bits.back
-    eight_bits.forth = lambda *given: forth(*given).float()  # the interpreter multiplies no bfloat16
+    matmul, matmul_dx = ops.matmul, ops.matmul_dx
+    ops.matmul = lambda *given: matmul(*given).float()  # the interpreter multiplies no bfloat16
     in_eight = {name: eight(CASES[name]["bounds"]) for name in EIGHT}
     in_eight |= {f"{name}, rotary": turned(CASES[name]["bounds"]) for name in EIGHT[:2]}
-    eight_bits.back = lambda *given: back(*given).float()
+    ops.matmul_dx = lambda *given: matmul_dx(*given).float()
     in_eight["blocks"] = blocks(CASES[EIGHT[0]]["bounds"])
-    others = {"gelu": fused_gelu_cases.found(), "words": fused_words_cases.found(), "norm": fused_norm_cases.found()}
+    others = {"gelu": elementwise_cases.found(), "words": cross_entropy_cases.found(), "norm": norm_cases.found()}
     print(json.dumps({"attention": found, "eight": in_eight, **others}))
 
 

@@ -1,6 +1,6 @@
 """Runs the GELU kernels on the CPU by triton's interpreter, in a process of its own, and prints how far off they are.
 
-TRITON_INTERPRET=1 python tests/nn/fused_gelu_cases.py
+TRITON_INTERPRET=1 python tests/nn/elementwise_cases.py
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.nn import fused_gelu
+from bertsmith.nn.kernels import elementwise
 
 SHAPES = {"whole tiles": (64, 96), "rags": (75, 50), "fewer than a tile": (3, 7)}
 SCALE = 8.0
@@ -25,7 +25,7 @@ def numbers(shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
 def biased(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
     """GELU of a sum; the bias's gradient comes from the operation alone."""
     x, bias, back = numbers(shape)
-    found = fused_gelu.biased_gelu(x + bias.detach(), bias, tanh)
+    found = elementwise.biased_gelu(x + bias.detach(), bias, tanh)
     expected = F.gelu((x + bias).double(), approximate=METHOD[tanh])
     ours = torch.autograd.grad(found, (x, bias), back)
     theirs = torch.autograd.grad(expected, (x, bias), back.double())
@@ -43,10 +43,10 @@ def eight(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
     y = F.gelu(exact, approximate=METHOD[tanh])
     (gradient,) = torch.autograd.grad(y, exact, back.double())
     with torch.no_grad():
-        small, turned = fused_gelu.gelu_eight(x, SCALE, tanh)
-        small_back, turned_back, sums = fused_gelu.gelu_eight_back(back, x, SCALE, tanh)
-        again = fused_gelu.turn(small)
-        cast, cast_turned = fused_gelu.cast_eight(back, SCALE)
+        small, turned = elementwise.gelu_fp8(x, SCALE, tanh)
+        small_back, turned_back, sums = elementwise.gelu_backward_fp8(back, x, SCALE, tanh)
+        again = elementwise.transpose_fp8(small)
+        cast, cast_turned = elementwise.cast_fp8(back, SCALE)
     pairs = ((small, y * SCALE), (small_back, gradient * SCALE), (cast, back * SCALE))
     off = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
     return {
@@ -70,10 +70,15 @@ def wrongly_turned(small: Tensor, turned: Tensor) -> float:
 
 
 def found() -> dict[str, dict[str, float]]:
-    fused_gelu.FORWARD.update(N=64)
-    fused_gelu.BACKWARD.update(M=4, N=32, TURNS=2)
-    for tiles in (fused_gelu.FORWARD_EIGHT, fused_gelu.BACKWARD_EIGHT, fused_gelu.TURN, fused_gelu.CAST):
-        tiles.update(M=16, N=32)
+    elementwise.GELU_TILES.update(BLOCK_N=64)
+    elementwise.GELU_BACKWARD_TILES.update(BLOCK_M=4, BLOCK_N=32, REPEATS=2)
+    for tiles in (
+        elementwise.GELU_FP8_TILES,
+        elementwise.GELU_BACKWARD_FP8_TILES,
+        elementwise.TRANSPOSE_TILES,
+        elementwise.CAST_TILES,
+    ):
+        tiles.update(BLOCK_M=16, BLOCK_N=32)
     results = {}
     for tanh, by in ((False, ""), (True, ", by tanh")):
         results |= {f"{name}{by}": biased(shape, tanh) for name, shape in SHAPES.items()}

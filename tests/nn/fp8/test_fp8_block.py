@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import pretraining_model
-from nn.test_float8 import off
+from nn.fp8.test_fp8_layers import off
 from torch import Tensor, nn
 
-from bertsmith.nn import eight_bits as eight
-from bertsmith.nn import float8
-from bertsmith.nn.attention import AttentionContext, context_for_kernel
-from bertsmith.nn.float8 import Float8Qkv
-from bertsmith.nn.float8_block import Float8Block, convert
+from bertsmith.nn import kernels
+from bertsmith.nn.attention import AttentionContext, RotaryEmbedding, context_for_kernel, rotary_embedding
+from bertsmith.nn.fp8 import layers, ops
+from bertsmith.nn.fp8.block import Float8Block, convert_blocks
+from bertsmith.nn.fp8.layers import Float8Qkv
+from bertsmith.nn.fp8.ops import LazyNorm, materialize
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.rotary import RotaryEmbedding, rotary_embedding
 from bertsmith.nn.transformer import Block, FeedForward, make_block
 
 T, D, F = 48, 64, 128
@@ -46,11 +45,11 @@ def everyone() -> AttentionContext:
 def test_blocks_are_converted_whole_and_keep_their_names() -> None:
     made = blocks()
     names = list(made.state_dict())
-    assert convert(made) == 8
+    assert convert_blocks(made) == 8
     assert all(type(block) is Float8Block for block in made)
     assert type(made[0].attention.qkv) is Float8Qkv
     assert list(made.state_dict()) == names
-    assert convert(made) == 0
+    assert convert_blocks(made) == 0
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -65,21 +64,21 @@ def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> Non
 @pytest.mark.parametrize("layer_config", [{"activation": "relu"}, {"biases": False}])
 def test_blocks_of_which_a_part_stays_plain_are_not_whole(layer_config: dict[str, object]) -> None:
     made = blocks(**layer_config)
-    convert(made)
+    convert_blocks(made)
     assert all(type(block) is Block for block in made)
 
 
 def test_half_a_block_is_not_whole() -> None:
     feeds = FeedForward(width=D, inner=F, layer_config=LayerConfig())
     half = Block(attention=None, feed_forward=feeds, width=D, layer_config=LayerConfig(), dropout=0.0)
-    assert convert(half) == 2
+    assert convert_blocks(half) == 2
     assert type(half) is Block
 
 
 def test_a_block_that_does_not_learn_is_as_any_other() -> None:
     plain = blocks(1)[0].eval()
     small, x = copy.deepcopy(plain), torch.randn(T, D)
-    convert(nn.ModuleList([small]))
+    convert_blocks(nn.ModuleList([small]))
     small.eval()
     found, _ = small(x, everyone())
     assert torch.equal(found, plain(x, everyone())[0])
@@ -90,13 +89,13 @@ def test_a_block_that_does_not_learn_is_as_any_other() -> None:
 def test_halves_one_after_the_other_are_near_the_plain_ones(activation: str, compiles: bool) -> None:
     plain = blocks(activation=activation)
     whole = copy.deepcopy(plain)
-    convert(whole)
+    convert_blocks(whole)
 
     def fed(x: Tensor) -> Tensor:
-        found: Tensor | Normed = x
+        found: Tensor | LazyNorm = x
         for block in whole:
-            found = block._feed(found)
-        return in_full(found)
+            found = block._feed_forward(found)
+        return materialize(found)
 
     x = torch.randn(T, D)
     gradient = torch.randn(T, D) / T
@@ -121,13 +120,13 @@ def test_halves_one_after_the_other_are_near_the_plain_ones(activation: str, com
 
 
 class Kernels(ModuleType):
-    """What `packed_attention` gives where triton is not, for one text without dropout."""
+    """The attention and rotary kernels for one text without dropout, in torch."""
 
     def __init__(self) -> None:
-        super().__init__("bertsmith.nn.packed_attention")
+        super().__init__("kernels")
 
     @staticmethod
-    def draw_chances(places: int, device: torch.device, dropout: float) -> Tensor:
+    def draw_dropout(places: int, device: torch.device, dropout: float) -> Tensor:
         return torch.zeros(1, dtype=torch.int32)
 
     @staticmethod
@@ -136,20 +135,20 @@ class Kernels(ModuleType):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
 
     @classmethod
-    def attend_forth_eight(cls, qkv: Tensor, *context: Any) -> tuple[Tensor, ...]:
+    def attention_forward_fp8(cls, qkv: Tensor, *context: Any) -> tuple[Tensor, ...]:
         assert len(context) == 6
         seen = cls._seen(qkv)
-        small = eight.cast(seen.flatten(1), context[-1], eight.FORWARD)
-        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, eight.transpose(small)
+        small = ops.quantize(seen.flatten(1), context[-1], ops.E4M3)
+        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, ops.transpose(small)
 
     @staticmethod
-    def turn_both(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def rotate_qk(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         q, k, v = qkv.unbind(1)
         turn = RotaryEmbedding(cosine, sine).rotate
         return torch.stack((turn(q), turn(k), v), 1)
 
     @classmethod
-    def attend_back(cls, back: Tensor, qkv: Tensor, *context: Any) -> Tensor:
+    def attention_backward(cls, back: Tensor, qkv: Tensor, *context: Any) -> Tensor:
         assert len(context) == 7
         mine = qkv.detach().float().requires_grad_()
         with torch.enable_grad():
@@ -157,18 +156,20 @@ class Kernels(ModuleType):
         return found.bfloat16()
 
     @classmethod
-    def attend_back_eight(cls, back: Tensor, qkv: Tensor, *context: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return cls._small(cls.attend_back(back, qkv, *context[:-1]), context[-1])
+    def attention_backward_fp8(cls, back: Tensor, qkv: Tensor, *context: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return cls._small(cls.attention_backward(back, qkv, *context[:-1]), context[-1])
 
     @classmethod
-    def turn_back_eight(cls, back: Tensor, cosine: Tensor, sine: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-        return cls._small(cls.turn_both(back, cosine, -sine), scale)
+    def rotary_backward_fp8(
+        cls, back: Tensor, cosine: Tensor, sine: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return cls._small(cls.rotate_qk(back, cosine, -sine), scale)
 
     @staticmethod
     def _small(gradient: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         gradient = gradient.flatten(1)
-        small = eight.cast(gradient, scale, eight.BACKWARD)
-        return small, eight.transpose(small), gradient.float().sum(0, keepdim=True)
+        small = ops.quantize(gradient, scale, ops.E5M2)
+        return small, ops.transpose(small), gradient.float().sum(0, keepdim=True)
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -176,10 +177,12 @@ class Kernels(ModuleType):
 def test_attention_learns_as_the_plain_one_does_turned_or_not(
     turned: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "bertsmith.nn.packed_attention", Kernels())
+    for name in ("attention", "elementwise"):
+        monkeypatch.setitem(sys.modules, f"bertsmith.nn.kernels.{name}", Kernels())
+        monkeypatch.setattr(kernels, name, sys.modules[f"bertsmith.nn.kernels.{name}"], raising=False)
     plain = blocks()
     small = copy.deepcopy(plain)
-    (float8.convert if parts else convert)(small)
+    (layers.convert_layers if parts else convert_blocks)(small)
     turn = rotary_embedding(torch.arange(T), head_width=D // 2, theta=100.0)
     x, gradient = torch.randn(T, D).bfloat16().float(), torch.randn(T, D) / T
     found = []
@@ -189,11 +192,11 @@ def test_attention_learns_as_the_plain_one_does_turned_or_not(
         )
         mine = x.clone().requires_grad_()
         chain.zero_grad()
-        y: Tensor | Normed = mine
+        y: Tensor | LazyNorm = mine
         for block in chain:
             y, _ = block(y, replace(context, rotary=turn if seen else None))
-        in_full(y).backward(gradient.to(in_full(y).dtype))
-        found.append([in_full(y), mine.grad, *(weight.grad for weight in chain.parameters())])
+        materialize(y).backward(gradient.to(materialize(y).dtype))
+        found.append([materialize(y), mine.grad, *(weight.grad for weight in chain.parameters())])
     (y, *theirs), (z, *ours), (other, *_) = found
     assert 0.002 < off(z, y.detach()) < 0.05
     assert off(other, y.detach()) > 1.5 * off(z, y.detach())  # turns make a difference
@@ -204,12 +207,12 @@ def test_attention_learns_as_the_plain_one_does_turned_or_not(
 
 def test_dropout_drops_what_is_added_and_only_that() -> None:
     (block,) = blocks(1, dropout=0.5)
-    convert(nn.ModuleList([block]))
+    convert_blocks(nn.ModuleList([block]))
     x = torch.randn(T, D).bfloat16().float().requires_grad_()
     with torch.no_grad():
         more = block.feed_forward.eval()(x)
     torch.manual_seed(3)
-    added = (block.train()._feed(x).total_TD - x).detach()
+    added = (block.train()._feed_forward(x).total_TD - x).detach()
     dropped = (added.abs() < 0.03).float().mean()  # what is kept is twice as large: bfloat16 leaves some near 0
     assert 0.45 < float(dropped) < 0.6
     assert off(added[added.abs() > 0.03], 2 * more[added.abs() > 0.03]) < 0.1
