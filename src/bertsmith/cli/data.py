@@ -89,7 +89,7 @@ def tokenizer_show(
         opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
         return
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
-    encoded = [tokenizer.encode(one, specials_in_text=specials) for one in texts]
+    encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
     opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
 
