@@ -72,8 +72,8 @@ def test_every_number_comes_over(tmp_path: Path) -> None:
             expected = torch.cat([google(part, turned=name == "kernel") for part in parts])
             assert torch.equal(state.pop(f"encoder.blocks.{layer}.attention.qkv.{kind}"), expected)
     assert not state
-    assert words.vocabulary() == WORDS
-    assert words.length == SETTINGS["max_position_embeddings"]
+    assert words.tokens() == WORDS
+    assert words.max_length == SETTINGS["max_position_embeddings"]
     assert words.encode("The cats").ids.tolist() == [WORDS.index(word) for word in ("the", "cat", "##s")]
 
 

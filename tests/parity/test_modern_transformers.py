@@ -121,7 +121,7 @@ def test_theirs_here(name: str, changes: dict[str, Any], attention: str, tmp_pat
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
     ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.length == ours.encoder.max_positions == 33
+    assert words.max_length == ours.encoder.max_positions == 33
     assert ours.encoder.config.rotary_base == changes.get("global_rope_theta", 160_000.0)
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     compare(ours, theirs)

@@ -55,17 +55,17 @@ def _tokens(definition: Mapping[str, Any], lines: bytes) -> int:
 
 def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     """The same tokenizer, its rows no longer than the model has positions: that is what transformers cuts at."""
-    if tokenizer.length <= positions:
+    if tokenizer.max_length <= positions:
         return tokenizer
-    return type(tokenizer)(tokenizer.backend, specials=tokenizer.specials, length=positions)
+    return type(tokenizer)(tokenizer.backend, special_tokens=tokenizer.special_tokens, max_length=positions)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What objectives need to know of a tokenizer."""
-    mask = tokenizer.specials.mask
+    mask = tokenizer.special_tokens.mask
     return Vocabulary(
         size=tokenizer.vocab_size,
-        mask_id=None if mask is None else tokenizer.id(mask),
+        mask_id=None if mask is None else tokenizer.token_to_id(mask),
         special_ids=tuple(sorted(tokenizer.special_ids)),
-        is_continuation=tokenizer.continues(),
+        is_continuation=tokenizer.is_continuation(),
     )

@@ -62,7 +62,7 @@ class PretrainData:
         """The rows that the recipe asks for, of the training text or of the shards given."""
         found: Packing = recipe.packing.build(
             shards or self.shards,
-            frame=self.tokenizer.frame_parts,
+            frame=self.tokenizer.frame_ids,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
             max_length=recipe.max_length,
@@ -123,7 +123,7 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     lies beside the folder, as a run leaves it, is taken too.
     """
     other, theirs, _ = open_model(folder)
-    if theirs.vocabulary() != tokenizer.vocabulary():
+    if theirs.tokens() != tokenizer.tokens():
         raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
     mine, found = model.state_dict(), other.state_dict()
     notes = []

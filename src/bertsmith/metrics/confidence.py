@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.labels import Labels, confusion
-from bertsmith.metrics.numbers import Numbers, both
+from bertsmith.metrics.classification import Labels, confusion_matrix
+from bertsmith.metrics.regression import Floats, checked_pair
 
 SumScore = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # sums [R, K] -> scores [R]
 TableScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # tables [R, C, C] -> scores [R]
-PairScore = Callable[[Numbers, Numbers], Numbers]  # two rows [R, N] -> scores [R]
+PairScore = Callable[[Floats, Floats], Floats]  # two rows [R, N] -> scores [R]
 _AT_ONCE = 4_000_000  # numbers drawn at a time: bounds the memory, not the result
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A score and the bounds between which it lies at that level of confidence."""
 
     value: float
@@ -46,7 +46,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class OverSeeds:
+class SeedSummary:
     """One score over several runs."""
 
     runs: int
@@ -58,7 +58,7 @@ class OverSeeds:
 
 def bootstrap(
     statistics: ArrayLike, score: SumScore, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> Interval:
+) -> ConfidenceInterval:
     """Percentile interval of a score of sums: statistics [N, K], or [N] for a mean or a sum of one number.
 
     `score` takes sums [R, K + 1], of which the last column is the number of examples.
@@ -69,21 +69,21 @@ def bootstrap(
     return _percentiles(score(rows.sum(axis=0, keepdims=True)), scores, level)
 
 
-def mean_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+def mean_from_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean of the first number, for `bootstrap` and `compare`: exact match, F1 of answers, accuracy."""
     return sums[..., 0] / sums[..., -1]
 
 
-def bootstrap_labels(
+def bootstrap_classification(
     gold: Labels, predicted: Labels, score: TableScore, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> Interval:
+) -> ConfidenceInterval:
     """Percentile interval of a score of labels: `labels.accuracy_of`, `macro_f1_of`, `matthews_of`, `label_f1_of`."""
-    table = confusion(gold, predicted).table
+    table = confusion_matrix(gold, predicted).counts
     scores = [score(drawn.reshape(-1, *table.shape)) for drawn in _draws(table.reshape(-1), resamples, seed)]
     return _percentiles(score(table[None]), scores, level)
 
 
-def bootstrap_numbers(
+def bootstrap_regression(
     gold: ArrayLike,
     predicted: ArrayLike,
     score: PairScore,
@@ -91,9 +91,9 @@ def bootstrap_numbers(
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval:
+) -> ConfidenceInterval:
     """Percentile interval of a score of numbers: `numbers.pearson_of`, `spearman_of`, `mean_squared_error_of`."""
-    ours, theirs = both(gold, predicted)
+    ours, theirs = checked_pair(gold, predicted)
     generator = np.random.default_rng(seed)
     scores = []
     for count in _chunks(resamples, len(ours)):
@@ -102,7 +102,7 @@ def bootstrap_numbers(
     return _percentiles(score(ours[None], theirs[None]), scores, level)
 
 
-def wilson(correct: int, total: int, *, level: float = 0.95) -> Interval:
+def wilson(correct: int, total: int, *, level: float = 0.95) -> ConfidenceInterval:
     """Wilson's score interval of a share of examples, such as an accuracy (Wilson 1927)."""
     if not 0 <= correct <= total or total == 0:
         raise DataError(f"{correct} of {total} is no share: 0 <= correct <= total and total > 0 are needed")
@@ -112,7 +112,7 @@ def wilson(correct: int, total: int, *, level: float = 0.95) -> Interval:
     half = z / (1 + weight) * math.sqrt(share * (1 - share) / total + weight / (4 * total))
     low = 0.0 if correct == 0 else middle - half
     high = 1.0 if correct == total else middle + half
-    return Interval(value=share, low=low, high=high, level=level)
+    return ConfidenceInterval(value=share, low=low, high=high, level=level)
 
 
 def compare(first: ArrayLike, second: ArrayLike, score: SumScore, *, trials: int = 10_000, seed: int = 0) -> Comparison:
@@ -133,12 +133,12 @@ def compare(first: ArrayLike, second: ArrayLike, score: SumScore, *, trials: int
     return _compared(score(all_ours), score(all_theirs), gaps)
 
 
-def compare_numbers(
+def compare_regression(
     gold: ArrayLike, first: ArrayLike, second: ArrayLike, score: PairScore, *, trials: int = 10_000, seed: int = 0
 ) -> Comparison:
     """Approximate randomisation for a score of numbers; put both systems on one scale first if they are not."""
-    truth, ours = both(gold, first)
-    _, theirs = both(gold, second)
+    truth, ours = checked_pair(gold, first)
+    _, theirs = checked_pair(gold, second)
     generator = np.random.default_rng(seed)
     gaps = []
     for count in _chunks(trials, len(truth)):
@@ -148,12 +148,12 @@ def compare_numbers(
     return _compared(score(truth[None], ours[None]), score(truth[None], theirs[None]), gaps)
 
 
-def over_seeds(scores: Sequence[float], *, higher_is_better: bool = True) -> OverSeeds:
+def summarize_seeds(scores: Sequence[float], *, higher_is_better: bool = True) -> SeedSummary:
     """Mean, standard deviation, median and best of one score over runs that differ in their seed."""
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise DataError(f"scores over seeds are a row of finite numbers, at least one; found {list(scores)}")
-    return OverSeeds(
+    return SeedSummary(
         runs=len(values),
         mean=float(values.mean()),
         deviation=float(values.std(ddof=1)) if len(values) > 1 else None,
@@ -186,10 +186,10 @@ def _chunks(resamples: int, width: int) -> list[int]:
     return [min(size, resamples - begin) for begin in range(0, resamples, size)]
 
 
-def _percentiles(value: NDArray[np.float64], scores: list[NDArray[np.float64]], level: float) -> Interval:
+def _percentiles(value: NDArray[np.float64], scores: list[NDArray[np.float64]], level: float) -> ConfidenceInterval:
     outside = (1 - _checked(level)) / 2
     low, high = np.quantile(np.concatenate(scores), [outside, 1 - outside])
-    return Interval(value=float(value[0]), low=float(low), high=float(high), level=level)
+    return ConfidenceInterval(value=float(value[0]), low=float(low), high=float(high), level=level)
 
 
 def _compared(first: NDArray[np.float64], second: NDArray[np.float64], gaps: list[NDArray[np.float64]]) -> Comparison:

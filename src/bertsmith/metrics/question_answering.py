@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
 
-Golds = Mapping[str, Sequence[str]]
+GoldAnswers = Mapping[str, Sequence[str]]
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KOREAN_MARKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 @dataclass(frozen=True)
-class Marks:
+class QuestionScores:
     """What each question earned, from 0 to 1: what intervals and comparisons are made of. N questions."""
 
     ids: tuple[str, ...]
@@ -34,18 +34,18 @@ class Marks:
     answerable: NDArray[np.bool_]  # [N] True where there is a gold answer
 
 
-def squad_v1(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
+def squad_v1(golds: GoldAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
     """SQuAD 1.1: `exact_match` and `f1`. A question without a prediction earns 0."""
-    return _in_per_cent(squad_v1_marks(golds, predictions))
+    return _in_per_cent(squad_v1_scores(golds, predictions))
 
 
-def korquad(golds: Golds, predictions: Mapping[str, str]) -> dict[str, float]:
+def korquad(golds: GoldAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
     """KorQuAD 1.0: as SQuAD 1.1, with F1 over characters, brackets and quotes read as spaces, and no articles."""
-    return _in_per_cent(korquad_marks(golds, predictions))
+    return _in_per_cent(korquad_scores(golds, predictions))
 
 
 def squad_v2(
-    golds: Golds,
+    golds: GoldAnswers,
     predictions: Mapping[str, str],
     *,
     no_answer: Mapping[str, float] | None = None,
@@ -56,8 +56,8 @@ def squad_v2(
     `no_answer` says for each question how sure the model is that there is none (a probability, or null odds). Above the
     threshold the prediction counts as empty.
     """
-    raw = squad_v2_marks(golds, predictions)
-    marks = raw if no_answer is None else thresholded(raw, no_answer=no_answer, threshold=threshold)
+    raw = squad_v2_scores(golds, predictions)
+    marks = raw if no_answer is None else apply_threshold(raw, no_answer=no_answer, threshold=threshold)
     found: dict[str, float] = {}
     for prefix, chosen in (("", slice(None)), ("HasAns_", marks.answerable), ("NoAns_", ~marks.answerable)):
         exact, f1 = marks.exact[chosen].tolist(), marks.f1[chosen].tolist()
@@ -70,35 +70,35 @@ def squad_v2(
     return found
 
 
-def squad_v1_marks(golds: Golds, predictions: Mapping[str, str]) -> Marks:
+def squad_v1_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """What each question earns in SQuAD 1.1."""
-    return _marks_v1(golds, predictions, normal=normalise, units=str.split)
+    return _marks_v1(golds, predictions, normal=normalize_answer, units=str.split)
 
 
-def korquad_marks(golds: Golds, predictions: Mapping[str, str]) -> Marks:
+def korquad_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """What each question earns in KorQuAD 1.0."""
-    return _marks_v1(golds, predictions, normal=normalise_korean, units=_characters)
+    return _marks_v1(golds, predictions, normal=normalize_korean_answer, units=_characters)
 
 
-def squad_v2_marks(golds: Golds, predictions: Mapping[str, str]) -> Marks:
+def squad_v2_scores(golds: GoldAnswers, predictions: Mapping[str, str]) -> QuestionScores:
     """What each question earns in SQuAD 2.0 before any threshold. Every question needs a prediction."""
     _something(golds)
     _all_there(golds, predictions, "prediction")
     exact, f1 = [], []
     for question, texts in golds.items():
-        rights = [normal for text in texts if (normal := normalise(text))] or [""]
-        answer = normalise(_text(predictions[question], question))
+        rights = [normal for text in texts if (normal := normalize_answer(text))] or [""]
+        answer = normalize_answer(_text(predictions[question], question))
         exact.append(max(float(right == answer) for right in rights))
         f1.append(max(_overlap_or_both_empty(answer.split(), right.split()) for right in rights))
     return _marks(golds, exact, f1)
 
 
-def thresholded(marks: Marks, *, no_answer: Mapping[str, float], threshold: float) -> Marks:
+def apply_threshold(marks: QuestionScores, *, no_answer: Mapping[str, float], threshold: float) -> QuestionScores:
     """The marks if every prediction whose `no_answer` is above the threshold were empty."""
     _all_there(marks.ids, no_answer, "no-answer score")
     silent = np.array([no_answer[question] > threshold for question in marks.ids], dtype=bool)
     right = (~marks.answerable).astype(np.float64)
-    return Marks(
+    return QuestionScores(
         ids=marks.ids,
         exact=np.where(silent, right, marks.exact),
         f1=np.where(silent, right, marks.f1),
@@ -107,7 +107,7 @@ def thresholded(marks: Marks, *, no_answer: Mapping[str, float], threshold: floa
 
 
 def best_thresholds(
-    marks: Marks, predictions: Mapping[str, str], *, no_answer: Mapping[str, float]
+    marks: QuestionScores, predictions: Mapping[str, str], *, no_answer: Mapping[str, float]
 ) -> dict[str, float]:
     """The best that any threshold reaches, and that threshold: `best_exact`, `best_exact_thresh`, the same for f1.
 
@@ -132,12 +132,12 @@ def best_thresholds(
     return found
 
 
-def normalise(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """A text as SQuAD compares it: lower case, without ASCII punctuation and English articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def normalise_korean(text: str) -> str:
+def normalize_korean_answer(text: str) -> str:
     """A text as KorQuAD compares it: quotes and brackets as spaces, lower case, no ASCII punctuation."""
     return " ".join(text.translate(_KOREAN_MARKS).lower().translate(_NO_PUNCTUATION).split())
 
@@ -155,8 +155,12 @@ def gold_answers(data: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _marks_v1(
-    golds: Golds, predictions: Mapping[str, str], *, normal: Callable[[str], str], units: Callable[[str], list[str]]
-) -> Marks:
+    golds: GoldAnswers,
+    predictions: Mapping[str, str],
+    *,
+    normal: Callable[[str], str],
+    units: Callable[[str], list[str]],
+) -> QuestionScores:
     _something(golds)
     exact, f1 = [], []
     for question, texts in golds.items():
@@ -190,8 +194,8 @@ def _characters(text: str) -> list[str]:
     return list("".join(text.split()))
 
 
-def _marks(golds: Golds, exact: list[float], f1: list[float]) -> Marks:
-    return Marks(
+def _marks(golds: GoldAnswers, exact: list[float], f1: list[float]) -> QuestionScores:
+    return QuestionScores(
         ids=tuple(golds),
         exact=np.array(exact),
         f1=np.array(f1),
@@ -199,7 +203,7 @@ def _marks(golds: Golds, exact: list[float], f1: list[float]) -> Marks:
     )
 
 
-def _in_per_cent(marks: Marks) -> dict[str, float]:
+def _in_per_cent(marks: QuestionScores) -> dict[str, float]:
     total = len(marks.ids)
     return {
         "exact_match": 100.0 * sum(marks.exact.tolist()) / total,
@@ -207,7 +211,7 @@ def _in_per_cent(marks: Marks) -> dict[str, float]:
     }
 
 
-def _something(golds: Golds) -> None:
+def _something(golds: GoldAnswers) -> None:
     if not golds:
         raise DataError("there are no questions to score: the set is empty")
 

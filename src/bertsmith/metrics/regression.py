@@ -11,43 +11,43 @@ from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import DataError
 
-Numbers = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def pearson(gold: ArrayLike, predicted: ArrayLike) -> float:
     """Pearson's correlation of two rows [N]; 0 where one is constant."""
-    return float(pearson_of(*both(gold, predicted)))
+    return float(batched_pearson(*checked_pair(gold, predicted)))
 
 
 def spearman(gold: ArrayLike, predicted: ArrayLike) -> float:
     """Spearman's correlation of two rows [N], ties with their average rank; 0 where one is constant."""
-    return float(spearman_of(*both(gold, predicted)))
+    return float(batched_spearman(*checked_pair(gold, predicted)))
 
 
 def mean_squared_error(gold: ArrayLike, predicted: ArrayLike) -> float:
     """The mean of the squared differences of two rows [N]."""
-    return float(mean_squared_error_of(*both(gold, predicted)))
+    return float(batched_mean_squared_error(*checked_pair(gold, predicted)))
 
 
-def pearson_of(gold: Numbers, predicted: Numbers) -> Numbers:
+def batched_pearson(gold: Floats, predicted: Floats) -> Floats:
     """Pearson's correlation of rows [..., N] as [...]."""
     product = (_directions(gold) * _directions(predicted)).sum(axis=-1)
-    found: Numbers = np.clip(product, -1.0, 1.0)
+    found: Floats = np.clip(product, -1.0, 1.0)
     return found
 
 
-def spearman_of(gold: Numbers, predicted: Numbers) -> Numbers:
+def batched_spearman(gold: Floats, predicted: Floats) -> Floats:
     """Spearman's correlation of rows [..., N] as [...]."""
-    return pearson_of(ranks(gold), ranks(predicted))
+    return batched_pearson(ranks(gold), ranks(predicted))
 
 
-def mean_squared_error_of(gold: Numbers, predicted: Numbers) -> Numbers:
+def batched_mean_squared_error(gold: Floats, predicted: Floats) -> Floats:
     """The mean squared error of rows [..., N] as [...]."""
-    found: Numbers = np.mean((gold - predicted) ** 2, axis=-1)
+    found: Floats = np.mean((gold - predicted) ** 2, axis=-1)
     return found
 
 
-def ranks(values: Numbers) -> Numbers:
+def ranks(values: Floats) -> Floats:
     """The rank of each number in its row [..., N], counted from 1; equal numbers share the average of their ranks."""
     order = np.argsort(values, axis=-1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=-1)
@@ -64,7 +64,7 @@ def ranks(values: Numbers) -> Numbers:
     return ranked
 
 
-def both(gold: ArrayLike, predicted: ArrayLike) -> tuple[Numbers, Numbers]:
+def checked_pair(gold: ArrayLike, predicted: ArrayLike) -> tuple[Floats, Floats]:
     """Two rows [N] as float64, checked: of one length, not empty, all finite."""
     ours, theirs = _row(gold, "gold"), _row(predicted, "predicted")
     if len(ours) != len(theirs):
@@ -74,7 +74,7 @@ def both(gold: ArrayLike, predicted: ArrayLike) -> tuple[Numbers, Numbers]:
     return ours, theirs
 
 
-def _row(values: ArrayLike, side: str) -> Numbers:
+def _row(values: ArrayLike, side: str) -> Floats:
     row = np.asarray(values)
     if row.ndim != 1 or row.dtype.kind not in "biuf":
         if row.size:
@@ -86,7 +86,7 @@ def _row(values: ArrayLike, side: str) -> Numbers:
     return row.astype(np.float64)
 
 
-def _directions(values: Numbers) -> Numbers:
+def _directions(values: Floats) -> Floats:
     """Rows [..., N] less their mean and of length 1; all zero where a row is constant."""
     constant = (values == values[..., :1]).all(axis=-1, keepdims=True)
     # A power of two loses nothing, and no sum or square of what is left can overflow.

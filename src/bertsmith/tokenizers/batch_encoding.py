@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.units import without_surrogates
 from bertsmith.types import Encoded
 
 Numbers = NDArray[np.int64]
@@ -23,21 +23,21 @@ WHITE = np.array([chr(code).isspace() for code in range(0x3002)])  # by code; no
 LIMIT = 4_000_000  # tokens that are remembered: about 64 MB
 
 
-class Flat(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Encoded texts one after another."""
 
     ids: NDArray[np.int32]  # [T]
     offsets: NDArray[np.int32]  # [T, 2] in the characters of the text that the token is of
     words: NDArray[np.int32]  # [T] number of the word in its text
-    sizes: Numbers  # [N] tokens of each text
+    lengths: Numbers  # [N] tokens of each text
 
 
-class FlatEncoder:
+class BatchEncoder:
     """A tokenizer and the units that it has met. Not for several threads at a time."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._units = tokenizer._units()
+        self._units = tokenizer.chunker()
         self._forget()
 
     def _forget(self) -> None:
@@ -46,12 +46,12 @@ class FlatEncoder:
         self._offsets = np.zeros((0, 2), np.int32)
         self._sizes, self._lengths, self._counts = (np.zeros(0, np.int64) for _ in range(3))
 
-    def __call__(self, texts: Sequence[str]) -> Flat:
+    def __call__(self, texts: Sequence[str]) -> EncodedBatch:
         """The same ids, offsets and words as `Tokenizer.encode_batch`."""
         if len(self._ids) > LIMIT:
             self._forget()
-        texts = [without_surrogates(text) for text in texts]
-        cut = [self._units.of(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
+        cut = [self._units.chunks(text) for text in texts]
         new = list(set[str]().union(*cut).difference(self._numbers))
         if new:
             self._learn(new)
@@ -64,7 +64,7 @@ class FlatEncoder:
             begins = np.fromiter(chain.from_iterable(found), np.int64, len(number))
         return self._gathered(number, begins, count)
 
-    def _gathered(self, number: Numbers, begins: Numbers, count: Numbers) -> Flat:
+    def _gathered(self, number: Numbers, begins: Numbers, count: Numbers) -> EncodedBatch:
         """The tokens of units [U] that begin at these characters of their texts; `count` units a text [N]."""
         sizes, words = self._sizes[number], self._counts[number]
         starts = np.cumsum(self._sizes) - self._sizes
@@ -72,11 +72,11 @@ class FlatEncoder:
         text_first = np.cumsum(count) - count  # [N] number of the first unit of each text
         tokens_before, words_before = (np.concatenate([[0], np.cumsum(each)]) for each in (sizes, words))
         word = words_before[:-1] - np.repeat(words_before[text_first], count)
-        return Flat(
+        return EncodedBatch(
             ids=self._ids[source],
             offsets=self._offsets[source] + np.repeat(begins.astype(np.int32), sizes)[:, None],
             words=self._words[source] + np.repeat(word.astype(np.int32), sizes),
-            sizes=tokens_before[text_first + count] - tokens_before[text_first],
+            lengths=tokens_before[text_first + count] - tokens_before[text_first],
         )
 
     def _learn(self, units: list[str]) -> None:
@@ -85,29 +85,29 @@ class FlatEncoder:
         self._ids = np.concatenate([self._ids, *(part.ids for part in found)])
         self._offsets = np.concatenate([self._offsets, *(part.offsets for part in found)])
         self._words = np.concatenate([self._words, *(part.words for part in found)])
-        self._sizes = np.concatenate([self._sizes, *(part.sizes for part in found)])
+        self._sizes = np.concatenate([self._sizes, *(part.lengths for part in found)])
         self._lengths = np.append(self._lengths, np.fromiter(map(len, units), np.int64, len(units)))
         last = np.append(self._words, 0)[np.cumsum(self._sizes) - 1]
         self._counts = np.where(self._sizes > 0, last + 1, 0)
 
-    def _alone(self, units: list[str]) -> Flat:
+    def _alone(self, units: list[str]) -> EncodedBatch:
         """Units as texts of their own. One text of them all takes less time, where it falls into these very units."""
         for between in (" ", ""):
             joined = between.join(units)
-            if self._units.of(joined) == units:
+            if self._units.chunks(joined) == units:
                 found = _torn(self.tokenizer.encode(joined), units, len(between))
                 if found is not None:
                     return found
         encoded = self.tokenizer.encode_batch(units)
-        return Flat(
+        return EncodedBatch(
             ids=np.concatenate([one.ids for one in encoded]),
             offsets=np.concatenate([one.offsets for one in encoded]),
             words=np.concatenate([one.words for one in encoded]),
-            sizes=np.fromiter(map(len, encoded), np.int64, len(encoded)),
+            lengths=np.fromiter(map(len, encoded), np.int64, len(encoded)),
         )
 
 
-def _torn(encoded: Encoded, units: list[str], gap: int) -> Flat | None:
+def _torn(encoded: Encoded, units: list[str], gap: int) -> EncodedBatch | None:
     """The units of one text with `gap` characters between them; None where a token lies across their borders."""
     lengths = np.fromiter(map(len, units), np.int64, len(units))
     begins = np.cumsum(lengths + gap) - lengths - gap
@@ -116,11 +116,11 @@ def _torn(encoded: Encoded, units: list[str], gap: int) -> Flat | None:
         return None
     sizes = np.bincount(owner, minlength=len(units))
     firsts = (np.cumsum(sizes) - sizes)[owner]
-    return Flat(
+    return EncodedBatch(
         ids=encoded.ids,
         offsets=encoded.offsets - begins[owner].astype(np.int32)[:, None],
         words=encoded.words - encoded.words[firsts],
-        sizes=sizes,
+        lengths=sizes,
     )
 
 

@@ -11,24 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.counts import Counts, f1_of, share
 
 Label = int | str
 Labels = Sequence[int] | Sequence[str] | NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Confusion:
+class ConfusionMatrix:
     """How often each label was taken for each."""
 
     labels: tuple[Label, ...]
-    table: NDArray[np.int64]  # [C, C] gold by predicted
+    counts: NDArray[np.int64]  # [C, C] gold by predicted
 
 
-def confusion(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None = None) -> Confusion:
+def confusion_matrix(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None = None) -> ConfusionMatrix:
     """The table of counts. Without `labels`: those that occur on either side, sorted."""
     ours, theirs = _listed(gold, "gold"), _listed(predicted, "predicted")
     if len(ours) != len(theirs):
@@ -45,80 +44,86 @@ def confusion(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None
             raise DataError(f"label {label!r} is none of {list(known)}")
     size = len(known)
     cells = np.array([number[a] * size + number[b] for a, b in zip(ours, theirs, strict=True)], dtype=np.int64)
-    return Confusion(labels=known, table=np.bincount(cells, minlength=size * size).reshape(size, size))
+    return ConfusionMatrix(labels=known, counts=np.bincount(cells, minlength=size * size).reshape(size, size))
 
 
 def accuracy(gold: Labels, predicted: Labels) -> float:
     """The share of examples whose label is right."""
-    return float(accuracy_of(confusion(gold, predicted).table))
+    return float(accuracy_from_confusion(confusion_matrix(gold, predicted).counts))
 
 
 def f1(gold: Labels, predicted: Labels, *, positive: Label = 1) -> float:
     """F1 of one label against all others (MRPC, QQP); 0 where it neither occurs nor is predicted."""
-    return one_label(confusion(gold, predicted), positive).f1
+    return label_counts(confusion_matrix(gold, predicted), positive).f1
 
 
 def macro_f1(gold: Labels, predicted: Labels) -> float:
     """The mean over labels of their F1, over those labels that are gold or predicted at least once."""
-    return float(macro_f1_of(confusion(gold, predicted).table))
+    return float(macro_f1_from_confusion(confusion_matrix(gold, predicted).counts))
 
 
 def micro_f1(gold: Labels, predicted: Labels, *, labels: Sequence[Label] | None = None) -> float:
     """F1 of counts added up over labels: all of them, which is the accuracy, or only those named."""
-    parts = by_label(gold, predicted)
+    parts = scores_by_label(gold, predicted)
     chosen = [parts[label] for label in (parts if labels is None else labels) if label in parts]
-    sums = [sum(part.correct for part in chosen), sum(part.found for part in chosen), sum(part.gold for part in chosen)]
-    return float(f1_of(np.array(sums)))
+    sums = [
+        sum(part.correct for part in chosen),
+        sum(part.predicted for part in chosen),
+        sum(part.gold for part in chosen),
+    ]
+    return float(f1_from_counts(np.array(sums)))
 
 
 def matthews(gold: Labels, predicted: Labels) -> float:
     """Matthews' correlation for two or more labels (CoLA; Gorodkin 2004); 0 where either side has one label only."""
-    return float(matthews_of(confusion(gold, predicted).table))
+    return float(matthews_from_confusion(confusion_matrix(gold, predicted).counts))
 
 
-def by_label(gold: Labels, predicted: Labels) -> dict[Label, Counts]:
+def scores_by_label(gold: Labels, predicted: Labels) -> dict[Label, MatchCounts]:
     """Precision, recall and F1 of every label that is gold or predicted at least once."""
-    counted = confusion(gold, predicted)
-    return {label: one_label(counted, label) for label in counted.labels}
+    counted = confusion_matrix(gold, predicted)
+    return {label: label_counts(counted, label) for label in counted.labels}
 
 
-def one_label(counted: Confusion, label: Label) -> Counts:
+def label_counts(counted: ConfusionMatrix, label: Label) -> MatchCounts:
     """The counts of one label against all others."""
     if label not in counted.labels:
         if len(counted.labels) > 1:
             raise DataError(f"label {label!r} is none of {list(counted.labels)}: name the positive label")
-        return Counts(correct=0, found=0, gold=0)
+        return MatchCounts(correct=0, predicted=0, gold=0)
     place = counted.labels.index(label)
-    table = counted.table
-    return Counts(correct=int(table[place, place]), found=int(table[:, place].sum()), gold=int(table[place, :].sum()))
+    table = counted.counts
+    return MatchCounts(
+        correct=int(table[place, place]), predicted=int(table[:, place].sum()), gold=int(table[place, :].sum())
+    )
 
 
-def accuracy_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+def accuracy_from_confusion(table: NDArray[np.int64]) -> NDArray[np.float64]:
     """Accuracy of tables [..., C, C] as [...]."""
-    return share(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
+    return ratio(np.trace(table, axis1=-2, axis2=-1), table.sum(axis=(-2, -1)))
 
 
-def label_f1_of(table: NDArray[np.int64], *, place: int) -> NDArray[np.float64]:
-    """F1 of the label at one place of the tables [..., C, C] as [...]."""
-    found, gold = table[..., :, place].sum(axis=-1), table[..., place, :].sum(axis=-1)
-    return share(2 * table[..., place, place], found + gold)
+def label_f1_from_confusion(table: NDArray[np.int64], *, index: int) -> NDArray[np.float64]:
+    """F1 of the label at one index of the tables [..., C, C] as [...]."""
+    found, gold = table[..., :, index].sum(axis=-1), table[..., index, :].sum(axis=-1)
+    return ratio(2 * table[..., index, index], found + gold)
 
 
-def macro_f1_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+def macro_f1_from_confusion(table: NDArray[np.int64]) -> NDArray[np.float64]:
     """Macro F1 of tables [..., C, C] as [...]; labels without a count in a table are left out of its mean."""
     sums = table.sum(axis=-2) + table.sum(axis=-1)
-    each = share(2 * np.diagonal(table, axis1=-2, axis2=-1), sums)
-    return share(each.sum(axis=-1), (sums > 0).sum(axis=-1))
+    each = ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), sums)
+    return ratio(each.sum(axis=-1), (sums > 0).sum(axis=-1))
 
 
-def matthews_of(table: NDArray[np.int64]) -> NDArray[np.float64]:
+def matthews_from_confusion(table: NDArray[np.int64]) -> NDArray[np.float64]:
     """Matthews' correlation of tables [..., C, C] as [...]."""
     counts = table.astype(np.float64)
     found, gold, every = counts.sum(axis=-2), counts.sum(axis=-1), counts.sum(axis=(-2, -1))
     correct = np.trace(counts, axis1=-2, axis2=-1)
     together = correct * every - (found * gold).sum(axis=-1)
     spread = (every**2 - (found**2).sum(axis=-1)) * (every**2 - (gold**2).sum(axis=-1))
-    return share(together, np.sqrt(spread))
+    return ratio(together, np.sqrt(spread))
 
 
 def _listed(values: Labels, side: str) -> list[Label]:
@@ -137,3 +142,39 @@ def _same_kind(values: Iterable[Label]) -> None:
         raise DataError(
             f"labels are all numbers or all strings, but {kinds[True]!r} and {kinds[False]!r} occur together"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCounts:
+    """How many were found, how many there are, and how many of both; shares are fractions of 1."""
+
+    correct: int
+    predicted: int
+    gold: int
+
+    @property
+    def precision(self) -> float:
+        """The share of what was found that is correct."""
+        return float(ratio(self.correct, self.predicted))
+
+    @property
+    def recall(self) -> float:
+        """The share of what there is that was found."""
+        return float(ratio(self.correct, self.gold))
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return float(f1_from_counts(np.array([self.correct, self.predicted, self.gold])))
+
+
+def ratio(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
+    """part / whole, element by element, and 0 where the whole is 0."""
+    whole = np.asarray(whole, dtype=np.float64)
+    divided = np.asarray(part, dtype=np.float64) / np.where(whole == 0, 1.0, whole)
+    return np.where(whole == 0, 0.0, divided)
+
+
+def f1_from_counts(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """F1 of counts [..., 3] in the order correct, found, gold, as [...]."""
+    return ratio(2.0 * counts[..., 0], counts[..., 1] + counts[..., 2])

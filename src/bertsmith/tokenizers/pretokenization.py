@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -24,12 +25,12 @@ GROUP = 512  # units that the backend gets as one text
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """`text` with each lone surrogate, which no UTF-8 can hold, as U+FFFD: the same number of characters."""
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
-def ids_apart(backend: tokenizers.Tokenizer, units: list[str]) -> list[list[int]]:
+def encode_chunks(backend: tokenizers.Tokenizer, units: list[str]) -> list[list[int]]:
     """The ids of each unit. They are handed over as words of fewer texts, which takes a third less time."""
     found: list[list[int]] = []
     groups = [units[begin : begin + GROUP] for begin in range(0, len(units), GROUP)]
@@ -42,7 +43,7 @@ def ids_apart(backend: tokenizers.Tokenizer, units: list[str]) -> list[list[int]
 
 
 @dataclass(frozen=True)
-class Units:
+class Chunker:
     """How a kind cuts a text into units: the ids of a text must be the ids of its units, one after another.
 
     The functions must be module-level, for units travel to worker processes.
@@ -51,26 +52,26 @@ class Units:
     split: Callable[[str], list[str]] = str.split
     irregular: re.Pattern[str] | None = None  # a text in which this is found is not cut at all
 
-    def of(self, text: str) -> list[str]:
+    def chunks(self, text: str) -> list[str]:
         """The units of one text."""
         if self.irregular is not None and self.irregular.search(text):
             return [text]
         return self.split(text)
 
-    def of_lines(self, text: str) -> Iterable[str]:
+    def chunks_of_lines(self, text: str) -> Iterable[str]:
         """The units of a text of many lines: only its irregular lines stay whole."""
         if self.irregular is None or not self.irregular.search(text):
             return self.split(text)
-        return chain.from_iterable(self.of(line) for line in text.split("\n"))
+        return chain.from_iterable(self.chunks(line) for line in text.split("\n"))
 
 
-class UnitCache:
+class ChunkCache:
     """Texts to flat ids by remembering each unit's ids. Threads may share one."""
 
     def __init__(
         self,
         encode: Callable[[list[str]], Iterable[Sequence[int]]],
-        units: Units,
+        units: Chunker,
         *,
         id_type: np.dtype[Any],
         limit: int,
@@ -86,7 +87,7 @@ class UnitCache:
         recent, older = self.tables
         if len(recent) > self.limit:
             recent, older = self.tables = ({}, recent)  # new ones: another thread may be using those of before
-        cut = [self.units.of(text) for text in texts]
+        cut = [self.units.chunks(text) for text in texts]
         new = set().union(*cut).difference(recent)
         long = self._learn(new, recent, older) if new else {}
         parts = []
@@ -104,6 +105,42 @@ class UnitCache:
         recent.update((unit, older[unit]) for unit in kept)
         unknown = list(new.difference(kept))
         long: dict[str, bytes] = {}
-        for unit, ids in zip(unknown, self.encode(list(map(without_surrogates, unknown))), strict=True):
+        for unit, ids in zip(unknown, self.encode(list(map(replace_surrogates, unknown))), strict=True):
             (recent if len(unit) <= LONGEST_KEPT else long)[unit] = array(self.id_type.char, ids).tobytes()
         return long
+
+
+# Python's split() takes these for white space, the rule below does not.
+WHITESPACE_CHUNKER = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
+BERT_PRETOKENIZER = pre_tokenizers.BertPreTokenizer()
+
+
+class Word(NamedTuple):
+    """A word as it stands in a text, from `begin` to `end`."""
+
+    text: str
+    begin: int
+    end: int
+
+
+def split_words(text: str) -> list[Word]:
+    """Words at white space and punctuation as in BERT, but `state-of-the-art`, `1,000.5` and `'s` are one word each."""
+    words: list[Word] = []
+    for piece, (begin, end) in BERT_PRETOKENIZER.pre_tokenize_str(text):
+        if len(words) > 1 and words[-2].end == words[-1].begin and words[-1].end == begin:
+            taken = _taken(words[-2].text, words[-1].text, piece)
+            if taken:
+                begin = words[-taken].begin
+                del words[-taken:]
+        words.append(Word(text[begin:end], begin, end))
+    return words
+
+
+def _taken(before: str, sign: str, piece: str) -> int:
+    """How many of the two words right before `piece` belong to it."""
+    if sign == "-" and before[-1].isalnum() and piece[0].isalnum():
+        return 2
+    if sign in {".", ",", ":"} and before[-1].isdecimal() and piece[0].isdecimal():
+        return 2
+    # The rest of a shortened word, with its apostrophe: isn 't, it 's.
+    return int(sign in {"'", "’"} and before[-1].isalpha() and piece[0].isalpha())
