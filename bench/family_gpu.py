@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from bertsmith import recipes
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.huggingface import family_of
+from bertsmith.model_io import huggingface
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
@@ -81,7 +81,7 @@ def recipe_of(case: str, data: PretrainData, options: argparse.Namespace) -> Rec
     if not length.isdigit() or name.partition("/")[0] not in MODELS:
         raise ConfigError(f"{case} is no case: {', '.join(MODELS)}, then a size and a length, such as {CASES[0]}")
     rows = max(1, options.tokens // int(length))
-    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
+    changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += ["optimizer.kind=adamw", "compute.max_grad_norm=1.0", *options.set]
     return data.with_vocabulary(with_overrides(recipes.find(name), changes))
 
@@ -105,7 +105,7 @@ def compare(
     middles = {name: statistics.median(found) for name, found in speeds.items()}
     for one in candidates:
         show(
-            f"{recipe.name}/{recipe.packing.length} {recipe.precision}",
+            f"{recipe.name}/{recipe.max_length} {recipe.precision}",
             one,
             speeds[one.name],
             peak,
@@ -132,14 +132,14 @@ def useful_flops(recipe: Recipe) -> float:
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
     asked = {"masked_lm": HIDDEN, "replaced_token": 1.0}
-    return flops_per_token(model, length=recipe.packing.length, asked=asked)
+    return flops_per_token(model, length=recipe.max_length, labels=asked)
 
 
 def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
     """A step of transformers' same model."""
     leave_out_masks()
     torch.manual_seed(0)
-    device, rows, length = world.device, recipe.batch_size, recipe.packing.length
+    device, rows, length = world.device, recipe.batch_size, recipe.max_length
     model = MODELS[recipe.name.partition("/")[0]](recipe).to(device).train()
     given = {name: value.to(device) for name, value in random_batch(recipe, data.tokenizer.mask_id).items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -159,7 +159,7 @@ def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Calla
 
 def random_batch(recipe: Recipe, mask_id: int | None) -> dict[str, Tensor]:
     """Random tokens in full rows, words hidden as the recipe's family hides them; what the family's peer takes."""
-    rows, length, family = recipe.batch_size, recipe.packing.length, recipe.name.partition("/")[0]
+    rows, length, family = recipe.batch_size, recipe.max_length, recipe.name.partition("/")[0]
     ids = torch.randint(SPECIAL, recipe.encoder.vocab_size, (rows, length))
     places = torch.randperm(rows * length)[: max(1, round(HIDDEN * rows * length))].sort().values
     labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, places, ids.flatten()[places]).view(rows, length)
@@ -214,8 +214,8 @@ def config_of(encoder: Any) -> Any:
     """transformers' settings of an encoder of ours, with its fused attention."""
     import transformers
 
-    family = family_of(encoder)
-    found = getattr(transformers, f"{family.classes}Config")(**family.contents(encoder))
+    family = huggingface.find(type(encoder).__module__.rpartition(".")[2])
+    found = getattr(transformers, f"{family.classes}Config")(**family.config_values(encoder))
     found._attn_implementation = "sdpa"
     return found
 

@@ -96,7 +96,7 @@ def compare(
     """One shape: everybody built, warmed up, and timed in turn."""
     size, length = case.split("/")[0], int(case.split("/")[1])
     rows = options.tokens // length
-    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
+    changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += [f"encoder.dropout={dropout}", f"encoder.attention_dropout={dropout}", *options.set]
     recipe = data.with_vocabulary(with_overrides(recipes.find(f"bert/{size}"), changes))
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
@@ -192,7 +192,7 @@ def useful_flops(recipe: Recipe, data: PretrainData) -> float:
 
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    return flops_per_token(model, length=recipe.packing.length, asked=ASKED)
+    return flops_per_token(model, length=recipe.max_length, labels=ASKED)
 
 
 def ours(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
@@ -206,7 +206,7 @@ def ours(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callabl
         batch = full_batch(recipe)
         feeder, share = (lambda step: [batch]), 1.0
     trainer: Trainer = make_trainer(recipe, data, feeder, world, StopSignal())
-    places = recipe.batch_size * recipe.packing.length
+    places = recipe.batch_size * recipe.max_length
 
     def step() -> int:
         next(trainer)
@@ -221,7 +221,7 @@ def real_share(batches: list[Batch]) -> float:
 
 
 def full_batch(recipe: Recipe) -> Batch:
-    random, length = np.random.default_rng(0), recipe.packing.length
+    random, length = np.random.default_rng(0), recipe.max_length
     rows = []
     for _ in range(recipe.batch_size):
         ids = random.integers(1000, recipe.encoder.vocab_size - 64, length).astype(np.int32)

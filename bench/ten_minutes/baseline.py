@@ -306,4 +306,4 @@ def useful(settings: Settings, data: PretrainData) -> float:
     shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}
     with torch.device("meta"):
         model = Model.build(bert.Config(**shape, vocab_size=data.tokenizer.vocab_size), [masked_lm.Config()])
-    return flops_per_token(model, length=settings.length, asked={OBJECTIVE: RATE})
+    return flops_per_token(model, length=settings.length, labels={OBJECTIVE: RATE})

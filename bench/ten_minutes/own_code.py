@@ -105,7 +105,7 @@ class Tuner:
 
     @cached_property
     def _dev(self) -> list[Features]:
-        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.length)
+        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.max_length)
 
     def _loss(self, model: Any, asked: Sequence[Features]) -> Tensor:
         inputs = self._inputs(asked)

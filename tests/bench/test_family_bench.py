@@ -31,7 +31,7 @@ from bertsmith.training.trainer import Trainer
 pytestmark = pytest.mark.xdist_group("family_bench")  # one process: its members are trained once
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.max_positions=64", "eval_rows=16"]
-ROWS = ["packing.length=32", "batch_size=8"]
+ROWS = ["max_length=32", "batch_size=8"]
 FAMILIES = ("roberta", "albert", "electra")
 
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contesta
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
 SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
-SMALL += ["packing.length=32", "eval_rows=16", "learning_rate=1e-3"]
+SMALL += ["max_length=32", "eval_rows=16", "learning_rate=1e-3"]
 JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 
 
@@ -199,7 +199,7 @@ def test_books_become_documents(tmp_path: Path) -> None:
 
 
 def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
-    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "packing.length=64")
+    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "max_length=64")
     assert call(*words) == 0
     first, found = result_of(base, "quick"), result_of(base, "longer")
     for key in ("minutes", "seconds", "steps", "tokens"):
@@ -255,8 +255,8 @@ def test_what_the_judge_counts(base: Path) -> None:
     data = PretrainData.open(base / "t" / "shards")
     judge = Judge.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
-    assert sizes[tokenizer.id("the")] == 3
-    assert sizes[tokenizer.id("##h")] == 1
+    assert sizes[tokenizer.token_to_id("the")] == 3
+    assert sizes[tokenizer.token_to_id("##h")] == 1
     size = tokenizer.vocab_size
 
     def right(batch: Batch) -> torch.Tensor:
@@ -269,7 +269,7 @@ def test_what_the_judge_counts(base: Path) -> None:
     assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
     assert ignorant.nats_per_piece == pytest.approx(math.log(size))
     asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
-    text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
+    text = sum(len(tokenizer.id_to_token(number).removeprefix("##").encode()) for number in asked)
     assert (judge.pieces, judge.bytes) == (len(asked), text)
     assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
     hidden = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in judge.batches])
@@ -286,7 +286,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
-    continues, text = data.tokenizer.continues(), []
+    continues, text = data.tokenizer.is_continuation(), []
     assert continues is not None
     for batch in judge.batches:
         places, answers = batch.indices["masked_lm"], batch.labels["masked_lm"]
@@ -760,7 +760,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     for text, said in (
         ("variants = 3 3", "cannot be read"),
         ("recipe = 'bert/tiny'", "names no variants"),
-        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be a whole number"),
+        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be an integer"),
     ):
         file.write_text(text, encoding="utf-8")
         assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78

@@ -95,7 +95,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
         "encoder.layers=1",
         "encoder.width=16",
         "encoder.heads=2",
-        "packing.length=32",
+        "max_length=32",
         "batch_size=8",
         "micro_batch_size=0",
     ]

@@ -17,7 +17,7 @@ from bertsmith.model_io import huggingface
 from bertsmith.model_io.huggingface.family import Family
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.objectives import objective as objectives
 
 NAMES = huggingface.names()
@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "feed_forward": 4
 def built(family: Family, architecture: str) -> Model:
     """A small model with the heads of one of transformers' classes."""
     heads = family.architectures[architecture]
-    said = Said({}, Path("config.json"))
+    said = ConfigReader({}, Path("config.json"))
     settings = [registry.find_kind(objectives.FOLDER, name).Config(**family.read_head(name, said)) for name in heads]
     words = tokenizer()
     small = SMALL | {"vocab_size": words.vocab_size, "padding_id": words.padding_id}

@@ -36,7 +36,7 @@ def test_numbers_come_back(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     write_evaluation(mixed(tmp_path), tmp_path)
-    for text, words in (("{", "is no evaluation"), ("[]", "no values by name"), ('{"model": 1}', "must be text")):
+    for text, words in (("{", "is no evaluation"), ("[]", "no values by name"), ('{"model": 1}', "must be a string")):
         (tmp_path / NUMBERS).write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):
             read_numbers(tmp_path)

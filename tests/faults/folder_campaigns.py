@@ -23,7 +23,7 @@ from model_io.folder_world import folder as model_folder
 from model_io.folder_world import foreign
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io import importing
+from bertsmith.model_io import importers
 from bertsmith.model_io import model_folder as folders
 from bertsmith.model_io.model_folder import open_model
 
@@ -91,7 +91,7 @@ def _open_in_child(place: Path, case: str, answer: Path) -> None:
     kind, message = "opened", ""
     try:
         if case.startswith("import: "):
-            importing.import_folder(place / "model", place / "result")
+            importers.import_folder(place / "model", place / "result")
         else:
             folders.open_model(place / "model")
     except Exception as error:

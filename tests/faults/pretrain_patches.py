@@ -101,7 +101,7 @@ def _at(phase: str, act: Callable[[], None]) -> None:
         "step": (Trainer, "_gradients"),
         "update": (Trainer, "_update"),
         "save": (checkpoints, "write_checkpoint"),
-        "manifest": (checkpoint, "sealed"),
+        "manifest": (checkpoints, "checksummed_json"),
         "evaluation": (Trainer, "score"),
         "resume": (Checkpoints, "resume"),
         "model": (Model, "build"),
@@ -190,7 +190,7 @@ def record(folder: str) -> None:
         return original(owner, batch, *given, **named)
 
     Path(folder).mkdir(parents=True, exist_ok=True)
-    _around(forward_backward.ForwardBackward, "learn", wrapper)
+    _around(forward_backward.ForwardBackward, "accumulate_gradients", wrapper)
 
 
 def digests(batch: Batch) -> list[str]:
@@ -232,7 +232,7 @@ def not_finite(steps: list[int], value: str = "nan") -> None:
         factor = float(value) if now[0] in steps else 1.0
         return Loss({name: part * factor for name, part in loss.sums.items()}, loss.counts, loss.correct, loss.weights)
 
-    _around(forward_backward.ForwardBackward, "learn", learn)
+    _around(forward_backward.ForwardBackward, "accumulate_gradients", learn)
     _around(Model, "forward", forward)
 
 
@@ -285,8 +285,7 @@ def dropout_by_the_clock() -> None:
 
 def in_place() -> None:
     """Checkpoints are written under their own name from the first byte on."""
-    for module in (checkpoint, checkpoints):
-        module.partial = lambda path: path  # type: ignore[attr-defined]
+    checkpoints.partial_path = lambda path: path  # type: ignore[assignment]
 
 
 def retires_early() -> None:
@@ -306,13 +305,13 @@ def deaf() -> None:
 
 def hears_itself_only() -> None:
     """A rank stops by its own signal and does not tell the others."""
-    Trainer._settle = _settle_alone  # type: ignore[method-assign]
+    Trainer._finish_steps = _settle_alone  # type: ignore[method-assign]
 
 
 def _settle_alone(trainer: Trainer, most: int) -> None:
-    while trainer._under_way and len(trainer._under_way) >= most:
-        trainer._settled = trainer._under_way.popleft()
-        trainer.tokens += int(trainer._settled.numbers["tokens"])
+    while trainer._in_flight and len(trainer._in_flight) >= most:
+        trainer._finished = trainer._in_flight.popleft()
+        trainer.tokens += int(trainer._finished.numbers["tokens"])
     trainer.stopped = trainer.stopped or trainer.stop_signal.requested
 
 

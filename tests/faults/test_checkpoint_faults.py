@@ -105,8 +105,7 @@ class GoesOn(Checkpoints):
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are written under their own name from the first byte on."""
-    for module in (checkpoint, checkpoints):
-        monkeypatch.setattr(module, "partial_path", lambda path: path)
+    monkeypatch.setattr(checkpoints, "partial_path", lambda path: path)
 
 
 @pytest.mark.usefixtures("in_place")

@@ -24,7 +24,7 @@ from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.distributed import World
 from bertsmith.training.forward_backward import ComputeConfig, Precision
 from bertsmith.training.optimizers import adamw, bert_adam
-from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.plan import Schedule, TrainingPlan
 from bertsmith.training.trainer import Trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -120,8 +120,8 @@ def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -
     plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
     found = [step.loss for step in replayed]
-    assert replayed._replay is not None
-    assert len(replayed._replay._recordings) == 1
+    assert replayed._graphs is not None
+    assert len(replayed._graphs._captures) == 1
     assert found == pytest.approx(losses, rel=2e-3)
     assert len({step.learning_rate for step in short(graphs=True, **how)}) > 4
     begun = short(graphs=True, **how)
@@ -154,14 +154,14 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
     how: dict[str, Any] = {"plan": TrainingPlan(steps=30, learning_rate=1e-3), "optimizer": adamw.Config()}
     made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
     work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    feed = made.feed
+    feed = made.batches
 
     def slow(step: int) -> Any:
         for _ in range(8):  # about ten milliseconds, which the device spends and the host does not
             work @ work
         return feed(step)
 
-    made.feed = slow
+    made.batches = slow
     for _ in range(6):
         next(made)
     torch.cuda.synchronize()

@@ -22,7 +22,7 @@ from model_io.folder_world import (
 )
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model_io.importing import import_folder
+from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
@@ -138,7 +138,7 @@ OWN_WRONG: dict[str, tuple[Any, str]] = {
     "absent": (..., "does not say which heads"),
     "a list": ({"objectives": []}, "does not say which heads"),
     "unknown": ({"objectives": {"guess\n": {}}}, r"'guess\\n', which is no objective"),
-    "setting": ({"objectives": {"tag": {"betwixt": 1}}}, "betwixt=1 is no setting"),
+    "setting": ({"objectives": {"tag": {"betwixt": 1}}}, 'tag has no setting "betwixt"'),
     "huge": ({"objectives": {"tag": {"recurrent": "bilstm", "recurrent_width": 10**9}}}, "recurrent_width=1000000000"),
     "wider": ({"objectives": {"tag": {"recurrent": "bilstm", "recurrent_width": 11}}}, "has the shape"),
     "deep": (

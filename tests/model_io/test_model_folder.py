@@ -101,19 +101,19 @@ def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> N
     assert hiding.config == settings
     assert hiding.mask_id == words.mask_id
     assert not set(hiding.ordinary.tolist()) & words.special_ids
-    assert [words.token(number) for number in hiding.continues.nonzero().flatten().tolist()] == [
-        token for token in words.vocabulary() if token.startswith("##")
+    assert [words.id_to_token(number) for number in hiding.continues.nonzero().flatten().tolist()] == [
+        token for token in words.tokens() if token.startswith("##")
     ]
 
 
 def test_tokenizer_of_a_short_model_is_cut_to_it(tmp_path: Path) -> None:
     _, words, _ = open_model(folder(tmp_path / "m", max_positions=17))
-    assert words.length == 17
+    assert words.max_length == 17
     assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == 17
     path = foreign(tmp_path / "n", max_positions=17)
     settings = json.loads((path / "tokenizer_config.json").read_text()) | {"model_max_length": 10**30}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert open_model(path)[1].length == 17
+    assert open_model(path)[1].max_length == 17
 
 
 # --- replacing -----------------------------------------------------------------------------------------------------

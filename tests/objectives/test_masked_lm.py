@@ -241,9 +241,9 @@ def test_what_a_vocabulary_must_tell() -> None:
     batch = random_batch([20], length=20)
     with pytest.raises(BertsmithError, match="needs the id of the mask token: build it with a vocabulary"):
         build(vocabulary=None).corrupt(batch)
-    with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
+    with pytest.raises(ConfigError, match="units=words needs a tokenizer that marks the tokens that continue a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
-    with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
+    with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's token table only 90 rows"):
         Config().build(BuildContext(width=8, vocab_size=90, vocabulary=VOCABULARY))
     padded = Config(mask_token_share=0.0, keep_share=0.0).build(
         BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY)

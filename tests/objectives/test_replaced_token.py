@@ -188,7 +188,7 @@ class TestGuessing:
         model = build()
         hidden = model.corrupt(texts())
         whole, _ = filled(model, hidden)
-        monkeypatch.setattr("bertsmith.objectives.generator.AT_ONCE", 3 * SIZE)
+        monkeypatch.setattr("bertsmith.objectives.generator.NOISE_CHUNK", 3 * SIZE)
         assert torch.equal(filled(model, hidden)[0].input_ids, whole.input_ids)
 
     def test_seeds_and_epochs_guess_anew(self) -> None:
@@ -335,7 +335,7 @@ class TestRefused:
     def test_without_a_generator_it_only_judges(self) -> None:
         model, batch = build(generator_width=0.0), texts()
         assert not [name for name, _ in model.named_parameters() if "generator" in name]
-        with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can judge texts, not"):
+        with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can predict, but not"):
             model.corrupt(batch)
         labels = torch.where(batch.document_ids != 0, ORIGINAL, IGNORE_INDEX).flatten()
         loss = model(batch.replace(labels={"replaced_token": labels}))
@@ -353,13 +353,13 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"^predict_at=some must be one of all, words, masked$"):
             replaced_token.Config(predict_at="some")
         with pytest.raises(
-            ConfigError, match=r"^a generator of width 200 cannot be split among 3 heads: choose its share"
+            ConfigError, match=r"^a generator of width 200 cannot have 3 attention heads: choose generator_width"
         ):
             build(generator_width=200 / 256, encoder={"width": 256})
 
     def test_beside_masked_lm(self) -> None:
         settings = [masked_lm.Config(), replaced_token.Config(generator_width=0.5)]
-        with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss masked_lm: leave"):
+        with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss term masked_lm: remove"):
             Model.build(electra.Config(layers=1, width=32, heads=4, vocab_size=SIZE), settings)
 
 

@@ -15,7 +15,7 @@ from parity.test_heads_transformers import asked as asked_of_texts
 from parity.test_heads_transformers import said_by, unpadded
 
 from bertsmith.encoders import electra
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, replaced_token, span, tag
@@ -313,4 +313,4 @@ def test_parameter_counts(size: str, expected: int) -> None:
                 intermediate_size=config.inner,
             )
         )
-    assert parameters(built) == parameters(theirs) == expected
+    assert parameter_count(built) == parameter_count(theirs) == expected

@@ -90,18 +90,6 @@ def test_a_spike_among_a_million_is_seen_and_drawn_in_time() -> None:
     assert len(smooth(y, 0.999)) == len(y)
 
 
-def test_logarithmic_axes_leave_out_what_they_cannot_show() -> None:
-    lines = chart(
-        {"series": ([0, 1, 10, 100, 1000], [1e-3, 1e-2, 0.1, 1, 10])}, log_x=True, log_y=True, width=60, height=20
-    )
-    lit = dots(lines)
-    rows, columns = [row for row, _ in lit], [column for _, column in lit]
-    slope = (max(rows) - min(rows)) / (max(columns) - min(columns))
-    for row, column in lit:  # a straight line, as powers are on such axes
-        assert abs((max(rows) - row) - slope * (column - min(columns))) <= 2
-    assert "0.1" in "".join(lines)
-
-
 def test_every_character_knows_its_series() -> None:
     picture = draw({"low": ([0, 1], [0, 0]), "high": ([0, 1], [1, 1])}, width=40, height=10)
     owners = {

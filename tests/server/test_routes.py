@@ -56,8 +56,8 @@ def test_vectors_of_all_tokens(client: httpx.Client) -> None:
 
 def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> None:
     line = refused(client, "/embed", 413, inputs=["the cat", LONG])
-    assert "text 1 has 142 tokens" in line
-    assert "takes 40" in line
+    assert "input 1 has 142 tokens" in line
+    assert "takes at most 40" in line
     answer = client.post("/embed", json={"inputs": [LONG, "the cat", LONG], "truncate": True})
     assert answer.status_code == 200
     assert answer.headers["x-truncated"] == "0,2"
@@ -111,7 +111,7 @@ def test_gaps(client: httpx.Client) -> None:
     listed = asked(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
     assert [sorted(one["token_str"] for one in some) for some in listed] == [["cat", "mat"]] * 2
     assert "[MASK]" in refused(client, "/fill-mask", 422, inputs="no gap")
-    assert "33 gaps" in refused(client, "/fill-mask", 413, inputs="[MASK]" * 33)
+    assert "33 masks" in refused(client, "/fill-mask", 413, inputs="[MASK]" * 33)
 
 
 def test_entities_answers_choices_and_sentences(client: httpx.Client) -> None:
@@ -158,11 +158,11 @@ def test_attention(client: httpx.Client) -> None:
     expected = predictor("words").attention("the cat", "a mat")
     found = asked(client, "/attention", inputs="the cat", second="a mat")
     assert found["tokens"] == list(expected.tokens)
-    assert found["texts"] == expected.sequence_ids.tolist()
+    assert found["sequence_ids"] == expected.sequence_ids.tolist()
     np.testing.assert_allclose(found["attention"], expected.weights, atol=1e-5)
     one = asked(client, "/attention", inputs="the cat", second="a mat", layer=2, head=3)["attention"]
     np.testing.assert_allclose(one, expected.weights[1:2, 2:3], atol=1e-5)
-    assert asked(client, "/attention", inputs=LONG, layer=1)["cut"] is True
+    assert asked(client, "/attention", inputs=LONG, layer=1)["truncated"] is True
     assert "1 to 2" in refused(client, "/attention", 422, inputs="the cat", layer=3)
 
 
@@ -184,7 +184,7 @@ def test_openai_clients_get_the_same_vectors(client: httpx.Client) -> None:
     assert [one.id for one in theirs.models.list()] == list(KINDS)
     with pytest.raises(openai.NotFoundError, match="no model of that name"):
         theirs.embeddings.create(input="the cat", model="ada")
-    with pytest.raises(openai.UnprocessableEntityError, match="outside this vocabulary"):
+    with pytest.raises(openai.UnprocessableEntityError, match="outside the vocabulary"):
         theirs.embeddings.create(input=[10**6], model="words")
 
 
@@ -208,8 +208,8 @@ def test_the_model_is_chosen_by_field_by_path_or_by_what_it_can(client: httpx.Cl
 
 
 def test_limits_are_named_with_value_and_flag(client: httpx.Client) -> None:
-    assert "33 texts, at most 32: --max-texts" in refused(client, "/embed", 413, inputs=["a"] * 33)
-    assert "33 texts, at most 32: --max-texts" in refused(client, "/rerank", 413, query="a", texts=["a"] * 33)
+    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/embed", 413, inputs=["a"] * 33)
+    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/rerank", 413, query="a", texts=["a"] * 33)
     assert "--max-bytes-per-text" in refused(client, "/embed", 413, inputs="a" * 70_000)
     assert "--max-numbers" in refused(client, "/embed", 413, inputs=["a"] * 32, layers=[-1] * 64, combine="concat")
     assert "at least one" in refused(client, "/embed", 422, inputs=[])

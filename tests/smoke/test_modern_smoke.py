@@ -14,7 +14,7 @@ from threads import threads
 
 from bertsmith import load
 
-SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "learning_rate=1e-2"]
+SIZES = [*SMALL, "encoder.layers=2", "max_length=48", "learning_rate=1e-2"]
 AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segment_types=2", "pooler=true"]
 
 

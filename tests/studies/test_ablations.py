@@ -62,7 +62,7 @@ def test_one_table_and_nothing_is_done_twice(
     given = [f"{name}={path}" for name, path in folders.items()] + ["ltr+bilstm"]
     places = ["--data", mrpc(tmp_path / "glue"), "--data", f"conll={conll(tmp_path / 'conll')}"]
     asked = ["ablate", *given, "-t", "glue/mrpc", "-t", "conll/conll2003", *places, "-o", tmp_path / "s"]
-    asked += ["--device", "cpu", "--rates", "1e-2", "--seeds", "2"]
+    asked += ["--device", "cpu", "--learning-rates", "1e-2", "--seeds", "2"]
     asked += [item for change in QUICK for item in ("--set", change)]
     done = call(*asked, "--json")
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 import torch
 from training.training_fixtures import toy_batch
 
+from bertsmith.training import cuda_graphs
 from bertsmith.training.cuda_graphs import WARMUP_STEPS, CudaGraphs, HostValues, StepOutput
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import DeviceLearningRate, LearningRates

@@ -25,11 +25,20 @@ from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
-from bertsmith.training import finetune, loop
+from bertsmith.training import finetune as finetuning
+from bertsmith.training import loop
 from bertsmith.training import sweep as sweeping
 from bertsmith.training.distributed import World
-from bertsmith.training.finetune import build_task, finetune, open_with_head, prepare
-from bertsmith.training.finetune_data import FinetuneLoader, SampleOrder, batches_in_order, make_batch, predict
+from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune_data import (
+    FinetuneLoader,
+    SampleOrder,
+    batches_by_length,
+    build_task,
+    make_batch,
+    predict,
+    prepare,
+)
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.recipe import make_finetune_config
@@ -106,7 +115,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
         os.kill(os.getpid(), signal.SIGTERM)
         return answer(*given, **how)
 
-    monkeypatch.setattr(finetune, "predict", stops)
+    monkeypatch.setattr(finetuning, "predict", stops)
     with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
@@ -121,7 +130,7 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
     tuning_of("classification", model, tmp_path)
     files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
     words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
-    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
+    words += ["--learning-rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
     first = json.loads(call(*words).stdout)
     assert [row["runs"] for row in first["learning_rates"]] == [2, 2]
     assert first["kept"]["learning_rate"] == 3e-3
@@ -214,7 +223,7 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     _, tokenizer, _ = open_with_head(tuning, task)
     asked = task.rows(task.examples("dev"), tokenizer, max_length=32)
     seen: list[int] = []
-    for numbers, batch in batches_in_order(asked, "choose", length=32, padding_id=0, places=200):
+    for numbers, batch in batches_by_length(asked, "choose", length=32, padding_id=0, max_tokens=200):
         assert batch.input_ids.numel() <= 400
         assert len(batch.cls_positions) == sum(len(asked[number].rows) for number in numbers)
         seen += numbers
@@ -253,15 +262,15 @@ def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
 
 def test_bad_input(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
-    with pytest.raises(ConfigError, match="max_length=99 is more than the 64 positions"):
+    with pytest.raises(ConfigError, match="max_length=99 exceeds the 64 positions"):
         finetune(config.override(tuning, ["max_length=99"]), tmp_path / "r", device="cpu", quiet=True)
     with pytest.raises(DataError, match="pass --train FILE"):
         finetune(make_finetune_config("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
         finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
-    done = call(*one, "--rates", "fast")
-    assert (done.returncode, "numbers with commas" in done.stderr) == (78, True)
+    done = call(*one, "--learning-rates", "fast")
+    assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
     done = call(*one, "--seeds", "2", "--resume", "never")
     assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
@@ -269,7 +278,7 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "compute", "replays", "expected"),
+    ("peak", "compute", "capturable", "expected"),
     [
         (1e15, ComputeConfig(), True, (True, False)),
         (1e10, ComputeConfig(), True, (True, True)),  # there are so many of them that compiling pays
@@ -286,17 +295,17 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
 def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_not_compiled(
     peak: float,
     compute: ComputeConfig,
-    replays: bool,
+    capturable: bool,
     expected: tuple[bool, bool | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finetune, "known_peak", lambda *given: peak)
+    monkeypatch.setattr(finetuning, "cached_peak_flops", lambda *given: peak)
     model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
-    how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "rows": 8}
-    here = SimpleNamespace(world=World(device=torch.device("cuda")), micro=8, **how)
-    found = finetune._settled(compute, model, here, replays=replays)
+    how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "batch_size": 8}
+    here = SimpleNamespace(world=World(device=torch.device("cuda")), micro_batch_size=8, **how)
+    found = finetuning.resolve_compute(compute, model, here, capturable=capturable)
     assert (found.cuda_graphs, found.compile) == expected
-    here.micro = 4  # steps of two forwards are not replayed
-    assert finetune._settled(compute, model, here, replays=replays).compile == compute.compile
+    here.micro_batch_size = 4  # steps of two forwards are not replayed
+    assert finetuning.resolve_compute(compute, model, here, capturable=capturable).compile == compute.compile
     here.world = World()
-    assert finetune._settled(compute, model, here, replays=replays).cuda_graphs is False
+    assert finetuning.resolve_compute(compute, model, here, capturable=capturable).cuda_graphs is False

@@ -183,7 +183,7 @@ def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> 
         inner, *both = parts[1].weight, *halves[1].parameters()
         for ours, theirs in zip(inner.detach().chunk(2), both, strict=True):
             theirs.data.copy_(ours)
-        made, one_by_one = muon.Config(apart=apart).build(whole), muon.Config().build(others)
+        made, one_by_one = muon.Config(split_stacked=apart).build(whole), muon.Config().build(others)
         for step in range(3):
             gradients(whole, seed=step)
             for weight, part in zip(both, inner.grad.chunk(2), strict=True):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from bertsmith import config, recipes
 from bertsmith.errors import ConfigError
-from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, TrainingPlan, Unfreeze
+from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, ScheduleKind, TrainingPlan, Unfreeze
 
-KINDS = config.kinds(schedule.FOLDER)
+KINDS = get_args(ScheduleKind)
 STEPS = (0, 1, 99, 100, 101, 500, 999)
 
 
@@ -22,7 +22,7 @@ def rates(made: Any, at: tuple[int, ...], **how: Any) -> list[float]:
 
 def test_googles_rates() -> None:
     """SPEC §2.1: from step 0, with the jump after the warm-up."""
-    found = rates(reference.Config(), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    found = rates(Schedule("bert"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
     assert found == pytest.approx([0, 1e-6, 9.9e-5, 9.0e-5, 8.99e-5, 5e-5, 1e-7], rel=1e-12)
 
 
@@ -66,7 +66,7 @@ def test_the_transformers_own_rates() -> None:
     steps = (1, 1000, 4000, 8000, 100_000)
     found = rates(Schedule("inverse_root"), steps, learning_rate=highest, steps=100_000, warmup=0.04)
     assert found == pytest.approx([512**-0.5 * min(step**-0.5, step * 4000**-1.5) for step in steps], rel=1e-12)
-    with pytest.raises(ConfigError, match=r"inverse_root falls from where the warm-up ends: set warmup"):
+    with pytest.raises(ConfigError, match=r"inverse_root decays from the end of the warm-up: set warmup"):
         TrainingPlan(steps=10, learning_rate=1.0, schedule=Schedule("inverse_root"))
 
 
@@ -78,9 +78,9 @@ def test_ulmfits_rates() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_schedule(kind: str) -> None:
+def test_every_schedule(kind: ScheduleKind) -> None:
     """Never over 1 or under 0, up during the warm-up and not up after it; the same by minutes as by steps."""
-    made = config.find_kind(schedule.FOLDER, kind).Config()
+    made = Schedule(kind)
     by_steps = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1)
     by_minutes = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1, minutes=5.0)
     found = [by_steps.factor(by_steps.progress(step, 0.0)) for step in range(201)]
@@ -93,8 +93,11 @@ def test_every_schedule(kind: str) -> None:
         assert by_minutes.factor(clock) == pytest.approx(found[step], rel=1e-9)
 
 
-def test_there_are_seven_schedules() -> None:
-    assert len(KINDS) == 7
+def test_settings_of_another_schedule_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.floor does not apply to schedule\.kind=linear"):
+        Schedule("linear", floor=0.1)
+    with pytest.raises(ConfigError, match=r"schedule\.ratio=0\.5 must be at least 1"):
+        Schedule("slanted_triangle", ratio=0.5)
 
 
 def test_layer_decay_lowers_the_learning_rate_of_deeper_groups() -> None:

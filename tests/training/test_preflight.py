@@ -30,7 +30,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "packing.length=32",
+    "max_length=32",
     "steps=40",
     "warmup=0.1",
     "batch_size=16",
@@ -286,7 +286,7 @@ def write(path: Path, text: str) -> Path:
     [
         (1, 40, [], "only one document"),
         (60, 1, ["packing.random_next=0"], "no text of"),
-        (60, 4, ["packing.kind=full_sentences", "packing.length=32"], "packing.kind=full_sentences does not make"),
+        (60, 4, ["packing.kind=full_sentences", "max_length=32"], "packing.kind=full_sentences does not make"),
     ],
     ids=["one document", "one sentence", "no pairs"],
 )
@@ -357,7 +357,7 @@ def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> No
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["bert/tinny", "-d", "{s}"], 78, "did you mean bert/tiny?"),
-    "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.max_positions"),
+    "length over positions": (["bert/tiny", "-d", "{s}", "max_length=600"], 78, "encoder.max_positions"),
     "no shards": (["bert/tiny", "-d", "{t}"], 65, "index.json"),
     "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_batch_size=7"], 78, "7 rows"),
     "no such device": (["bert/tiny", "-d", "{s}", "--device", "abacus"], 2, "abacus"),

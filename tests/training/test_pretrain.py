@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -40,7 +39,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "packing.length=32",
+    "max_length=32",
     "steps=16",
     "warmup=0.25",
     "learning_rate=3e-3",
@@ -50,19 +49,6 @@ SMALL = [
     "eval_rows=16",
     "save_every=4",
 ]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("pretrain")
-    draw = random.Random(0)
-    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
-    words = line.split()
-    texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
-    prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
-    return base / "shards"
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +160,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         "did you mean encoder.layers?",
     ),
     "length over positions": (
-        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "packing.length=600"],
+        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "max_length=600"],
         78,
         "encoder.max_positions",
     ),
@@ -288,7 +274,7 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
 
 
 def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
-    longer = recipe("packing.length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
+    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved

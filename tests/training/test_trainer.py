@@ -21,7 +21,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw, bert_adam
-from bertsmith.training.plan import TrainingPlan, Unfreeze
+from bertsmith.training.plan import Schedule, TrainingPlan, Unfreeze
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import DeviceValues, Diverged, Step
 from bertsmith.training.trainer import Trainer

@@ -33,8 +33,8 @@ from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as text_tokenizer
-from bertsmith.tokenizers.counting import count_unit, merge
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.training import count_text, merge_counts
 
 
 def train_tokenizer(
@@ -54,19 +54,19 @@ def train_tokenizer(
     _must_be_free(output)
     corpus = Corpus(paths, read_options)
     units = work_units(islice(corpus, limit), position=corpus)
-    count = partial(_count, splitter=settings.splitter())
+    count = partial(_count, splitter=settings.word_splitter())
     with Progress("counting words", total=corpus.bytes_total, quiet=quiet) as progress:
         counted = ordered_map(count, units, workers=workers or default_workers())
-        table = merge(_watched(counted, progress), limit=max_words)
+        table = merge_counts(_watched(counted, progress), limit=max_words)
     if not table:
         raise empty_corpus_error(corpus)
-    learned: Tokenizer = settings.learn(table, vocab_size=vocab_size)
+    learned: Tokenizer = settings.train(table, vocab_size=vocab_size)
     learned.save(output)
     return learned
 
 
 def _count(unit: Unit, splitter: Any) -> tuple[int, dict[str, int]]:
-    return unit.bytes_read, count_unit("\n".join(unit.texts), splitter)
+    return unit.bytes_read, count_text("\n".join(unit.texts), splitter)
 
 
 def _watched(counted: Iterator[tuple[int, dict[str, int]]], progress: Progress) -> Iterator[dict[str, int]]:
@@ -203,7 +203,7 @@ def preview(
         "corpus_bytes": corpus.bytes_total,
         "documents_tried": len(texts),
         "tokens_expected": round(len(pieces.tokens) / share),
-        "shards_expected_bytes": round(len(pieces.tokens) * 2.2 / 2 * loaded.id_type.itemsize / share),
+        "shards_expected_bytes": round(len(pieces.tokens) * 2.2 / 2 * loaded.id_dtype.itemsize / share),
         "unknown_rate": float(np.mean(pieces.tokens == loaded.unknown_id)) if len(pieces.tokens) else 0.0,
         "tokenizer": loaded.fingerprint,
     }

@@ -57,9 +57,9 @@ class Encoder(nn.Module):
         return self.layer_groups()
 
     @property
-    def token_embeddings(self) -> Tensor:
-        """The token table [V, E], which objectives that guess words multiply with; E may be less than the width."""
-        raise NotImplementedError
+    def token_embeddings(self) -> Tensor | None:
+        """The token table [V, E], which language-model heads share; E may be less than the width. None: no table."""
+        return None
 
     def check(self, batch: Batch) -> None:
         """Raises where the batch is not for this encoder. Looks at ids only on the CPU: elsewhere it would wait."""
@@ -69,8 +69,9 @@ class Encoder(nn.Module):
             )
         if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return
+        table = self.token_embeddings
         known = {
-            "token": (batch.input_ids, len(self.token_embeddings)),
+            "token": (batch.input_ids, 1 << 31 if table is None else len(table)),
             "segment": (batch.segment_ids, self.segment_types),
         }
         for what, (numbers, limit) in known.items():

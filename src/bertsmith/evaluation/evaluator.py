@@ -16,9 +16,9 @@ import numpy as np
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.model_folder import CONFIG, open_model
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
@@ -116,12 +116,14 @@ def open_evaluator(
     opened, tokenizer, _ = open_model(folder)
     objective = asking.task.build(files=files).objective
     heads = {name: getattr(head, "config", None) for name, head in opened.objectives.items()}
-    if objective not in heads:
+    head = opened.head_for(pipeline_of(objective))
+    if head is None:
         answers = ", ".join(f"{name}{_classes(head)}" for name, head in heads.items()) or "nothing"
         raise DataError(
             f"{folder} answers {answers}; {asking.name} asks {objective}: take a model that was fine-tuned for it"
         )
-    task: Task = asking.task.build(files=files, labels=getattr(heads[objective], "labels", ()))
+    task: Task = asking.task.build(files=files, labels=getattr(heads[head], "labels", ()))
+    task.objective = head
     positions = opened.encoder.max_positions
     if asking.max_length > positions:
         raise ConfigError(
@@ -164,7 +166,7 @@ def in_parts(asked: Evaluator, examples: Sequence[Example], *, title: str, quiet
 
 def unit_of(task: Task) -> str:
     """What sizes are counted in."""
-    if task.objective != "tag":
+    if pipeline_of(task.objective) != "token-classification":
         return "tokens"
     return "characters" if getattr(task, "unit", "word") == "character" else "words"
 
@@ -199,7 +201,9 @@ def _part(asked: Evaluator, examples: Sequence[Example]) -> Part:
         raise DataError(f"{asked.folder} answers with numbers that are not finite: its weights are of no use")
     predictions = task.decode(examples, questions, logits)
     sizes = _sizes(questions, len(examples))
-    if task.objective == "tag":  # a row may hold several sentences, and a sentence several rows
+    if (
+        pipeline_of(task.objective) == "token-classification"
+    ):  # a row may hold several sentences, and a sentence several rows
         sizes = [len(prediction.value) for prediction in predictions]
     cut = truncated_examples(questions)
     texts = sum(len(question.rows) for question in questions)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.evaluation.error_analysis import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
-from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.classification import MatchCounts
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.tasks.task import Example, Prediction, Task
 from bertsmith.tasks.text_tasks import ClassificationTask
 from bertsmith.tasks.token_classification import TokenClassificationTask
@@ -103,17 +104,17 @@ def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     for place, label in enumerate(table.rows):
         if label in (OTHER_BOUNDS, NOTHING) and isinstance(task, TokenClassificationTask):
             continue
-        one = Counts(
-            correct=int(counts[place, place]), found=int(counts[:, place].sum()), gold=int(counts[place].sum())
+        one = MatchCounts(
+            correct=int(counts[place, place]), predicted=int(counts[:, place].sum()), gold=int(counts[place].sum())
         )
-        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.found))
+        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
     return tuple(found)
 
 
 def calibration(task: Task, cases: Sequence[Case]) -> Calibration | None:
     """Ten bins of equal width; None where answers have no probability."""
     chosen = [case for case in cases if case.counts]
-    if task.objective == "regress" or not chosen:
+    if pipeline_of(task.objective) == "text-regression" or not chosen:
         return None
     sure = np.array([case.sure for case in chosen])
     right = np.array([case.right for case in chosen])
@@ -153,16 +154,16 @@ def by_length(
 
 def baselines(task: Task, examples: Sequence[Example]) -> tuple[Baseline, ...]:
     """What needs no model at all: the most frequent label, the mean, the first choice, no answer, no entity."""
-    golds = [example.gold for example in examples]
-    if task.objective == "classify":
+    golds, pipeline = [example.gold for example in examples], pipeline_of(task.objective)
+    if pipeline == "text-classification":
         most = Counter(golds).most_common(1)[0][0]
         says, said = f"always {most}", [Prediction(most)] * len(golds)
-    elif task.objective == "regress":
+    elif pipeline == "text-regression":
         mean = float(np.mean(golds))
         says, said = f"always the mean, {mean:.3g}", [Prediction(mean)] * len(golds)
-    elif task.objective == "choose":
+    elif pipeline == "multiple-choice":
         says, said = "always the first choice", [Prediction(0)] * len(golds)
-    elif task.objective == "span":
+    elif pipeline == "question-answering":
         nothing = Prediction("", detail={"answers": [], "null_odds": 0.0})
         says, said = "never an answer", [nothing] * len(golds)
     else:
@@ -182,7 +183,7 @@ def format_score(value: float | None) -> str:
 
 def sure_title(objective: str) -> str:
     """What the number beside an answer is."""
-    return "off by" if objective == "regress" else "probability"
+    return "off by" if pipeline_of(objective) == "text-regression" else "probability"
 
 
 def labels_shown(table: Confusion, most: int) -> tuple[list[int], list[int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.foreign_files import MEBIBYTE, ForeignFile, exists, parse_object, shown
+from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, parse_object, shown
 from bertsmith.tokenizers import tokenizer as tokenizers
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
@@ -24,7 +24,7 @@ def read_tokenizer(folder: Path, rows: int) -> Tokenizer:
     if not present:
         raise DataError(f"{folder} has no tokenizer in it: {JSON_FILES[0]} or {TEXT_FILES[0]} should be there")
     for name in present:
-        with ForeignFile(folder, name, most=MOST_BYTES) as file:
+        with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
             found = parse_object(data, file.path, most_values=MOST_VALUES) if name in JSON_FILES else {}
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
@@ -55,17 +55,17 @@ def _tokens(definition: Mapping[str, Any], lines: bytes) -> int:
 
 def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     """The same tokenizer, its rows no longer than the model has positions: that is what transformers cuts at."""
-    if tokenizer.length <= positions:
+    if tokenizer.max_length <= positions:
         return tokenizer
-    return type(tokenizer)(tokenizer.backend, specials=tokenizer.specials, length=positions)
+    return type(tokenizer)(tokenizer.backend, special_tokens=tokenizer.special_tokens, max_length=positions)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """What objectives need to know of a tokenizer."""
-    mask = tokenizer.specials.mask
+    mask = tokenizer.special_tokens.mask
     return Vocabulary(
         size=tokenizer.vocab_size,
-        mask_id=None if mask is None else tokenizer.id(mask),
+        mask_id=None if mask is None else tokenizer.token_to_id(mask),
         special_ids=tuple(sorted(tokenizer.special_ids)),
-        is_continuation=tokenizer.continues(),
+        is_continuation=tokenizer.is_continuation(),
     )

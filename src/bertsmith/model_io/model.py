@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.nn import float8, float8_block
-from bertsmith.objectives.objective import BuildContext, Objective
+from bertsmith.nn.fp8 import enable_fp8
+from bertsmith.objectives.objective import BuildContext, Objective, Pipeline
 from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
@@ -31,13 +31,15 @@ class Model(nn.Module):
         self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
         for objective in self._each():
             if objective.reads_pooled and not encoder.has_pooler:
-                raise ConfigError(f"{objective.name} reads one vector for each text: it needs an encoder with a pooler")
+                raise ConfigError(f"{objective.name} reads the pooled vector of each text: the encoder has no pooler")
             if objective.causal and not encoder.causal:
-                raise ConfigError(f"{objective.name} could see its own answers in this encoder: set causal=true")
+                raise ConfigError(
+                    f"{objective.name} predicts the next token: it needs a causal encoder, set causal=true"
+                )
         owners: dict[str, str] = {}
         for part, name in ((part, objective.name) for objective in self._each() for part in objective.loss_terms):
             if owners.setdefault(part, name) != name:
-                raise ConfigError(f"{owners[part]} and {name} both have a loss {part}: leave one of them out")
+                raise ConfigError(f"{owners[part]} and {name} both have a loss term {part}: remove one of them")
 
     @classmethod
     def build(
@@ -50,16 +52,7 @@ class Model(nn.Module):
     ) -> Self:
         """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
         made = encoder.build()
-        rows, embedding_width = made.token_embeddings.shape
-        context = BuildContext(
-            width=made.width,
-            layers=made.layers,
-            vocab_size=rows,
-            embedding_width=embedding_width,
-            vocabulary=vocabulary,
-            layer_config=made.layer_config,
-            seed=seed,
-        )
+        context = build_context(made, vocabulary=vocabulary, seed=seed)
         return cls(made, [settings.build(context) for settings in objectives])
 
     def corrupt(self, batch: Batch) -> Batch:
@@ -114,6 +107,10 @@ class Model(nn.Module):
         )
         return found
 
+    def head_for(self, *pipelines: Pipeline) -> str | None:
+        """The name of the first objective whose predictions one of these pipelines decodes."""
+        return next((head.name for head in self._each() if head.pipeline in pipelines), None)
+
     def layer_groups(self) -> list[nn.Module]:
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.layer_groups(), self.objectives]
@@ -124,7 +121,7 @@ class Model(nn.Module):
         `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
         """
         for part in self.layer_groups()[1:-1]:
-            (float8_block if whole else float8).convert(part)
+            enable_fp8(part, blocks=whole)
 
     def with_encoder(self, encoder: Encoder) -> Model:
         """The same heads, shared with this model, over another encoder of the same width and layers."""
@@ -132,3 +129,18 @@ class Model(nn.Module):
 
     def _each(self) -> list[Objective]:
         return cast(list[Objective], list(self.objectives.values()))
+
+
+def build_context(encoder: Encoder, *, vocabulary: Vocabulary | None, seed: int) -> BuildContext:
+    """What objectives need to know of an encoder."""
+    table = encoder.token_embeddings
+    size = len(table) if table is not None else 0 if vocabulary is None else vocabulary.size
+    return BuildContext(
+        width=encoder.width,
+        layers=encoder.layers,
+        vocab_size=size,
+        embedding_width=None if table is None else table.shape[1],
+        vocabulary=vocabulary,
+        layer_config=encoder.layer_config,
+        seed=seed,
+    )

@@ -10,27 +10,22 @@ from typing import Any
 
 import torch
 
-from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import BertsmithError, DataError
+from bertsmith.model_io.checksums import SEAL, check_seal, seal
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
-from bertsmith.model_io.foreign_files import exists, read_json
-from bertsmith.model_io.head_settings import config_of, head_contents, is_own
-from bertsmith.model_io.hf_config import CONFIG, OWN_ARCHITECTURE, config_contents
-from bertsmith.model_io.huggingface import family_of
-from bertsmith.model_io.huggingface.family import Family
-from bertsmith.model_io.loading import Loading, parameters
+from bertsmith.model_io.huggingface.format import format_of
+from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import model_card
-from bertsmith.model_io.order import in_turn
-from bertsmith.model_io.safetensors_file import file_chunks
-from bertsmith.model_io.seal import SEAL, check_seal, seal
-from bertsmith.model_io.weight_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.native import NATIVE, encoder_config
+from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles, file_chunks
+from bertsmith.model_io.untrusted_files import exists, read_json
 from bertsmith.objectives.objective import ObjectiveConfig, name_of
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-CARD = "README.md"
+CONFIG, CARD = "config.json", "README.md"
 RETIRED = ".retired"  # ends the name of the folder that a new one is just replacing
 
 
@@ -61,7 +56,6 @@ def save_model(
     disk, final = disk or Disk(), Path(os.path.abspath(folder))
     aside = partial_path(final)
     check_target(final, replace=replace)
-    family = family_of(config_of(model))
     contents = folder_contents(model, tokenizer, final.name, facts or {})
     if aside.exists():
         disk.remove_folder(aside)
@@ -69,7 +63,7 @@ def save_model(
     written: dict[str, WrittenFile] = {}
     for name, data in contents.items():
         written[name] = disk.write_file(aside / name, [data], atomic=False)
-    written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(_their_tensors(family, model)), atomic=False)
+    written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(folder_format(model).tensors(model)), atomic=False)
     disk.write_file(aside / SEAL, [seal(written)], atomic=False)
     _exchange(aside, final, final.with_name(final.name + RETIRED), disk)
 
@@ -118,7 +112,7 @@ def open_for(
     wanted = list(objectives)
     if twice := {name_of(settings) for settings in wanted} & set(map(_name, keep := list(keep))):
         raise BertsmithError(f"{sorted(twice)[0]} cannot be kept and begin anew")
-    how: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "spare_pooler": False, "dropout": dropout}
+    how: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _opened(Path(folder), **how, seed=seed, dtype=dtype)
@@ -133,10 +127,10 @@ def _opened(folder: Path, **how: Any) -> tuple[Model, Tokenizer, FolderFacts]:
     notes = check_seal(folder, editable=frozenset({CARD}))
     settings = read_json(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
-        loading = Loading(weights, settings, folder / CONFIG, notes=list(notes or ()))
-        tokenizer = read_tokenizer(folder, loading.rows())
+        loading = Loader(weights, settings, folder / CONFIG, notes=list(notes or ()))
+        tokenizer = read_tokenizer(folder, loading.vocab_size())
         model = loading.build(tokenizer, **how)
-    facts = FolderFacts(folder, loading.architectures, notes is not None, parameters(model), tuple(loading.notes))
+    facts = FolderFacts(folder, loading.architectures, notes is not None, parameter_count(model), tuple(loading.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts
 
 
@@ -174,39 +168,28 @@ def check_target(final: Path, *, replace: bool) -> None:
 
 
 def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str, object]) -> dict[str, bytes]:
-    """Every file of a model's folder but the weights and the seal."""
-    config = config_of(model)
-    family = family_of(config)
-    if tokenizer.vocab_size > config.vocab_size:
-        rows = config.vocab_size
+    """Every file of a model folder except the weights and the checksums."""
+    form, encoder = folder_format(model), model.encoder
+    rows = getattr(encoder_config(model), "vocab_size", tokenizer.vocab_size)
+    if tokenizer.vocab_size > rows:
         raise BertsmithError(f"the tokenizer has {tokenizer.vocab_size:,} tokens, the model's table only {rows:,} rows")
-    objectives = tuple(model.objectives)
-    architecture = OWN_ARCHITECTURE if is_own(family, model) else family.architecture_of(objectives)
-    stored = str(model.encoder.token_embeddings.dtype).removeprefix("torch.")
-    shape = {
-        "layers": config.layers,
-        "width": config.width,
-        "heads": config.heads,
-        "positions": config.max_positions,
-        "parameters": sum(value.numel() for value in _their_tensors(family, model).values()),
-        "type": stored,
-        "objectives": ", ".join(objectives) or "none",
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    values = form.config_values(model, dtype)
+    heads = getattr(encoder_config(model), "heads", None)
+    shape: dict[str, object] = {
+        "layers": encoder.layers,
+        "width": encoder.width,
+        **({} if heads is None else {"heads": heads}),
+        "positions": encoder.max_positions,
+        "parameters": sum(value.numel() for value in form.tensors(model).values()),
+        "type": dtype,
+        "objectives": ", ".join(model.objectives) or "none",
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }
-    tokenizer = fitted(tokenizer, config.max_positions)
-    card = model_card(name, family=family, architecture=architecture, objectives=objectives, shape=shape, facts=facts)
-    settings = config_contents(family, config, architecture=architecture, stored=stored) | head_contents(family, model)
-    return {CONFIG: json_bytes(settings), **tokenizer.files(), CARD: card}
+    card = model_card(name, model=model, architecture=values["architectures"][0], shape=shape, facts=facts)
+    return {CONFIG: json_bytes(values), **fitted(tokenizer, encoder.max_positions).files(), CARD: card}
 
 
-def _their_tensors(family: Family, model: Model) -> dict[str, torch.Tensor]:
-    """The weights under transformers' names; views, no copies where their order is ours."""
-    config = model.encoder.config
-    assert isinstance(config, TransformerConfig)
-    found: dict[str, torch.Tensor] = family.counted(config)
-    objectives, heads, own = tuple(model.objectives), config.heads, is_own(family, model)
-    for ours, value in model.state_dict().items():
-        names = family.their_names(ours, heads=objectives, own=own)
-        parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-        found |= {name: in_turn(part, heads) if family.in_turn(name) else part for name, part in parts.items()}
-    return found if objectives else {name.removeprefix(family.prefix): value for name, value in found.items()}
+def folder_format(model: Model) -> FolderFormat:
+    """transformers' format where it has a class for the model, else the native one."""
+    return format_of(model) or NATIVE

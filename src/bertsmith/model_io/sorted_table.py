@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.crc32c import crc32c, masked
-from bertsmith.model_io.foreign_files import ForeignFile, shown
+from bertsmith.model_io.untrusted_files import UntrustedFile, shown
 
 FOOTER = 48
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -20,7 +20,7 @@ MOST_KEY_BYTES = 512
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # the wire types of protocol buffers
 
 
-def read_table(file: ForeignFile) -> dict[bytes, bytes]:
+def read_table(file: UntrustedFile) -> dict[bytes, bytes]:
     """Every key and value, in order; every block checked."""
     if file.size < FOOTER:
         raise DataError(f"{file.path} is cut short: {file.size} bytes are no index of a TensorFlow checkpoint")
@@ -85,7 +85,7 @@ class Cursor:
         raise DataError(f"{self.path} is damaged: a number without its end")
 
 
-def _block(file: ForeignFile, begin: int, size: int) -> bytes:
+def _block(file: UntrustedFile, begin: int, size: int) -> bytes:
     if begin + size + 5 > file.size:
         raise DataError(f"{file.path} is damaged: a block at {begin:,} of {size:,} bytes lies outside it")
     data = file.read(begin, size + 5)

@@ -19,9 +19,9 @@ import torch
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.crc32c import crc32c, masked
-from bertsmith.model_io.foreign_files import MEBIBYTE, ForeignFile, shown
-from bertsmith.model_io.safetensors_file import MOST_DIMENSIONS, WIDTHS, Entry, as_bytes
+from bertsmith.model_io.safetensors_files import MOST_DIMENSIONS, WIDTHS, Entry, as_bytes
 from bertsmith.model_io.sorted_table import fields, read_table
+from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, shown
 
 MOST_INDEX_BYTES = 16 * MEBIBYTE
 MOST_SHARDS = 1000
@@ -51,11 +51,11 @@ class TensorFlowCheckpoint:
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.index = folder / f"{prefix}.index"
-        with ForeignFile(folder, self.index.name, most=MOST_INDEX_BYTES) as file:
+        with UntrustedFile(folder, self.index.name, most=MOST_INDEX_BYTES) as file:
             shards, variables = _read_index(file)
         with ExitStack() as stack:
             names = [f"{prefix}.data-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
-            self.files = [stack.enter_context(ForeignFile(folder, name)) for name in names]
+            self.files = [stack.enter_context(UntrustedFile(folder, name)) for name in names]
             _check_places(self.index, self.files, variables)
             self._open = stack.pop_all()
         self.variables = {transformers_name(name): (name, variable) for name, variable in variables.items()}
@@ -114,7 +114,7 @@ def _is_kernel(variable: str) -> bool:
     return variable.endswith("/kernel")
 
 
-def _read_index(file: ForeignFile) -> tuple[int, dict[str, Variable]]:
+def _read_index(file: UntrustedFile) -> tuple[int, dict[str, Variable]]:
     """The number of data files, and every variable that is a weight."""
     table = read_table(file)
     header = dict(fields(table.pop(b"", b""), file.path))
@@ -160,7 +160,7 @@ def _sizes(message: int | bytes, path: Path) -> Iterator[int]:
             yield _number(dict(fields(value, path)), 1)
 
 
-def _check_places(index: Path, files: list[ForeignFile], variables: dict[str, Variable]) -> None:
+def _check_places(index: Path, files: list[UntrustedFile], variables: dict[str, Variable]) -> None:
     """Every variable within its data file, none over another."""
     ends = dict.fromkeys(range(len(files)), 0)
     for name, variable in sorted(variables.items(), key=lambda item: (item[1].shard, item[1].begin)):

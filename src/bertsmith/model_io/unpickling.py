@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.model_io.safetensors_file import NAMES, file_chunks
+from bertsmith.model_io.safetensors_files import NAMES, file_chunks
 
 MARGIN = 512 << 20  # bytes of memory beyond what the weights themselves need
 SECONDS = 60  # of processor time, and one more for each 16 MiB

@@ -223,9 +223,14 @@ def objective_class(name: str) -> type[Objective]:
     )
 
 
-def objectives_with(pipeline: Pipeline) -> list[str]:
-    """The names of the objectives whose predictions a pipeline decodes."""
-    return [name for name in registry.kinds(FOLDER) if objective_class(name).pipeline == pipeline]
+def pipeline_of(name: str) -> Pipeline:
+    """The pipeline that decodes the predictions of an objective."""
+    return objective_class(name).pipeline
+
+
+def objectives_with(*pipelines: Pipeline) -> list[str]:
+    """The names of the objectives whose predictions these pipelines decode."""
+    return [name for name in registry.kinds(FOLDER) if pipeline_of(name) in pipelines]
 
 
 def name_of(config: ObjectiveConfig) -> str:

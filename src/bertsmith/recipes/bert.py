@@ -55,7 +55,7 @@ def quick() -> Recipe:
         # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
         encoder=replace(encoder, dropout=0.0, attention_dropout=0.0),
         objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
-        packing=full_sentences.Config(length=128),
+        packing=full_sentences.Config(),
         optimizer=adamw.Config(weight_decay=0.1),
         steps=36_000,
         minutes=9.0,
@@ -74,7 +74,7 @@ def quick_pairs() -> Recipe:
         name="bert/quick_pairs",
         encoder=replace(recipe.encoder, pooler=True),
         objectives={**recipe.objectives, "next_sentence": next_sentence.Config()},
-        packing=pairs.Config(length=recipe.packing.length),
+        packing=pairs.Config(),
         steps=4_000,
         minutes=1.0,
         learning_rate=3e-4,
@@ -89,7 +89,7 @@ def no_nsp() -> Recipe:
         recipe,
         name="bert/no_nsp",
         objectives={"masked_lm": masked_lm.Config()},
-        packing=full_sentences.Config(length=recipe.packing.length),
+        packing=full_sentences.Config(),
     )
 
 
@@ -101,7 +101,7 @@ def ltr() -> Recipe:
         name="bert/ltr",
         encoder=replace(recipe.encoder, causal=True),
         objectives={"causal_lm": causal_lm.Config()},
-        packing=full_sentences.Config(length=recipe.packing.length),
+        packing=full_sentences.Config(),
     )
 
 
@@ -169,7 +169,7 @@ def _sized(size: str) -> Recipe:
         encoder=bert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config(), "next_sentence": next_sentence.Config()},
         # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
-        packing=pairs.Config(length=128),
+        packing=pairs.Config(),
         optimizer=bert_adam.Config(),
         steps=1_000_000,
         learning_rate=1e-4,

@@ -17,9 +17,10 @@ from typing import Any, get_args
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
@@ -224,15 +225,15 @@ class _Study:
         main = self.task.main_metric
         return {
             "layers": name,
-            "dev": asdict(over_seeds([run["dev"][main] for run in runs])),
-            "test": asdict(over_seeds([run["test"][main] for run in runs])) if self.test else None,
+            "dev": asdict(summarize_seeds([run["dev"][main] for run in runs])),
+            "test": asdict(summarize_seeds([run["test"][main] for run in runs])) if self.test else None,
             "published": FEATURES.scores.get(name, {}).get(self.task.name),
             "runs": list(runs),
         }
 
 
 def _check(tuning: FinetuneConfig, task: Task) -> None:
-    if task.objective != "tag":
+    if pipeline_of(task.objective) != "token-classification":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
     if not task.has_split("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")

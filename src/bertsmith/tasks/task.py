@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
@@ -57,7 +57,7 @@ class Prediction:
 class Task:
     """Examples of up to three splits and how they are asked, read and scored."""
 
-    objective: ClassVar[str]  # whose head answers: classify, regress, tag, span or choose
+    objective: str  # whose head answers: classify, regress, tag, span or choose
     name: str  # such as glue/cola
     main_metric: str  # the score that decides; the higher the better
     max_length: int = 128  # places of a row, unless the user says otherwise
@@ -98,7 +98,7 @@ class Task:
         """Settings of the head that only examples with answers can tell, such as when to say nothing."""
         return {}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """The confidence interval of `main`."""
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ NAME = "events.jsonl"
 
 
 class EventLog:
-    """`with EventLog(run / NAME) as log: log.write("step", **step.metrics())`. One writer at a time, as `Checkpoints`."""
+    """`with EventLog(run / NAME) as log: log.write("step", **step.metrics())`; one writer at a time."""
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(path)

@@ -50,7 +50,7 @@ class Schedule:
                 raise ConfigError(f"schedule.{item.name} does not apply to schedule.kind={self.kind}: leave it out")
         if not 0 < self.decay <= 1 or not 0 <= self.floor <= 1:
             raise ConfigError(
-                f"schedule.decay={self.decay:g} must be above 0 and at most 1, schedule.floor={self.floor:g} from 0 to 1"
+                f"schedule.decay={self.decay:g} must be above 0 and at most 1, floor={self.floor:g} from 0 to 1"
             )
         if self.ratio < 1:
             raise ConfigError(f"schedule.ratio={self.ratio:g} must be at least 1")

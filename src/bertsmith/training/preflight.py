@@ -37,7 +37,7 @@ def check_recipe(context: PreflightContext) -> Finding:
     recipe, settings = context.recipe, config.to_dict(context.recipe)
     objectives = " + ".join(settings["objectives"])
     duration = f"{recipe.minutes:g} minutes" if recipe.minutes else f"{recipe.steps:,} steps"
-    rows = f"{settings['packing']['kind']} in rows of {recipe.packing.length}"
+    rows = f"{settings['packing']['kind']} in rows of {recipe.max_length}"
     positions = f"of at most {recipe.encoder.max_positions} positions"
     text = f"{recipe.name}: {settings['encoder']['kind']}, {objectives}; {rows} {positions}; {duration}"
     return Finding(text, {"settings": settings})

@@ -16,8 +16,8 @@ from torch import Tensor
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.facts import parameters_by_room
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.summary import parameters_by_room
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
@@ -113,7 +113,7 @@ def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The main figures of a recipe."""
     return {
         "parameters": count_parameters(recipe),
-        "max_length": recipe.packing.length,
+        "max_length": recipe.max_length,
         "batch_size": recipe.batch_size,
         "steps": recipe.steps,
     }
@@ -139,7 +139,7 @@ def trial_recipe(recipe: Recipe, parameters: int, device: str) -> Recipe:
     rows = recipe.rank_rows(1)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * parameters))
-        rows = min(rows, max(1, int(tokens / recipe.packing.length)))
+        rows = min(rows, max(1, int(tokens / recipe.max_length)))
         return replace(recipe, batch_size=rows, batch_size_warmup=None, micro_batch_size=rows)
     forwards = min(MAX_FORWARDS, recipe.batch_size // rows)
     return replace(recipe, batch_size=rows * forwards, batch_size_warmup=None, micro_batch_size=rows)
@@ -175,7 +175,7 @@ def memory_advice(context: PreflightContext) -> str:
         return f"set micro_batch_size={fitting[-1]}"
     checkpointing = recipe.compute.activation_checkpointing
     first = "" if checkpointing else "set compute.activation_checkpointing=true, or "
-    return f"{first}take a smaller encoder or shorter rows"
+    return f"{first}take a smaller encoder or max_length"
 
 
 def out_of_memory(context: PreflightContext) -> BertsmithError:

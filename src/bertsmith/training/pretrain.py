@@ -155,7 +155,7 @@ class PretrainRun(Run):
             "rows_per_epoch": self.loader.packing.rows_per_epoch,
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(terms, unigram) if unigram is not None else {},
-            "flops_per_token": flops_per_token(self.model, length=self.config.packing.length, labels=per_token),
+            "flops_per_token": flops_per_token(self.model, length=self.config.max_length, labels=per_token),
             "peak_flops": self.peak_flops(),
         }
 
@@ -185,7 +185,7 @@ def resolve_auto(recipe: Recipe, folder: Path, world: World) -> tuple[Recipe, di
 def _has_short_steps(recipe: Recipe, world: World) -> bool:
     with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    peak, length = measure_peak_flops(world.device, torch.bfloat16), recipe.packing.length
+    peak, length = measure_peak_flops(world.device, torch.bfloat16), recipe.max_length
     return is_short(model, tokens=recipe.rank_rows(world.size) * length, length=length, peak=peak)
 
 
@@ -210,7 +210,7 @@ def _time_precisions(recipe: Recipe, world: World) -> autotune.Times:
     if block is None:
         return {}
     clock = partial(device_seconds, device=world.device)
-    return autotune.time_fp8(block, recipe.rank_rows(world.size), recipe.packing.length, world.device, clock=clock)
+    return autotune.time_fp8(block, recipe.rank_rows(world.size), recipe.max_length, world.device, clock=clock)
 
 
 def _majority_share(labels: Sequence[torch.Tensor]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +61,16 @@ class PretrainData:
         """The recipe with the vocabulary size and padding token of this tokenizer."""
         size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
-        return replace(recipe, encoder=replace(recipe.encoder, **vocabulary))
+        known = {item.name for item in fields(recipe.encoder)}
+        encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
+        return replace(recipe, encoder=encoder)
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
         """The rows of the recipe's packing, of the training shards or of the shards given."""
         packing: Packing = recipe.packing.build(
             shards or self.shards,
-            frame=self.tokenizer.frame_parts,
+            frame=self.tokenizer.frame_ids,
+            max_length=recipe.max_length,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
         )
@@ -106,7 +109,7 @@ class PretrainLoader(Prefetcher):
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
         workers = _worker_count(world)
-        tokens = recipe.batch_size * recipe.packing.length // world.size
+        tokens = recipe.batch_size * recipe.max_length // world.size
         super().__init__(self._make, source=source, steps=max(1, min(1 + workers, MAX_PREFETCHED_TOKENS // tokens)))
         self._workers = FunctionWorkers(packing.batch, workers) if workers else None
         self.recipe, self.packing, self.world = recipe, packing, world
@@ -115,7 +118,7 @@ class PretrainLoader(Prefetcher):
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"
-        share = {"rows": self.rows, "rank": self.world.rank, "world": self.world.size}
+        share = {"batch_size": self.rows, "rank": self.world.rank, "world_size": self.world.size}
         micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
         return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
 
@@ -177,7 +180,7 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     models beside the folder, such as a generator, are loaded too.
     """
     other, other_tokenizer, _ = open_model(folder)
-    if other_tokenizer.vocabulary() != tokenizer.vocabulary():
+    if other_tokenizer.tokens() != tokenizer.tokens():
         raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
     weights, saved = model.state_dict(), other.state_dict()
     for name, value in weights.items():

@@ -1,8 +1,8 @@
 """FLOPs of a model, and what a device achieves in matrix products, copies and attention.
 
 FLOPs are those of useful matrix products in forward and backward, counted alike for every implementation: each layer at
-each token, attention over the whole row, heads only at labels. Ceilings are medians of repeated runs after a warm-up, by
-the device's own clock where it has one.
+each token, attention over the whole row, heads only at labels. Ceilings are medians of repeated runs after a warm-up,
+by the device's own clock where it has one.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SHORT_STEP = 0.15  # seconds: CUDA graphs gained 1.3 % of a step of 0.07 s on an
 
 def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -> float:
     """FLOPs of a token in rows of `length` tokens; `labels`: labels per token, by objective."""
-    pooler = getattr(model.encoder, "pooler", None)  # reads first tokens only
+    table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # reads first tokens only
     weights: float = sum(_token_weights(part, length) for part in model.encoder.execution_order() if part is not pooler)
     for objective in (part for part in model.objectives.modules() if isinstance(part, Objective)):
         per_token = objective.per_token_modules()
         inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
         head = _matrix_weights(objective) - sum(map(_matrix_weights, [*per_token, *inner]))
-        table = model.encoder.token_embeddings.numel() if objective.tied else 0
+        tied = table.numel() if objective.tied and table is not None else 0
         weights += sum(_token_weights(part, length) for part in per_token)
-        weights += (head + table) * labels.get(objective.name, 0.0)
+        weights += (head + tied) * labels.get(objective.name, 0.0)
     return FLOPS_PER_WEIGHT * weights
 
 
@@ -157,7 +157,7 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
 
 
 def _packed(length: int, parts: Tensor, back: Tensor) -> None:
-    from bertsmith.nn.packed_attention import attend  # which needs triton
+    from bertsmith.nn.kernels.attention import attend  # imports triton
 
     place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
     begin = place - place % length

@@ -105,6 +105,7 @@ class Run(ABC):
 
     def before_saving(self, model: Model) -> None:
         """Changes the model to save, where needed."""
+        return
 
     def collect_facts(self) -> dict[str, Any]:
         """Facts about the run for its log."""

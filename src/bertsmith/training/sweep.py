@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -136,7 +136,7 @@ def _prepare(settings: FinetuneConfig, task: Task) -> TaskData:
 def _summary(settings: FinetuneConfig, main: str, results: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
     for rate in dict.fromkeys(result["learning_rate"] for result in results):
-        scores = over_seeds([result["scores"][main] for result in results if result["learning_rate"] == rate])
+        scores = summarize_seeds([result["scores"][main] for result in results if result["learning_rate"] == rate])
         rows.append({"learning_rate": rate, **asdict(scores)})
     kept = _best(results, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)

@@ -1,4 +1,4 @@
-"""What the tests of packings share: made-up shards in which no token comes twice, and texts read back from batches."""
+"""Shards in which every token is unique, and the texts of a batch."""
 
 from __future__ import annotations
 
@@ -81,14 +81,16 @@ ANY = {
     "documents": TINY,
     "length": some.integers(5, 24),
     "parts": some.integers(1, 7),
-    "shorter": some.sampled_from([0.0, 0.5, 1.0]),
+    "short_sequences": some.sampled_from([0.0, 0.5, 1.0]),
     "epoch": some.integers(0, 3),
 }
 
 
-def build(config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, **changes: Any) -> Any:
+def build(
+    config: type, shards: Shards, *, seed: int = 7, frame: Frame = FRAME, max_length: int = 64, **changes: Any
+) -> Any:
     """A packing with these settings, in rows of 64 tokens where they do not say."""
-    return config(**{"length": 64, **changes}).build(shards, frame=frame, padding_id=PADDING, seed=seed)
+    return config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 class Places(NamedTuple):

@@ -1,6 +1,5 @@
-"""All documents of a split in one line, with a closing token behind each. Knows no rows.
-
-A place of the tape is a token of the shards plus the number of closings before it.
+"""The documents of a split: where sentences and documents start, how they are cut into samples, and all of them as one
+stream of tokens with an end token after each document, read in windows of equal length.
 """
 
 from __future__ import annotations
@@ -12,71 +11,39 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.packing import counter_random
-from bertsmith.data.packing.packing import Forms, Numbers, PackedBatch, Packing, Sheet, Texts, lay_out, room_for
+from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
+from bertsmith.data.packing.packing import (
+    FrameArrays,
+    Numbers,
+    PackedBatch,
+    Packing,
+    RowLayout,
+    Texts,
+    make_batch,
+    text_length,
+)
 from bertsmith.data.shards import Part, Shards
 from bertsmith.errors import DataError
 from bertsmith.types import Frame
 
-
-class Stretch(NamedTuple):
-    """Tokens of the tape."""
-
-    tokens: NDArray[np.int32]  # [T]
-    closings: NDArray[np.bool_]  # [T]
-
-
-class Tape:
-    """D documents; with `closing` None they follow each other with nothing between."""
-
-    def __init__(self, shards: Shards, outline: Outline, closing: int | None) -> None:
-        ends = outline.document_tokens[1:]
-        self._shards, self._closing = shards, closing
-        self.closings: Numbers = ends[:0] if closing is None else ends + np.arange(len(ends))  # [D] their places
-        self.length = shards.tokens + len(self.closings)
-
-    def sentences(self, outline: Outline) -> tuple[Numbers, Numbers]:
-        """[S] the first place of each sentence, and [S] the place behind it, where its document's closing may be."""
-        begins, ends = (some.astype(np.int64) for some in (outline.sentences[:-1], outline.sentences[1:]))
-        if self._closing is not None:
-            before = np.repeat(np.arange(len(self.closings)), outline.documents[1:] - outline.documents[:-1])
-            begins, ends = begins + before, ends + before
-        return begins, ends
-
-    def most_documents(self, room: int) -> int:
-        """The most documents that any `room` places hold, where the tape goes round."""
-        places = np.concatenate([self.closings, self.closings + self.length])
-        first = np.arange(len(self.closings))
-        within = np.searchsorted(places, places[first] + room - 2, "right") - first  # a closing at the end ends nothing
-        return 1 + int(within.max(initial=0))
-
-    def read(self, starts: Numbers, lengths: Numbers) -> Stretch:
-        """The stretches of these places, end to end."""
-        first, last = (np.searchsorted(self.closings, place) for place in (starts, starts + lengths))
-        passed = last - first
-        tokens = self._shards.read(starts - first, lengths - passed).astype(np.int32)
-        closings = np.zeros(int(lengths.sum()), np.bool_)
-        if self._closing is None:
-            return Stretch(tokens, closings)
-        numbers = np.repeat(first, passed) + count_up(passed)
-        closings[np.repeat(np.cumsum(lengths) - lengths - starts, passed) + self.closings[numbers]] = True
-        found = np.full(len(closings), self._closing, np.int32)
-        found[~closings] = tokens
-        return Stretch(found, closings)
-
+SPAN_SAMPLES = 256  # about; longer documents are cut into spans of that many samples, which are cut in parallel
 
 Starts = NDArray[np.integer[Any]]
+NextEnd = Callable[[Numbers, Numbers], Numbers]  # (starts of samples, their spans) -> their ends
 
 
-class Outline:
-    """S sentences and D documents; documents without a token do not count."""
+class DocumentIndex:
+    """Starts of the S sentences and D documents of a split, without documents that have no token.
+
+    4 bytes per sentence and document while a split has fewer than 2**32 tokens, 8 bytes above.
+    """
 
     def __init__(self, shards: Shards) -> None:
         sentences = np.empty(shards.sentences + 1, start_type(shards.tokens))
         documents = np.empty(shards.documents + 1, start_type(shards.sentences))
         sentences[-1], documents[-1] = shards.tokens, shards.sentences
         for part in shards.parts:
-            _enter(copy.copy(part), sentences, documents)  # a copy, so that what a part remembers goes with it
+            _copy_starts(copy.copy(part), sentences, documents)  # a copy, so that its cached arrays are freed
         self.sentences: Starts = sentences  # [S+1] first token of each sentence; last: all tokens
         self.documents: Starts = documents[np.append(np.diff(documents) > 0, True)]  # [D+1] first sentence; last: S
 
@@ -86,11 +53,11 @@ class Outline:
         return self.sentences[self.documents].astype(np.int64)
 
     def sentence_at(self, tokens: Numbers, side: Literal["left", "right"]) -> Numbers:
-        """The number of the first sentence that begins at or after each token, or with `right` after it."""
+        """The number of the first sentence that starts at or after each token; with `right`, strictly after it."""
         return np.searchsorted(self.sentences, tokens.astype(self.sentences.dtype), side)
 
     def sentence_end(self, tokens: Numbers) -> Numbers:
-        """The last token at or before each one where a sentence ends and another begins."""
+        """The last boundary between sentences at or before each token."""
         return self.sentences[self.sentence_at(tokens, "right") - 1].astype(np.int64)
 
     def document_of(self, sentences: Numbers) -> Numbers:
@@ -98,103 +65,158 @@ class Outline:
         return np.searchsorted(self.documents, sentences.astype(self.documents.dtype), "right") - 1
 
 
-def start_type(most: int) -> type[np.uint32 | np.int64]:
-    """The smallest type for numbers up to `most`."""
-    return np.uint32 if most < 1 << 32 else np.int64
+def start_type(limit: int) -> type[np.uint32 | np.int64]:
+    """The smallest type for numbers up to `limit`."""
+    return np.uint32 if limit < 1 << 32 else np.int64
 
 
-def _enter(part: Part, sentences: Starts, documents: Starts) -> None:
-    spans = slice(part.sentence_base, part.sentence_base + part.sentences)
-    np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[spans], casting="unsafe")
-    spans = slice(part.document_base, part.document_base + part.documents)
-    np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[spans], casting="unsafe")
+def _copy_starts(part: Part, sentences: Starts, documents: Starts) -> None:
+    span = slice(part.sentence_base, part.sentence_base + part.sentences)
+    np.add(part.sentence_starts[:-1], np.int64(part.token_base), out=sentences[span], casting="unsafe")
+    span = slice(part.document_base, part.document_base + part.documents)
+    np.add(part.document_starts[:-1], np.int64(part.sentence_base), out=documents[span], casting="unsafe")
 
 
-LINK = 256  # samples, about: longer chains are cut into links of that many, for all to be walked at once
-
-Ahead = Callable[[Numbers, Numbers], Numbers]  # (begins of samples, their chains) -> their ends
-
-
-def count_up(counts: Numbers) -> Numbers:
-    """0, 1, ... count-1 for each count, end to end."""
+def ranges(counts: Numbers) -> Numbers:
+    """0, 1, ... count-1 for each count, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def cut_evenly(begins: Numbers, limits: Numbers, size: int) -> Numbers:
-    """Where samples begin when each chain is cut every `size` tokens."""
-    counts = -(-(limits - begins) // size)
-    return np.repeat(begins, counts) + size * count_up(counts)
+def cut_evenly(starts: Numbers, ends: Numbers, length: int) -> Numbers:
+    """Starts of the samples if each span is cut every `length` tokens."""
+    counts = -(-(ends - starts) // length)
+    return np.repeat(starts, counts) + length * ranges(counts)
 
 
-def links(begins: Numbers, limits: Numbers, *, size: int, sentences: Starts) -> tuple[Numbers, Numbers, Numbers]:
-    """Long chains as several that begin at sentences, about `LINK` samples of `size` each: begins, limits, old chain.
+def split_spans(starts: Numbers, ends: Numbers, *, length: int, sentences: Starts) -> tuple[Numbers, Numbers, Numbers]:
+    """Long spans as several that start at sentences, about `SPAN_SAMPLES` samples each: starts, ends, old span.
 
-    Whoever joins a whole corpus into one document still opens it in seconds.
+    A corpus that is a single document is still indexed in seconds.
     """
-    counts = -(-(limits - begins) // (LINK * size))
-    chain = np.repeat(np.arange(len(begins)), counts)
-    place = count_up(counts)
-    rough = begins[chain] + LINK * size * place
-    found = sentences[np.searchsorted(sentences, rough.astype(sentences.dtype), "right") - 1].astype(np.int64)
-    found = np.where(place > 0, found, rough)
-    ends = np.append(found[1:], 0)
-    ends = np.where(place + 1 < counts[chain], ends, limits[chain])
-    real = found < ends
-    return found[real], ends[real], chain[real]
+    counts = -(-(ends - starts) // (SPAN_SAMPLES * length))
+    span = np.repeat(np.arange(len(starts)), counts)
+    index = ranges(counts)
+    rough = starts[span] + SPAN_SAMPLES * length * index
+    new_starts = sentences[np.searchsorted(sentences, rough.astype(sentences.dtype), "right") - 1].astype(np.int64)
+    new_starts = np.where(index > 0, new_starts, rough)
+    new_ends = np.append(new_starts[1:], 0)
+    new_ends = np.where(index + 1 < counts[span], new_ends, ends[span])
+    nonempty = new_starts < new_ends
+    return new_starts[nonempty], new_ends[nonempty], span[nonempty]
 
 
-def walk(begins: Numbers, limits: Numbers, ahead: Ahead, closings: Numbers | None = None) -> tuple[Numbers, Numbers]:
-    """Samples one behind the other from each begin to its limit: where they begin, and where they end, ascending.
+def cut_spans(
+    starts: Numbers, ends: Numbers, next_end: NextEnd, end_positions: Numbers | None = None
+) -> tuple[Numbers, Numbers]:
+    """Consecutive samples from the start to the end of each span, all spans in parallel: their starts and ends.
 
-    No sample begins with one of `closings` (places in ascending order): it is left out between two samples.
+    A document-end token (`end_positions`, ascending) at the start of a sample is skipped.
     """
-    starts, ends = [begins[:0]], [begins[:0]]
-    chain, place = np.arange(len(begins)), begins
-    while len(chain):
-        end = np.minimum(ahead(place, chain), limits[chain])
-        starts.append(place)
-        ends.append(end)
-        place = end if closings is None else end + _among(end, closings)
-        going = place < limits[chain]
-        chain, place = chain[going], place[going]
-    return np.sort(np.concatenate(starts)), np.sort(np.concatenate(ends))
+    sample_starts, sample_ends = [starts[:0]], [starts[:0]]
+    span, position = np.arange(len(starts)), starts
+    while len(span):
+        end = np.minimum(next_end(position, span), ends[span])
+        sample_starts.append(position)
+        sample_ends.append(end)
+        position = end if end_positions is None else end + _count_equal(end, end_positions)
+        unfinished = position < ends[span]
+        span, position = span[unfinished], position[unfinished]
+    return np.sort(np.concatenate(sample_starts)), np.sort(np.concatenate(sample_ends))
 
 
-def _among(places: Numbers, ascending: Numbers) -> Numbers:
-    """1 where a place is among those, else 0."""
-    return np.searchsorted(ascending, places, "right") - np.searchsorted(ascending, places, "left")
+def _count_equal(positions: Numbers, ascending: Numbers) -> Numbers:
+    """1 for each position that is in the ascending array, else 0."""
+    return np.searchsorted(ascending, positions, "right") - np.searchsorted(ascending, positions, "left")
 
 
-class Windows(Packing):
-    """One text to a row, framed as a single one; no padding at all."""
+class StreamTokens(NamedTuple):
+    """Tokens of the stream."""
+
+    tokens: NDArray[np.int32]  # [T]
+    is_end: NDArray[np.bool_]  # [T] document-end tokens
+
+
+class DocumentStream:
+    """The D documents of a split, concatenated, each followed by `end_token` unless that is None."""
+
+    def __init__(self, shards: Shards, index: DocumentIndex, end_token: int | None) -> None:
+        ends = index.document_tokens[1:]
+        self._shards, self._end_token = shards, end_token
+        self.end_positions: Numbers = ends[:0] if end_token is None else ends + np.arange(len(ends))  # [D]
+        self.length = shards.tokens + len(self.end_positions)
+
+    def sentences(self, index: DocumentIndex) -> tuple[Numbers, Numbers]:
+        """[S] first position of each sentence, and [S] the position after its last."""
+        starts, ends = (some.astype(np.int64) for some in (index.sentences[:-1], index.sentences[1:]))
+        if self._end_token is not None:
+            before = np.repeat(np.arange(len(self.end_positions)), index.documents[1:] - index.documents[:-1])
+            starts, ends = starts + before, ends + before
+        return starts, ends
+
+    def max_documents(self, length: int) -> int:
+        """The maximum number of documents in any window of that length, where the stream repeats."""
+        positions = np.concatenate([self.end_positions, self.end_positions + self.length])
+        first = np.arange(len(self.end_positions))
+        # an end token at the last position of the window starts no further document
+        within = np.searchsorted(positions, positions[first] + length - 2, "right") - first
+        return 1 + int(within.max(initial=0))
+
+    def read(self, starts: Numbers, lengths: Numbers) -> StreamTokens:
+        """The tokens of these spans, concatenated."""
+        first, last = (np.searchsorted(self.end_positions, position) for position in (starts, starts + lengths))
+        ends = last - first
+        tokens = self._shards.read(starts - first, lengths - ends).astype(np.int32)
+        is_end = np.zeros(int(lengths.sum()), np.bool_)
+        if self._end_token is None:
+            return StreamTokens(tokens, is_end)
+        numbers = np.repeat(first, ends) + ranges(ends)
+        is_end[np.repeat(np.cumsum(lengths) - lengths - starts, ends) + self.end_positions[numbers]] = True
+        result = np.full(len(is_end), self._end_token, np.int32)
+        result[~is_end] = tokens
+        return StreamTokens(result, is_end)
+
+
+class WindowPacking(Packing):
+    """Windows of the stream, each framed as a single text that fills its row.
+
+    The windows of a run follow each other without a gap: tokens at the end of an epoch that do not fill a window start
+    the next epoch. Within an epoch their order is a permutation. With `isolate_documents` the documents of a window do
+    not attend to each other.
+    """
 
     texts_per_row = 1
     padding_fraction = 0.0
 
     def __init__(
-        self, tape: Tape, frame: Frame, *, length: int, padding_id: int, seed: int, apart: bool = False
+        self,
+        stream: DocumentStream,
+        frame: Frame,
+        *,
+        max_length: int,
+        padding_id: int,
+        seed: int,
+        isolate_documents: bool = False,
     ) -> None:
-        self.max_length, self.dense = length, not apart
-        self._tape, self._forms = tape, Forms(frame)
-        self._room = room_for(length, specials=int(self._forms.specials[0]), least=1)
-        documents = tape.most_documents(self._room) if apart else 0
-        self._sheet = Sheet(length, padding_id, self.texts_per_row, full=True, documents_per_row=documents)
-        self._key = counter_random.stream(seed, "packing/windows")
-        self.rows_per_epoch = tape.length // self._room
+        self.max_length, self.dense = max_length, not isolate_documents
+        self._stream, self._frame = stream, FrameArrays(frame)
+        self._window = text_length(max_length, special_tokens=int(self._frame.special_counts[0]), minimum=1)
+        documents = stream.max_documents(self._window) if isolate_documents else 0
+        self._layout = RowLayout(max_length, padding_id, 1, full_rows=True, documents_per_row=documents)
+        self._key = stream_key(seed, "packing/windows")
+        self.rows_per_epoch = stream.length // self._window
         if not self.rows_per_epoch:
-            raise DataError(f"{tape.length:,} tokens do not fill one row of length={length}: make it shorter")
+            raise DataError(f"{stream.length:,} tokens do not fill one row of max_length={max_length}: lower it")
 
-    def rows(self, first: int, rows: int) -> PackedBatch:
-        """See `Packing.take`."""
-        epoch, row = self.epochs_and_rows(first, rows)
-        window = epoch * self.rows_per_epoch + counter_random.permute(
-            row, self.rows_per_epoch, counter_random.mix(self._key, epoch)
-        )
-        starts = window * self._room % self._tape.length
-        lengths = np.minimum(self._room, self._tape.length - starts)
-        spans = np.stack([starts, np.zeros_like(starts)], axis=1), np.stack([lengths, self._room - lengths], axis=1)
-        stretch = self._tape.read(*(span.ravel() for span in spans))  # what the end cuts off goes on at the begin
-        single, nothing = np.zeros_like(row), np.zeros_like(row)
-        sizes = self._forms.sizes(single, nothing + self._room, nothing)
-        texts = Texts(np.arange(rows), window, single, sizes, stretch.tokens, stretch.closings)
-        return lay_out(texts, self._forms, self._sheet)
+    def rows(self, first: int, count: int) -> PackedBatch:
+        """See `Packing.rows`."""
+        epoch, row = self.epochs_and_rows(first, count)
+        window = epoch * self.rows_per_epoch + permute(row, self.rows_per_epoch, mix_counters(self._key, epoch))
+        starts = window * self._window % self._stream.length
+        lengths = np.minimum(self._window, self._stream.length - starts)
+        # a window that reaches the end of the stream continues at its start
+        spans = np.stack([starts, np.zeros_like(starts)], axis=1), np.stack([lengths, self._window - lengths], axis=1)
+        read = self._stream.read(*(span.ravel() for span in spans))
+        single, zero = np.zeros_like(row), np.zeros_like(row)
+        lengths = self._frame.part_lengths(single, zero + self._window, zero)
+        texts = Texts(np.arange(count), window, single, lengths, read.tokens, read.is_end)
+        return make_batch(texts, self._frame, self._layout)
