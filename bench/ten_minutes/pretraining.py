@@ -25,10 +25,11 @@ from bertsmith.system.durable import Disk
 from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.loop import Evaluation, memory_advice, run_training
+from bertsmith.training.loop import run_training
 from bertsmith.training.pretrain import PretrainRun, make_trainer, resolve_auto
 from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.run import Evaluation, memory_advice
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer

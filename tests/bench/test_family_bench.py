@@ -170,7 +170,7 @@ def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> No
             with patient(file) as made:
                 run = object.__new__(made)
                 run.passes, run.world = SimpleNamespace(compiles=True), SimpleNamespace(device=torch.device("cpu"))
-                run.stopper, run._warm, run._clock = SimpleNamespace(asked=False), False, time.monotonic
+                run.stop_signal, run._warm, run._clock = SimpleNamespace(requested=False), False, time.monotonic
                 run._warm_up()
                 with pytest.raises(BlockingIOError):
                     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

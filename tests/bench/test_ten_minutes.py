@@ -413,7 +413,7 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
     feeder = PretrainLoader(recipe, data.packing(recipe), world)
     trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
     trainer.forward_backward.compiles = True
-    trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
+    trainer.batches = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
     steps = [next(trainer) for _ in range(4)]
     assert trainer.compile_seconds is not None
