@@ -12,8 +12,8 @@ from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.companions import companions
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
@@ -22,6 +22,7 @@ from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
+GENERATOR = "generator"  # folder of the generator's models
 TABLE_MULTIPLE = 64  # rows of the token table, so that matrices have sizes that GPUs like
 COUNTED, SCORED = 20_000_000, 2_000_000  # tokens that the unigram baseline looks at, of train and of held-out
 
@@ -141,12 +142,11 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     new = sorted({_part(name) for name in mine.keys() - found.keys()} - heads)
     left = sorted({_part(name) for name in found.keys() - mine.keys()} - heads)
     notes += [f"began with the weights of {folder}"]
-    notes += [f"{name} is new: it knows nothing yet" for name in new]
+    notes += [f"{name} is new" for name in new]
     notes += [f"{name} of {folder} is not asked for" for name in left]
-    for kind, part in companions(model).items():
-        beside = Path(folder).parent / kind / Path(folder).name
-        there = beside.is_dir()
-        notes += load_weights(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
+    if generator := generator_model(model):
+        beside = Path(folder).parent / GENERATOR / Path(folder).name
+        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
     return notes
 
 
