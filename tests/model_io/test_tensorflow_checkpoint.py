@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bertsmith.model_io.sorted_table import MAGIC, read_table
 from model_io.folder_world import one_line
 from model_io.google_values import FOLDER, SETTINGS, WORDS, shapes, value
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.model_io.tensorflow_checkpoint import LANES, TensorFlowCheckpoint, crc32c, mask_crc
+from bertsmith.model_io.tensorflow_checkpoint import LANES, MAGIC, TensorFlowCheckpoint, crc32c, mask_crc, read_table
 from bertsmith.model_io.untrusted_files import UntrustedFile
 
 PREFIX = "bert_model.ckpt"

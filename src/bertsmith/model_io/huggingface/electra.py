@@ -104,9 +104,9 @@ def generator_model(model: Model) -> Model | None:
     config = getattr(model.encoder, "config", None)
     if generator is None or not isinstance(config, electra.Config):
         return None
-    sizes = {"width": generator.width, "heads": generator.heads, "feed_forward": generator.inner}
+    width, heads, inner = generator.width, generator.heads, generator.inner
     with on_meta_device():
-        encoder = replace(config, **sizes, pooler=False).build()
+        encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
     weights = {
         name: value
         for name, value in model.encoder.state_dict().items()
