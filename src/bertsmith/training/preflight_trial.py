@@ -17,7 +17,7 @@ from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.summary import parameters_by_room
+from bertsmith.model_io.summary import parameters_by_module
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
@@ -125,7 +125,7 @@ def check_model(context: PreflightContext) -> Finding:
     context.trial = trial_recipe(context.recipe, count, context.world.device.type)
     loader = PretrainLoader(context.trial, context.packing, context.world, source=context.folder)
     context.trainer = make_trainer(context.trial, context.data, loader, context.world, StopSignal())
-    by_module = parameters_by_room(context.model)
+    by_module = parameters_by_module(context.model)
     notes = load_start(context.recipe, context.model, context.data.tokenizer)
     listed = ", ".join(f"{name} {number:,}" for name, number in by_module.items())
     text = "; ".join([f"{count:,} parameters ({listed})", *notes])

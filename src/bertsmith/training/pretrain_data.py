@@ -14,8 +14,8 @@ from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.companions import companions
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
@@ -24,6 +24,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.run import GENERATOR
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
@@ -176,8 +177,8 @@ def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
 def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Copies the weights of a model folder into a model; returns notes for the user.
 
-    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. Companion
-    models beside the folder, such as a generator, are loaded too.
+    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. A
+    generator beside the folder is loaded too.
     """
     other, other_tokenizer, _ = open_model(folder)
     if other_tokenizer.tokens() != tokenizer.tokens():
@@ -197,12 +198,11 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     new = sorted({_module(name) for name in weights.keys() - saved.keys()} - heads)
     unused = sorted({_module(name) for name in saved.keys() - weights.keys()} - heads)
     notes = [f"started from the weights of {folder}"]
-    notes += [f"{name} is new and untrained" for name in new]
+    notes += [f"{name} is new" for name in new]
     notes += [f"{name} of {folder} is not used" for name in unused]
-    for kind, companion in companions(model).items():
-        beside = Path(folder).parent / kind / Path(folder).name
-        exists = beside.is_dir()
-        notes += load_weights(companion, beside, tokenizer) if exists else [f"the {kind} is new and untrained"]
+    if generator := generator_model(model):
+        beside = Path(folder).parent / GENERATOR / Path(folder).name
+        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
     return notes
 
 

@@ -13,7 +13,7 @@ import torch
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model_io.companions import companions
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T")
 RECIPE = "recipe.json"
+GENERATOR = "generator"  # folder of the generator's models
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
 CHANGEABLE |= {
@@ -128,7 +129,7 @@ class Run(ABC):
         return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
 
     def write_model(self, name: str, metrics: Mapping[str, float]) -> None:
-        """Saves the model folder `name` (best or last), and companion models such as a generator beside it."""
+        """Saves the model folder `name` (best or last), and the generator of replaced-token detection beside it."""
         weights, model = self.trainer.full_weights(), self.trained_model()
         if not self.trainer.world.is_main:
             return
@@ -138,8 +139,8 @@ class Run(ABC):
         self.before_saving(model)
         facts = self.card_facts(metrics)
         save_model(model, self.tokenizer, self.folder / name, facts=facts, replace=True)
-        for kind, companion in companions(model).items():
-            save_model(companion, self.tokenizer, self.folder / kind / name, facts=facts, replace=True)
+        if generator := generator_model(model):
+            save_model(generator, self.tokenizer, self.folder / GENERATOR / name, facts=facts, replace=True)
 
     def stops_early(self) -> bool:
         """Whether `patience` evaluations have passed without improvement."""

@@ -15,7 +15,7 @@ from bertsmith.reports.report_page import write_report
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
-def test_a_page_tells_the_run(tmp_path: Path) -> None:
+def test_a_page_shows_the_run(tmp_path: Path) -> None:
     path = write_report([finished_run(tmp_path / "run")], tmp_path / "page.html")
     text = path.read_text(encoding="utf-8")
     data = embedded(text)
@@ -40,7 +40,7 @@ def test_a_page_tells_the_run(tmp_path: Path) -> None:
     assert "learning_rate" in text
 
 
-def test_nothing_is_fetched(tmp_path: Path) -> None:
+def test_the_page_makes_no_requests(tmp_path: Path) -> None:
     path = write_report([finished_run(tmp_path / "run")], tmp_path / "page.html")
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", text, flags=re.IGNORECASE)
@@ -49,7 +49,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
     assert "default-src 'none'" in text
 
 
-def test_nothing_of_a_run_becomes_markup(tmp_path: Path) -> None:
+def test_text_of_a_run_is_escaped(tmp_path: Path) -> None:
     recipe = RECIPE | {"name": EVIL, EVIL: {"nested": EVIL}}
     made = RunBuilder(tmp_path / EVIL.replace("/", "\u2215"), recipe=recipe)
     made.write("start", step=0, notes=[EVIL])
@@ -93,7 +93,7 @@ def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
     assert max(value for value in raw["y"] if value is not None) == 77.0
 
 
-def test_many_runs_share_the_room(tmp_path: Path) -> None:
+def test_the_page_of_many_runs_stays_small(tmp_path: Path) -> None:
     for number in range(8):
         made = RunBuilder(tmp_path / f"run{number}")
         long_log(made.folder / "events.jsonl", 4000)
@@ -101,12 +101,12 @@ def test_many_runs_share_the_room(tmp_path: Path) -> None:
     assert write_report(folders, tmp_path / "page.html").stat().st_size < 2_000_000
 
 
-def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
+def test_a_run_without_steps(tmp_path: Path) -> None:
     text = write_report([RunBuilder(tmp_path / "run").folder], tmp_path / "page.html").read_text(encoding="utf-8")
     assert embedded(text)["charts"] == []
 
 
-def test_wrong_calls(tmp_path: Path) -> None:
+def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="at least one run"):
         write_report([], tmp_path / "page.html")
     with pytest.raises(BertsmithError, match="no such folder"):

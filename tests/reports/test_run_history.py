@@ -32,7 +32,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert run.notes == ()
 
 
-def test_what_a_resumed_run_took_back_does_not_count(tmp_path: Path) -> None:
+def test_steps_abandoned_by_a_resumed_run_do_not_count(tmp_path: Path) -> None:
     made = RunBuilder(tmp_path / "run")
     made.write("start", step=0, notes=[])
     made.steps(1, 10)
@@ -73,7 +73,7 @@ def test_states(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["as the system lists locks", "as a lock is tried"])
-def test_looking_at_a_lock_does_not_take_it(tmp_path: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checking_a_lock_does_not_take_it(tmp_path: Path, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not listed:
         monkeypatch.setattr(run_history, "LOCKS", tmp_path / "nowhere")
     elif not run_history.LOCKS.exists():
@@ -102,7 +102,7 @@ def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     assert run.best is None
 
 
-def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
+def test_an_unterminated_line_is_read_later(tmp_path: Path) -> None:
     made = RunBuilder(tmp_path / "run")
     made.steps(1, 3)
     events = made.folder / "events.jsonl"
@@ -120,7 +120,7 @@ def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", [b"{broken\n", b"[1]\n", b'{"kind": "step"}\n', b'{"kind": "step", "step": 1}{"kind": "step", "step": 2}\n']
 )
-def test_damage_names_file_and_line(tmp_path: Path, where: int, line: bytes) -> None:
+def test_damage_is_reported_with_file_and_line(tmp_path: Path, where: int, line: bytes) -> None:
     folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 300)
     lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
@@ -129,7 +129,7 @@ def test_damage_names_file_and_line(tmp_path: Path, where: int, line: bytes) -> 
         read_run(folder)
 
 
-def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columnar_and_plain_parsing_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunBuilder(tmp_path / "run").folder
     long_log(folder / "events.jsonl", 5000, odd=(17, 4999))
     fast = read_run(folder)
@@ -180,7 +180,7 @@ def test_runs_are_found_below_a_folder(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "group" / "notes") == []
 
 
-def test_a_run_that_names_its_score_is_best_where_that_is_highest(tmp_path: Path) -> None:
+def test_the_best_step_of_a_run_with_a_score_has_the_highest_score(tmp_path: Path) -> None:
     scores = {5: 0.4, 10: 0.9, 15: 0.7}
     events = [{"kind": "start", "time": 1.0, "step": 0}, {"kind": "facts", "time": 1.0, "step": 0, "main": "score/f1"}]
     events += [{"kind": "evaluation", "time": 2.0, "step": s, "cost": -v, "score/f1": v} for s, v in scores.items()]
