@@ -181,12 +181,11 @@ def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) ->
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pretraining, "drive", exhausted)
-    with pytest.raises(BertsmithError, match="8 rows in one forward: go on with micro_batch_size=4"):
+    monkeypatch.setattr(pretraining, "run_training", exhausted)
+    with pytest.raises(BertsmithError, match="8 rows in one forward: resume with micro_batch_size=4"):
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
 
 
@@ -393,10 +392,10 @@ def test_batches_from_other_processes_are_the_same_and_outlive_them(
         for ours, theirs in zip(there(step), here(step), strict=True):
             assert torch.equal(ours.input_ids, theirs.input_ids)
             assert torch.equal(ours.labels["next_sentence"], theirs.labels["next_sentence"])
-    assert there._callers is not None
-    for process in there._callers._all:
+    assert there._workers is not None
+    for process in there._workers._all:
         process.kill()
     with pytest.warns(UserWarning, match="was killed: they are made here now"):
         found = there(20)
     assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
-    assert there._callers is None
+    assert there._workers is None
