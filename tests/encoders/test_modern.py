@@ -207,9 +207,9 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"norm": "recurrent"}, "norm=between must be one of before, after"),
-        ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
-        ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
+        ({"norm": "between"}, "norm=between must be one of before, after"),
+        ({"width": 36, "heads": 4}, "rotary embeddings need an even head width: width=36 / heads=4 is odd"),
+        ({"rotary_base": 1.0}, "rotary_base=1.0 must be above 1"),
         ({"segment_types": -1}, "segment_types=-1 must be at least 0"),
     ],
 )
