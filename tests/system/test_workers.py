@@ -18,7 +18,7 @@ import pytest
 
 from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.system.workers import AHEAD, GRACE, FunctionWorkers, WorkerDied, ordered_map
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 
 def slow_first(unit: int) -> int:
