@@ -226,7 +226,11 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         (["predict", lone, *file], 78, "pass --task"),
         (["evaluate", tmp_path / "empty", *file], 65, "a run without a model yet"),
         (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass only one of"),
-        (["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"], 2, "with --split test pass --file FILE"),
+        (
+            ["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"],
+            2,
+            "with --split test pass --file FILE",
+        ),
         (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset is not known"),
         (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
         (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "such an ending"),
