@@ -50,7 +50,7 @@ def compare(
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=RUN_TIMEOUT)) as done:
+    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), timeout=RUN_TIMEOUT)) as done:
         for name in left:
             if jobs == 1:
                 say(_place(name, recipes))

@@ -63,7 +63,7 @@ def sweep_runs(
 
 def run_parallel(wanted: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
     """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
-    return ordered_map(SweepRun.run, wanted, workers=jobs, patience=RUN_TIMEOUT)
+    return ordered_map(SweepRun.run, wanted, workers=jobs, timeout=RUN_TIMEOUT)
 
 
 def sweep(
