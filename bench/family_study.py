@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
@@ -261,7 +261,7 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
         return ABSENT
     best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
     found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
-    return mean_and_deviation(asdict(over_seeds(found)))
+    return mean_and_deviation(asdict(summarize_seeds(found)))
 
 
 def _without_text(path: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ import torch
 
 from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device
@@ -229,7 +229,7 @@ def _told(name: str, task: str, code: str, main: str, runs: Sequence[dict[str, A
         "main": main,
         "rate": best,
         "seeds": [run["seed"] for run in kept],
-        "summary": asdict(over_seeds(by_rate[best])),
+        "summary": asdict(summarize_seeds(by_rate[best])),
         "scores": {measure: [run["scores"][measure] for run in kept] for measure in kept[0]["scores"]},
         "runs": [{key: run[key] for key in ("rate", "seed", "scores")} for run in runs],
     }

@@ -256,8 +256,8 @@ def test_what_the_judge_counts(base: Path) -> None:
     data = PretrainData.open(base / "t" / "shards")
     judge = Judge.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
-    assert sizes[tokenizer.id("the")] == 3
-    assert sizes[tokenizer.id("##h")] == 1
+    assert sizes[tokenizer.token_to_id("the")] == 3
+    assert sizes[tokenizer.token_to_id("##h")] == 1
     size = tokenizer.vocab_size
 
     def right(batch: Batch) -> torch.Tensor:
@@ -270,7 +270,7 @@ def test_what_the_judge_counts(base: Path) -> None:
     assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
     assert ignorant.nats_per_piece == pytest.approx(math.log(size))
     asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
-    text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
+    text = sum(len(tokenizer.id_to_token(number).removeprefix("##").encode()) for number in asked)
     assert (judge.pieces, judge.bytes) == (len(asked), text)
     assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
     hidden = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in judge.batches])
@@ -287,7 +287,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
-    continues, text = data.tokenizer.continues(), []
+    continues, text = data.tokenizer.is_continuation(), []
     assert continues is not None
     for batch in judge.batches:
         places, answers = batch.indices["masked_lm"], batch.labels["masked_lm"]

@@ -82,7 +82,7 @@ def test_sizes_have_heads_of_64(name: str) -> None:
     ("wrong", "message"),
     [
         ({"width": 100, "heads": 12}, "width=100 cannot be split among heads=12"),
-        ({"activation": "gelu2"}, "activation=gelu2 is unknown: gelu, gelu_new, .*did you mean gelu"),
+        ({"activation": "gelu2"}, "activation=gelu2 is unknown: expected one of gelu, gelu_new, .*did you mean gelu"),
         ({"layers": 0}, "layers=0 must be at least 1"),
         ({"feed_forward": 0}, "feed_forward=0 must be at least 1"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and less than 1"),

@@ -116,7 +116,7 @@ def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
     assert {line.split("\t")[1] for line in lines[1:]} <= {"0", "1"}
     refused = call(*words)
     assert (refused.returncode, refused.stderr.count("\n")) == (65, 1)
-    assert "test has no right answers" in refused.stderr
+    assert "test has no labels" in refused.stderr
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ def test_fine_tuned_judged_and_embedded(base: Path) -> None:
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)
     (found,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
-    assert found["found"][0]["label"] in ("metal", "heat")
+    assert found["results"][0]["label"] in ("metal", "heat")
     (base / "texts.txt").write_text("iron\nfire burns\n")
     gone_well("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
     assert np.load(base / "v.npy").shape == (2, 32)

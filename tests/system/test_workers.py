@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import ConfigError, DataError, StoppedError
-from bertsmith.system.workers import AHEAD, GRACE, FunctionWorkers, WorkerDied, ordered_map
+from bertsmith.system.workers import PREFETCH, GRACE, FunctionWorkers, WorkerDied, ordered_map
 from bertsmith.training.stopper import StopSignal
 
 
@@ -77,7 +77,7 @@ def test_the_number_of_submitted_units_is_bounded() -> None:
 
     results = ordered_map(slow_first, units(), workers=2)
     next(results)
-    assert taken <= 2 * AHEAD + 1
+    assert taken <= 2 * PREFETCH + 1
     results.close()
 
 

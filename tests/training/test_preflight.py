@@ -113,7 +113,7 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
     assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
-    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
+    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_module"].values())
     assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
     assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocab_size), abs=0.3)
     assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)

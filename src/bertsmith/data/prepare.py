@@ -29,8 +29,8 @@ from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 from bertsmith.system.workers import default_workers, ordered_map
 from bertsmith.tokenizers import tokenizer as tokenizers
-from bertsmith.tokenizers.counting import count_unit, merge
 from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.training import count_text, merge_counts
 
 
 def train_tokenizer(
@@ -51,19 +51,19 @@ def train_tokenizer(
         raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
     corpus = Corpus(paths, read_options)
     units = work_units(islice(corpus, limit), position=corpus)
-    count = partial(_count_words, splitter=settings.splitter())
+    count = partial(_count_words, splitter=settings.word_splitter())
     with Progress("counting words", total=corpus.bytes_total, quiet=quiet) as progress:
         counted = ordered_map(count, units, workers=workers or default_workers())
-        table = merge(_with_progress(counted, progress), limit=max_words)
+        table = merge_counts(_with_progress(counted, progress), limit=max_words)
     if not table:
         raise empty_corpus_error(corpus)
-    tokenizer: Tokenizer = settings.learn(table, vocab_size=vocab_size)
+    tokenizer: Tokenizer = settings.train(table, vocab_size=vocab_size)
     tokenizer.save(output)
     return tokenizer
 
 
 def _count_words(unit: WorkUnit, splitter: Any) -> tuple[int, dict[str, int]]:
-    return unit.bytes_read, count_unit("\n".join(unit.texts), splitter)
+    return unit.bytes_read, count_text("\n".join(unit.texts), splitter)
 
 
 def _with_progress(counted: Iterator[tuple[int, dict[str, int]]], progress: Progress) -> Iterator[dict[str, int]]:
@@ -233,7 +233,7 @@ def preview(
         "corpus_bytes": corpus.bytes_total,
         "documents_tried": len(texts),
         "tokens_expected": round(len(tokens) / fraction),
-        "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * loaded.id_type.itemsize / fraction),
+        "shards_expected_bytes": round(len(tokens) * 2.2 / 2 * loaded.id_dtype.itemsize / fraction),
         "unknown_rate": float(np.mean(tokens == loaded.unknown_id)) if len(tokens) else 0.0,
         "tokenizer": loaded.fingerprint,
     }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bertsmith.encoders.transformer_encoder import SIZES, TransformerConfig, TransformerEncoder
 from bertsmith.errors import ConfigError
 from bertsmith.nn.attention import Attention, AttentionContext
-from bertsmith.nn.normed import Normed
+from bertsmith.nn.fp8 import LazyNorm
 from bertsmith.nn.transformer import Block, FeedForward
 
 Half = Literal["both", "attention", "feed_forward"]
@@ -117,8 +117,8 @@ class ALBERT(TransformerEncoder):
         )
 
     def step(
-        self, layer: int, x: Tensor | Normed, context: AttentionContext, indices: Tensor | None
-    ) -> tuple[Tensor | Normed, Tensor | None]:
+        self, layer: int, x: Tensor | LazyNorm, context: AttentionContext, indices: Tensor | None
+    ) -> tuple[Tensor | LazyNorm, Tensor | None]:
         """See `TransformerEncoder.step`; where attention stands alone, only it is told the places."""
         first, *rest = self._walked(layer)
         x, probabilities_BHLL = first(x, context, indices)

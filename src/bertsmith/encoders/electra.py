@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.transformer import Pooler
 
 # layers and width; tiny and mini are ours, for trying things out
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (12, 256), "base": (12, 768), "large": (24, 1024)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.transformer import Pooler
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig, TransformerEncoder
-from bertsmith.nn.pooler import Pooler
+from bertsmith.nn.transformer import Pooler
 
 
 @dataclass(frozen=True, kw_only=True)

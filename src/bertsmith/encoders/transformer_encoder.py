@@ -16,14 +16,11 @@ from torch import Tensor, nn
 from bertsmith.config import did_you_mean
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import ConfigError
-from bertsmith.nn.attention import AttentionContext, make_attention_context
+from bertsmith.nn.attention import AttentionContext, make_attention_context, rotary_embedding
 from bertsmith.nn.autotune import AttentionShape
-from bertsmith.nn.embeddings import Embeddings
+from bertsmith.nn.fp8 import LazyNorm, materialize
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.pooler import Pooler
-from bertsmith.nn.rotary import rotary_embedding
-from bertsmith.nn.transformer import Block, make_block
+from bertsmith.nn.transformer import Block, Embeddings, Pooler, make_block
 from bertsmith.types import Batch, Encoding
 
 HEAD_WIDTH = 64  # of every published size
@@ -174,10 +171,10 @@ class TransformerEncoder(Encoder):
         return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
 
     def step(
-        self, layer: int, x: Tensor | Normed, context: AttentionContext, indices: Tensor | None
-    ) -> tuple[Tensor | Normed, Tensor | None]:
+        self, layer: int, x: Tensor | LazyNorm, context: AttentionContext, indices: Tensor | None
+    ) -> tuple[Tensor | LazyNorm, Tensor | None]:
         """What layer number `layer`, counted from 0, makes of what the one below it made; see `Block.forward`."""
-        found: tuple[Tensor | Normed, Tensor | None] = self.blocks[layer](x, context, indices)
+        found: tuple[Tensor | LazyNorm, Tensor | None] = self.blocks[layer](x, context, indices)
         return found
 
     def embed(self, batch: Batch) -> Tensor:
@@ -202,16 +199,16 @@ class TransformerEncoder(Encoder):
         selection = select_tokens(batch, None if return_layers else indices, pool=pool and self.has_pooler)
         context = self._attention_context(batch, return_attentions=return_attentions)
         embedded_TD = self.embeddings.project(self.embed(batch))
-        x: Tensor | Normed = embedded_TD
+        x: Tensor | LazyNorm = embedded_TD
         layers: list[Tensor] = [embedded_TD]
         attentions: list[Tensor] = []
         for layer in range(self.layers):
             last = layer == self.layers - 1
             x, probabilities_BHLL = self.step(layer, x, context, selection.indices if last else None)
             if return_layers:
-                layers.append(in_full(x).to(self.token_embeddings.dtype))
+                layers.append(materialize(x).to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
-        x_TD = in_full(x).to(self.token_embeddings.dtype)
+        x_TD = materialize(x).to(self.token_embeddings.dtype)
         pooled_ND = None
         if self.pooler is not None and selection.cls is not None:
             pooled_ND = self.pooler(x_TD[selection.cls])

@@ -159,8 +159,14 @@ class Loader:
         if dropout is not None:
             names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}  # type: ignore[arg-type]
             config = replace(config, **dict.fromkeys(names, dropout))  # type: ignore[type-var]
-        stored = self.format.heads(self.reader, self.architectures, self.names) if objectives is None else objectives
-        kept = dict(map(self._kept, stored))
+        complete = objectives is None
+        if objectives is None:
+            objectives = self.format.heads(self.reader, self.architectures, self.names)
+        else:
+            objectives = [*objectives]
+            for name in (name for name in objectives if isinstance(name, str)):
+                registry.find_kind(FOLDER, name)
+        kept = dict(map(self._kept, objectives))
         new = dict(map(self._new, (kept.get(head, head) if isinstance(head, str) else head for head in new_heads)))
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
@@ -171,7 +177,7 @@ class Loader:
         prefixes = [f"{HEADS}{name}." for name in new]
         prefixes += [POOLER] if readers and not pooler and readers <= set(new) else []
         model = Model(self._without_memory(config), made)
-        self._load(model, new=tuple(prefixes), complete=objectives is None, dtype=dtype)
+        self._load(model, new=tuple(prefixes), complete=complete, dtype=dtype)
         if any(value.is_meta for value in model.buffers()):  # buffers that are not stored; all sizes are checked by now
             heads = self._heads(config, kept | new, new=kept | new, vocabulary=vocabulary, seed=seed)
             _fill_buffers(model, Model(config.build(), heads))
@@ -180,7 +186,6 @@ class Loader:
     def _kept(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
         """An objective of the folder: by name with the folder's settings, or with settings of the caller's."""
         if isinstance(objective, str):
-            registry.find_kind(FOLDER, objective)
             return objective, self.format.read_head(objective, self.reader, self.shapes())
         return name_of(objective), objective
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.evaluation.tables import baselines
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
 from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.reports.report_page import write_report
@@ -162,7 +162,7 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
         task = cell.task
         (found,) = baselines(task, dev_examples(cell.tuning, task))
         measure = measures.get(task.name, task.main_metric)
-        score = asdict(over_seeds([found.scores[measure]]))
+        score = asdict(summarize_seeds([found.scores[measure]]))
         cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
     return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
 
@@ -230,7 +230,7 @@ class Cell:
             "learning_rate"
         ]  # by the score that decides in this task
         measure = measures.get(self.task.name, self.task.main_metric)
-        score = over_seeds([run["scores"][measure] for run in found["runs"] if run["learning_rate"] == best])
+        score = summarize_seeds([run["scores"][measure] for run in found["runs"] if run["learning_rate"] == best])
         kept, head = found["kept"]["run"], self.tuning.head
         return {"measure": measure, "score": asdict(score), "rate": best, "kept": kept, "head": head}
 

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from bertsmith import config
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
 from bertsmith.objectives.objective import pipeline_of
@@ -225,8 +225,8 @@ class _Study:
         main = self.task.main_metric
         return {
             "layers": name,
-            "dev": asdict(over_seeds([run["dev"][main] for run in runs])),
-            "test": asdict(over_seeds([run["test"][main] for run in runs])) if self.test else None,
+            "dev": asdict(summarize_seeds([run["dev"][main] for run in runs])),
+            "test": asdict(summarize_seeds([run["test"][main] for run in runs])) if self.test else None,
             "published": FEATURES.scores.get(name, {}).get(self.task.name),
             "runs": list(runs),
         }

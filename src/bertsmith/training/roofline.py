@@ -112,7 +112,7 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
 
 
 def _packed(length: int, parts: Tensor, back: Tensor) -> None:
-    from bertsmith.nn.packed_attention import attend  # which needs triton
+    from bertsmith.nn.kernels.attention import attend  # imports triton
 
     place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
     begin = place - place % length

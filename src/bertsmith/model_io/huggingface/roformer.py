@@ -19,7 +19,7 @@ from bertsmith.model_io.huggingface.family import (
     word_modules,
 )
 from bertsmith.model_io.untrusted_files import ConfigReader
-from bertsmith.nn.rotary import rotary_embedding
+from bertsmith.nn.attention import rotary_embedding
 
 PREFIX = "roformer."
 ANGLES = f"{PREFIX}encoder.embed_positions.weight"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
@@ -140,7 +140,7 @@ def _prepared(tuning: FinetuneConfig, task: Task) -> TaskData:
 def _told(tuning: FinetuneConfig, main: str, runs: list[dict[str, Any]], output: Path) -> dict[str, Any]:
     rows = []
     for rate in dict.fromkeys(run["learning_rate"] for run in runs):
-        found = over_seeds([run["scores"][main] for run in runs if run["learning_rate"] == rate])
+        found = summarize_seeds([run["scores"][main] for run in runs if run["learning_rate"] == rate])
         rows.append({"learning_rate": rate, **asdict(found)})
     kept = _best(runs, main)
     copy_model(Path(kept["run"]) / BEST, output / BEST)

@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.summary import parameters_by_room
+from bertsmith.model_io.summary import parameters_by_module
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
@@ -35,11 +35,11 @@ def model(case: PreflightContext) -> Finding:
     case.trial = trial_recipe(case.recipe, count, case.world.device.type)
     feeder = PretrainLoader(case.trial, case.packing, case.world, source=case.folder)
     case.trainer = make_trainer(case.trial, case.data, feeder, case.world, StopSignal())
-    rooms = parameters_by_room(_model(case))
+    rooms = parameters_by_module(_model(case))
     notes = load_start(case.recipe, _model(case), case.data.tokenizer)
     text = "; ".join([f"{count:,} parameters ({_listed(rooms)})", *notes])
     alone = case.recipe.after and not case.recipe.start
-    facts = {"parameters": count, "parameters_by_room": rooms, "notes": notes}
+    facts = {"parameters": count, "parameters_by_module": rooms, "notes": notes}
     return Finding(text, facts, "note" if alone else "ok")
 
 

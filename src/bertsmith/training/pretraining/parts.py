@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,8 @@ from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.companions import companions
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
@@ -22,6 +22,7 @@ from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
+GENERATOR = "generator"  # folder of the generator's models
 TABLE_MULTIPLE = 64  # rows of the token table, so that matrices have sizes that GPUs like
 COUNTED, SCORED = 20_000_000, 2_000_000  # tokens that the unigram baseline looks at, of train and of held-out
 
@@ -54,13 +55,15 @@ class PretrainData:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
         size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
         table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
-        return replace(recipe, encoder=replace(recipe.encoder, **table))
+        known = {item.name for item in fields(recipe.encoder)}
+        encoder = replace(recipe.encoder, **{name: value for name, value in table.items() if name in known})
+        return replace(recipe, encoder=encoder)
 
     def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
         """The rows that the recipe asks for, of the training text or of the shards given."""
         found: Packing = recipe.packing.build(
             shards or self.shards,
-            frame=self.tokenizer.frame_parts,
+            frame=self.tokenizer.frame_ids,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
             max_length=recipe.max_length,
@@ -121,7 +124,7 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     lies beside the folder, as a run leaves it, is taken too.
     """
     other, theirs, _ = open_model(folder)
-    if theirs.vocabulary() != tokenizer.vocabulary():
+    if theirs.tokens() != tokenizer.tokens():
         raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
     mine, found = model.state_dict(), other.state_dict()
     notes = []
@@ -139,12 +142,11 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     new = sorted({_part(name) for name in mine.keys() - found.keys()} - heads)
     left = sorted({_part(name) for name in found.keys() - mine.keys()} - heads)
     notes += [f"began with the weights of {folder}"]
-    notes += [f"{name} is new: it knows nothing yet" for name in new]
+    notes += [f"{name} is new" for name in new]
     notes += [f"{name} of {folder} is not asked for" for name in left]
-    for kind, part in companions(model).items():
-        beside = Path(folder).parent / kind / Path(folder).name
-        there = beside.is_dir()
-        notes += load_weights(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
+    if generator := generator_model(model):
+        beside = Path(folder).parent / GENERATOR / Path(folder).name
+        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
     return notes
 
 

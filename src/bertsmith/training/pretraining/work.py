@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.model_io.companions import companions
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.nn.autotune import tune_attention
@@ -21,7 +21,7 @@ from bertsmith.training.flops import flops_per_token
 from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training
 from bertsmith.training.pretraining.choices import resolve_auto
 from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData, build_model, load_start
+from bertsmith.training.pretraining.parts import GENERATOR, PretrainData, build_model, load_start
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import device_seconds
 from bertsmith.training.state import TrainingState
@@ -143,8 +143,8 @@ class Work:
         scores = {key: value for key, value in numbers.items() if "/" in key}
         facts |= {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in scores.items()}
         save_model(model, self.data.tokenizer, self.output / name, facts=facts, replace=True)
-        for kind, other in companions(model).items():
-            save_model(other, self.data.tokenizer, self.output / kind / name, facts=facts, replace=True)
+        if generator := generator_model(model):
+            save_model(generator, self.data.tokenizer, self.output / GENERATOR / name, facts=facts, replace=True)
 
     def _given(self) -> set[str]:
         """Objectives whose labels come with the rows."""
