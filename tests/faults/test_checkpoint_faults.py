@@ -24,10 +24,8 @@ from faults.shard_world import Outcome
 from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.training import checkpoint, checkpoints
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.state import TrainingState
+from bertsmith.training import checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +105,7 @@ class GoesOn(Checkpoints):
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are written under their own name from the first byte on."""
-    for module in (checkpoint, checkpoints):
-        monkeypatch.setattr(module, "partial_path", lambda path: path)
+    monkeypatch.setattr(checkpoints, "partial_path", lambda path: path)
 
 
 @pytest.mark.usefixtures("in_place")

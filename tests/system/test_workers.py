@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import ConfigError, DataError, StoppedError
-from bertsmith.system.workers import PREFETCH, GRACE, FunctionWorkers, WorkerDied, ordered_map
-from bertsmith.training.stopper import StopSignal
+from bertsmith.system.workers import GRACE, PREFETCH, FunctionWorkers, WorkerDied, ordered_map
+from bertsmith.training.signals import StopSignal
 
 
 def slow_first(unit: int) -> int:
