@@ -14,11 +14,11 @@ from bertsmith.encoders.albert import ALBERT
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import ComputeConfig, ForwardBackward
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward
+from bertsmith.training.optimizers import weights_of
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.world import World
+from bertsmith.training.roofline import flops_per_token
 from bertsmith.types import Batch
 
 SHARINGS = [
@@ -176,7 +176,7 @@ class TestSharing:
     def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
         made = small(**how)
         weights = weights_of(dict(made.named_parameters()), made.layer_groups())
-        assert {weight.depth for weight in weights} == set(range(len(made.layer_groups())))
+        assert {weight.group for weight in weights} == set(range(len(made.layer_groups())))
         lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.execution_order())))}
         order = [lowest[id(block)] for block in made.layer_groups()]
         if made.config.inner_layers == 1:

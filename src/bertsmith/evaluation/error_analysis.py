@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bertsmith.metrics.tags import Entity, Scheme, entities
+from bertsmith.metrics.sequence_labelling import Entity, Scheme, tags_to_entities
 from bertsmith.objectives.objective import pipeline_of
 from bertsmith.tasks.question_answering import SCORERS, QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import Spans, where, words
@@ -107,7 +107,7 @@ def _tags(task: Task, examples: Sequence[Example], predictions: Sequence[Predict
             kept = [word for word in kept if not example.texts[0][slice(*spans[word])].isspace()]
         scheme: Scheme | None = "IOB2" if task.strict else None
         gold, said = (
-            entities([tags[word] for word in kept], scheme=scheme) for tags in (example.gold, prediction.value)
+            tags_to_entities([tags[word] for word in kept], scheme=scheme) for tags in (example.gold, prediction.value)
         )
         sentence = _Sentence(number, example, prediction, kept, spans)
         found += sentence.cases(gold, said)
@@ -125,17 +125,17 @@ class _Sentence:
     def cases(self, gold: list[Entity], said: list[Entity]) -> list[Case]:
         """A case for each gold entity, and one for each found one that has not the bounds of a gold one."""
         found = []
-        at = {(entity.begin, entity.end): entity for entity in said}
+        at = {(entity.start, entity.end): entity for entity in said}
         for entity in gold:
-            same = at.get((entity.begin, entity.end))
+            same = at.get((entity.start, entity.end))
             near = same or next((other for other in said if _meet(entity, other)), None)
-            column = same.kind if same else OTHER_BOUNDS if near else NOTHING
-            found.append(self._case(entity, near, (entity.kind, column), counts=same is not None))
-        bounds = {(entity.begin, entity.end) for entity in gold}
+            column = same.type if same else OTHER_BOUNDS if near else NOTHING
+            found.append(self._case(entity, near, (entity.type, column), counts=same is not None))
+        bounds = {(entity.start, entity.end) for entity in gold}
         for entity in said:
-            if (entity.begin, entity.end) not in bounds:
+            if (entity.start, entity.end) not in bounds:
                 near = next((other for other in gold if _meet(entity, other)), None)
-                cell = (OTHER_BOUNDS if near else NOTHING, entity.kind)
+                cell = (OTHER_BOUNDS if near else NOTHING, entity.type)
                 found.append(self._case(near, entity, cell, told=near is None))
         return found
 
@@ -158,20 +158,20 @@ class _Sentence:
             self._words(said),
             self._sure(said),
             gold is not None and gold == said,
-            where(self.example, self.kept[shown.begin]),
+            where(self.example, self.kept[shown.start]),
             cell,
             counts,
             told,
         )
 
     def _place(self, entity: Entity) -> tuple[int, int]:
-        return self.spans[self.kept[entity.begin]][0], self.spans[self.kept[entity.end - 1]][1]
+        return self.spans[self.kept[entity.start]][0], self.spans[self.kept[entity.end - 1]][1]
 
     def _words(self, entity: Entity | None) -> str:
         if entity is None:
             return NOTHING
         begin, end = self._place(entity)
-        return f"{entity.kind}: {self.example.texts[0][begin:end]}"
+        return f"{entity.type}: {self.example.texts[0][begin:end]}"
 
     def _sure(self, entity: Entity | None) -> float:
         if entity is None:
@@ -184,7 +184,7 @@ class _Sentence:
 
 
 def _meet(first: Entity, second: Entity) -> bool:
-    return first.begin < second.end and second.begin < first.end
+    return first.start < second.end and second.start < first.end
 
 
 Judge = Callable[[Task, Sequence[Example], Sequence[Prediction]], list[Case]]

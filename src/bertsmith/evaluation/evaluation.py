@@ -33,9 +33,9 @@ from bertsmith.evaluation.tables import (
     format_score,
     metric_title,
 )
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Example, Prediction, Task
-from bertsmith.training.finetuning.tuning import task_name
+from bertsmith.training.recipe import task_name
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Evaluation:
     texts_per_second: float  # rows that the model has read: choices and windows are several
     detected: dict[str, str]  # what was guessed of the files
     scores: dict[str, float] = field(default_factory=dict)
-    interval: Interval | None = None  # of the score that decides
+    interval: ConfidenceInterval | None = None  # of the score that decides
     baselines: tuple[Baseline, ...] = ()
     confusion: Confusion | None = None
     by_label: tuple[LabelScores, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.evaluation.error_analysis import NO_ANSWER, NOTHING, OTHER_ANSWER, OTHER_BOUNDS, RIGHT_ANSWER, Case
-from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.objectives.objective import pipeline_of
 from bertsmith.tasks.task import Example, Prediction, Task
 from bertsmith.tasks.text_tasks import ClassificationTask
@@ -104,10 +104,10 @@ def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     for place, label in enumerate(table.rows):
         if label in (OTHER_BOUNDS, NOTHING) and isinstance(task, TokenClassificationTask):
             continue
-        one = Counts(
-            correct=int(counts[place, place]), found=int(counts[:, place].sum()), gold=int(counts[place].sum())
+        one = MatchCounts(
+            correct=int(counts[place, place]), predicted=int(counts[:, place].sum()), gold=int(counts[place].sum())
         )
-        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.found))
+        found.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
     return tuple(found)
 
 

@@ -89,7 +89,7 @@ class ServedModel:
             "vocab_size": tokenizer.vocab_size,
             "parameters": sum(value.numel() for value in model.parameters()),
             "labels": next((list(config.labels) for config in configs if getattr(config, "labels", ())), []),
-            "mask_token": tokenizer.specials.roles().get("mask"),
+            "mask_token": tokenizer.special_tokens.roles().get("mask"),
             "device": self.predictor.device,
         }
 

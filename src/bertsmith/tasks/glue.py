@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.dataset_files import (
     Files,
     Layout,
@@ -123,7 +123,7 @@ class MatchedTask(ClassificationTask):
             scores["accuracy_mm"] = super().score(*rest)["accuracy"]
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         matched = _of_set("m", examples, predictions)
         return super().interval(*(matched if matched[0] else (examples, predictions)))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
 
@@ -82,23 +82,23 @@ def passage_windows(
 
     It is None where nobody knows the answer, and where no token of the passage holds any of it.
     """
-    specials = sum(isinstance(part, int) for part in tokenizer.frame_parts.pair)
+    specials = sum(isinstance(part, int) for part in tokenizer.frame_ids.pair)
     if max_length < specials + 2:
         raise BertsmithError(
             f"length={max_length} has no room for {specials} special tokens, question and passage: take 384, or more"
         )
     found: list[Features] = []
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     for first in range(0, len(questions), CHUNK):
         found += _chunk(questions[first : first + CHUNK], encode, config, length=max_length, first=first)
     return found
 
 
 def _chunk(
-    questions: Sequence[Question], encode: FlatEncoder, config: QAConfig, *, length: int, first: int
+    questions: Sequence[Question], encode: BatchEncoder, config: QAConfig, *, length: int, first: int
 ) -> list[Features]:
     numbers = {text: number for number, text in enumerate(dict.fromkeys(_all_texts(questions)))}
-    frame = encode.tokenizer.frame_parts
+    frame = encode.tokenizer.frame_ids
     pool = _pool(list(numbers), frame, encode)
     asked_of = np.array([numbers[question.passage] for question in questions], np.int64)
     asking = np.array([numbers[question.text] for question in questions], np.int64)
@@ -120,22 +120,22 @@ def _all_texts(questions: Sequence[Question]) -> list[str]:
     return [text for question in questions for text in (question.passage, question.text)]
 
 
-def _pool(texts: list[str], frame: Frame, encode: FlatEncoder) -> Pool:
+def _pool(texts: list[str], frame: Frame, encode: BatchEncoder) -> Pool:
     """The special tokens of the frame and all texts, encoded once."""
     specials = np.array([part for part in frame.pair if isinstance(part, int)], np.int32)
     flat = encode(texts)
-    begins = np.cumsum(flat.sizes) - flat.sizes
+    begins = np.cumsum(flat.lengths) - flat.lengths
     beyond = [number for number, text in enumerate(texts) if not text.isascii()]
     characters = set("".join([texts[number] for number in beyond]))
     marks = {character for character in characters if unicodedata.category(character) == "Mn"}
     for number in beyond if marks else ():
-        _take_marks(texts[number], marks, flat.offsets[begins[number] : begins[number] + flat.sizes[number]])
+        _take_marks(texts[number], marks, flat.offsets[begins[number] : begins[number] + flat.lengths[number]])
     return Pool(
         ids=np.concatenate([specials, flat.ids]),
         offsets=np.concatenate([np.zeros((len(specials), 2), np.int32), flat.offsets]),
         words=np.concatenate([np.full(len(specials), -1, np.int32), flat.words]),
         begins=len(specials) + begins,
-        sizes=flat.sizes,
+        sizes=flat.lengths,
         characters=np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1],
     )
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import spans
-from bertsmith.metrics.intervals import Interval, bootstrap, mean_of
+from bertsmith.metrics import question_answering as metrics
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
 from bertsmith.tasks.qa_answers import Answers, decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
@@ -70,10 +70,10 @@ def shown(text: str) -> str:
 
 
 ScoringRules = Literal["1.1", "2.0", "korquad"]  # whose script scores; with those of 2.0 there may be no answer
-SCORERS: Mapping[ScoringRules, Callable[[spans.Golds, Mapping[str, str]], spans.Marks]] = {
-    "1.1": spans.squad_v1_marks,
-    "2.0": spans.squad_v2_marks,
-    "korquad": spans.korquad_marks,
+SCORERS: Mapping[ScoringRules, Callable[[metrics.GoldAnswers, Mapping[str, str]], metrics.QuestionScores]] = {
+    "1.1": metrics.squad_v1_scores,
+    "2.0": metrics.squad_v2_scores,
+    "korquad": metrics.korquad_scores,
 }
 
 
@@ -124,15 +124,15 @@ class QuestionAnsweringTask(Task):
         golds, texts = self._golds(examples), _texts(examples, predictions)
         if self.rules == "2.0":
             best, odds = _best_texts(examples, predictions), _odds(examples, predictions)
-            reached = spans.best_thresholds(spans.squad_v2_marks(golds, best), best, no_answer=odds)
-            found = spans.squad_v2(golds, texts) | {key: reached[key] for key in ("best_exact", "best_f1")}
+            reached = metrics.best_thresholds(metrics.squad_v2_scores(golds, best), best, no_answer=odds)
+            found = metrics.squad_v2(golds, texts) | {key: reached[key] for key in ("best_exact", "best_f1")}
         else:
-            found = (spans.korquad if self.rules == "korquad" else spans.squad_v1)(golds, texts)
+            found = (metrics.korquad if self.rules == "korquad" else metrics.squad_v1)(golds, texts)
         return {key: value / 100 for key, value in found.items() if not key.endswith("total")}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         marks = SCORERS[self.rules](self._golds(examples), _texts(examples, predictions))
-        return bootstrap(marks.f1, mean_of)
+        return bootstrap(marks.f1, mean_from_sums)
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """See `Task.learned`: in 2.0 the threshold."""
@@ -141,8 +141,8 @@ class QuestionAnsweringTask(Task):
     def threshold(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> float:
         """The null odds above which to say nothing, so that F1 on these examples is the best: for `no_answer`."""
         golds, best = self._golds(examples), _best_texts(examples, predictions)
-        marks = spans.squad_v2_marks(golds, best)
-        return spans.best_thresholds(marks, best, no_answer=_odds(examples, predictions))["best_f1_thresh"]
+        marks = metrics.squad_v2_scores(golds, best)
+        return metrics.best_thresholds(marks, best, no_answer=_odds(examples, predictions))["best_f1_thresh"]
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
         """The files of the reference, by which the official scripts score."""

@@ -18,7 +18,7 @@ from bertsmith.tasks.qa_windows import QAConfig
 from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, place, shown, wrong_place
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import SPLITS, Example
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 NAMES: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
 FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korquad1/dataset")
@@ -55,7 +55,7 @@ class SQuAD(QuestionAnsweringTask):
                 raise DataError(
                     f"{source}: the id stands twice in the file (also {found[number].source}): ids must differ"
                 )
-            texts = (without_surrogates(_needed(item, "question", source, str)), passage)
+            texts = (replace_surrogates(_needed(item, "question", source, str)), passage)
             gold: tuple[str, ...] | None = None
             spans: tuple[tuple[int, int], ...] = ()
             if split != "test" or "answers" in item:
@@ -77,7 +77,7 @@ class SQuAD(QuestionAnsweringTask):
             return (), ()
         texts, spans = [], []
         for answer in answers:
-            text = without_surrogates(_needed(answer, "text", source, str))
+            text = replace_surrogates(_needed(answer, "text", source, str))
             start = _needed(answer, "answer_start", source, int)
             span = place(passage, text, start)
             if span is None and self.misplaced == "refuse":
@@ -98,7 +98,7 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         where = f"{path}: article {number}" + (f" ({name})" if isinstance(name, str) and name else "")
         for turn, paragraph in enumerate(_needed(article, "paragraphs", where, list)):
             here = f"{where}, paragraph {turn}"
-            passage = without_surrogates(_needed(paragraph, "context", here, str))
+            passage = replace_surrogates(_needed(paragraph, "context", here, str))
             for item in _needed(paragraph, "qas", here, list):
                 yield here, passage, item
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 Ragged = Literal["refuse", "skip"]  # what to do with a row that has another number of cells than the header
 LONGEST_CELL = 2**26  # characters; beyond it a quote was never closed, or the file is something else
@@ -256,7 +256,7 @@ def _objects(items: Iterator[tuple[int, Any]], name: str, *, mend: bool) -> Tabl
 def _mended(value: Any) -> Any:
     """A JSON value without lone surrogates, which `\\ud800` can spell and UTF-8 cannot."""
     if isinstance(value, str):
-        return without_surrogates(value)
+        return replace_surrogates(value)
     if isinstance(value, list):
         return [_mended(item) for item in value]
     if isinstance(value, dict):

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.metrics import tags
-from bertsmith.metrics.tags import Scheme
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.sequence_labelling import Scheme
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import Example, Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
+from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, replace_surrogates, split_words
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.units import without_surrogates
-from bertsmith.tokenizers.word_split import AT_PUNCTUATION, split_words
 from bertsmith.types import Encoded
 
 Spans = tuple[tuple[int, int], ...]  # begin and end of each word in the characters of the text
@@ -59,10 +58,10 @@ def split_text(text: str, unit: Unit) -> Spans:
     """A text cut into words, parts or characters."""
     if unit == "character":
         return tuple((place, place + 1) for place in range(len(text)))
-    text = without_surrogates(text)
+    text = replace_surrogates(text)
     if unit == "word":
         return tuple((begin, end) for _, begin, end in split_words(text))
-    return tuple(span for _, span in AT_PUNCTUATION.pre_tokenize_str(text))
+    return tuple(span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text))
 
 
 def joined(words: list[str], between: str) -> tuple[str, Spans]:
@@ -103,7 +102,7 @@ def in_iob2(sentences: Sequence[Sentence], given: Given) -> tuple[list[Sentence]
     found = [
         sentence
         if sentence.gold is None
-        else replace(sentence, gold=tuple(tags.convert(sentence.gold, to="IOB2")), scheme=scheme)
+        else replace(sentence, gold=tuple(sequence_labelling.convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
         for sentence in sentences
     ]
     return found, scheme + remark if told else ""
@@ -113,7 +112,7 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
     wrong = set()
     for tag in {tag for sentence in sentences for tag in sentence.gold}:
         try:
-            tags.entities([tag])
+            sequence_labelling.tags_to_entities([tag])
         except DataError:
             wrong.add(tag)
     for sentence in sentences if wrong else ():
@@ -142,13 +141,13 @@ def _detected(sentences: Sequence[Sentence]) -> Scheme:
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(tags.faults(sentence.gold, scheme=scheme)) for sentence in sentences)
+    return sum(len(sequence_labelling.scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
 
 
 def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
     for sentence in sentences:
-        for fault in tags.faults(sentence.gold, scheme=scheme):
-            return f"{where(sentence, fault.word)}: {fault.why}"
+        for fault in sequence_labelling.scheme_violations(sentence.gold, scheme=scheme):
+            return f"{where(sentence, fault.word)}: {fault.reason}"
     return ""
 
 
@@ -303,18 +302,18 @@ def word_features(
     characters: bool,
 ) -> list[WordFeatures]:
     """The rows of all examples; `classes` are the right ones of each example's words, None where nobody knows."""
-    parts = tokenizer.frame_parts.single
+    parts = tokenizer.frame_ids.single
     room = max_length - sum(isinstance(part, int) for part in parts)
     if room < 2:
         raise BertsmithError(f"length={max_length} has no room for words between the special tokens: take 128, or more")
     found: list[WordFeatures] = []
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     waiting = list(streams(examples, words, together=together))
     for first in range(0, len(waiting), CHUNK):
         chunk = waiting[first : first + CHUNK]
         flat = encode([stream.text for stream in chunk])
-        ends = np.cumsum(flat.sizes)
-        for stream, begin, end in zip(chunk, ends - flat.sizes, ends, strict=True):
+        ends = np.cumsum(flat.lengths)
+        for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
             tokens = first_tokens(stream, encoded.offsets, characters=characters)
             right = _right(stream, classes)
@@ -344,10 +343,10 @@ def _row(
     read = np.flatnonzero((tokens >= first) & (tokens < end))
     if not len(read):
         return []
-    parts = tokenizer.frame_parts.single
+    parts = tokenizer.frame_ids.single
     room = length - sum(isinstance(part, int) for part in parts)
     cut = slice(begin, begin + room)
-    row = tokenizer.frame(Encoded(encoded.ids[cut], encoded.offsets[cut], encoded.words[cut]), length=length)
+    row = tokenizer.frame(Encoded(encoded.ids[cut], encoded.offsets[cut], encoded.words[cut]), max_length=length)
     leads = np.diff(tokens[read], prepend=-1) != 0  # words that share a token follow each other
     leaders = read[leads]
     example, word = stream.owner(int(read[0]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.tags import Entity, spell
+from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
 from bertsmith.tasks.conll import Columns, read_column_file
 from bertsmith.tasks.dataset_files import (
     ONE_TEXT,
@@ -100,15 +100,15 @@ def _from_text(cells: Mapping[str, Any], names: Mapping[str, str], source: str, 
     if not isinstance(cells["entities"], list):
         raise DataError(f"{source}: {names['entities']!r} must be a list of entities")
     found = [_entity(item, number, text, spans, source, unit) for number, item in enumerate(cells["entities"])]
-    found.sort(key=lambda entity: entity.begin)
+    found.sort(key=lambda entity: entity.start)
     for first, second in pairwise(found):
-        if second.begin < first.end:
+        if second.start < first.end:
             places = [
-                f"{entity.kind} {text[spans[entity.begin][0] : spans[entity.end - 1][1]]!r}"
+                f"{entity.type} {text[spans[entity.start][0] : spans[entity.end - 1][1]]!r}"
                 for entity in (first, second)
             ]
             raise DataError(f"{source}: the entities {' and '.join(places)} overlap: each word can be of one only")
-    return text, spans, tuple(spell(found, words=len(spans), scheme="IOB2"))
+    return text, spans, tuple(entities_to_tags(found, words=len(spans), scheme="IOB2"))
 
 
 def _entity(item: Any, number: int, text: str, spans: Spans, source: str, unit: Unit) -> Entity:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
@@ -98,7 +98,7 @@ class Task:
         """Settings of the head that only examples with answers can tell, such as when to say nothing."""
         return {}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """The confidence interval of `main`."""
         raise NotImplementedError
 

@@ -22,10 +22,23 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.counts import f1_of
-from bertsmith.metrics.intervals import Interval, bootstrap, bootstrap_labels, bootstrap_numbers, wilson
-from bertsmith.metrics.labels import accuracy_of, confusion, f1, label_f1_of, macro_f1_of, matthews_of
-from bertsmith.metrics.numbers import mean_squared_error, pearson, pearson_of, spearman, spearman_of
+from bertsmith.metrics.classification import (
+    accuracy_from_confusion,
+    confusion_matrix,
+    f1,
+    f1_from_counts,
+    label_f1_from_confusion,
+    macro_f1_from_confusion,
+    matthews_from_confusion,
+)
+from bertsmith.metrics.confidence import (
+    ConfidenceInterval,
+    bootstrap,
+    bootstrap_classification,
+    bootstrap_regression,
+    wilson,
+)
+from bertsmith.metrics.regression import batched_pearson, batched_spearman, mean_squared_error, pearson, spearman
 from bertsmith.tasks.tables import listed
 from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -80,7 +93,7 @@ class TextTask(Task):
 
     def framed(self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, length: int) -> list[Row]:
         """The rows of an example: one, of all its texts."""
-        return [tokenizer.frame(*(encoded[text] for text in example.texts), length=length)]
+        return [tokenizer.frame(*(encoded[text] for text in example.texts), max_length=length)]
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -142,9 +155,9 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 MEASURES: dict[str, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = {
-    "accuracy": accuracy_of,
-    "macro_f1": macro_f1_of,
-    "matthews": matthews_of,
+    "accuracy": accuracy_from_confusion,
+    "macro_f1": macro_f1_from_confusion,
+    "matthews": matthews_from_confusion,
 }
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEW = 20  # rows: in fewer of them every label may well be another
@@ -220,20 +233,22 @@ class ClassificationTask(TextTask):
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         gold, said = gold_values(examples), [prediction.value for prediction in predictions]
-        table = confusion(gold, said, labels=self.labels).table
+        table = confusion_matrix(gold, said, labels=self.labels).counts
         return {name: float(self._measure(name)(table)) for name in self.metrics if name != "f1" or self.positive}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold, said = gold_values(examples), [prediction.value for prediction in predictions]
         if self.main_metric == "accuracy":
             return wilson(sum(a == b for a, b in zip(gold, said, strict=True)), len(gold))
         if self.main_metric != "f1":
-            return bootstrap_labels(gold, said, self._measure(self.main_metric))
+            return bootstrap_classification(gold, said, self._measure(self.main_metric))
         ours, theirs = (np.array([label == self.positive for label in side]) for side in (gold, said))
-        return bootstrap(np.stack([ours & theirs, theirs, ours], axis=1), lambda sums: f1_of(sums[..., :3]))
+        return bootstrap(np.stack([ours & theirs, theirs, ours], axis=1), lambda sums: f1_from_counts(sums[..., :3]))
 
     def _measure(self, name: str) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-        return partial(label_f1_of, place=self.labels.index(self.positive)) if name == "f1" else MEASURES[name]
+        return (
+            partial(label_f1_from_confusion, index=self.labels.index(self.positive)) if name == "f1" else MEASURES[name]
+        )
 
     def _settle(self) -> None:
         """What can be wrong with labels and scores is said before anything is trained."""
@@ -272,7 +287,7 @@ def _from_train(name: str, examples: Sequence[Example]) -> tuple[str, ...]:
     return labels
 
 
-CORRELATIONS = {"pearson": pearson_of, "spearman": spearman_of}
+CORRELATIONS = {"pearson": batched_pearson, "spearman": batched_spearman}
 
 
 class RegressionTask(TextTask):
@@ -311,9 +326,9 @@ class RegressionTask(TextTask):
             scores["f1"] = f1(ours, theirs) if any(ours) or any(theirs) else 0.0
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         said = [prediction.value for prediction in predictions]
-        return bootstrap_numbers(gold_values(examples), said, CORRELATIONS[self.main_metric])
+        return bootstrap_regression(gold_values(examples), said, CORRELATIONS[self.main_metric])
 
 
 MOST_CHOICES = 100  # of one question
@@ -340,7 +355,7 @@ class MultipleChoiceTask(TextTask):
 
     def framed(self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, length: int) -> list[Row]:
         question, *choices = (encoded[text] for text in example.texts)
-        return [tokenizer.frame(question, choice, length=length) for choice in choices]
+        return [tokenizer.frame(question, choice, max_length=length) for choice in choices]
 
     def prediction(self, example: Example, answer: NDArray[np.float64]) -> Prediction:
         assert len(answer) == len(example.texts) - 1, f"{len(answer)} logits for {len(example.texts) - 1} choices"
@@ -352,6 +367,6 @@ class MultipleChoiceTask(TextTask):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         return {"accuracy": self.interval(examples, predictions).value}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold = gold_values(examples)
         return wilson(sum(a == b.value for a, b in zip(gold, predictions, strict=True)), len(gold))

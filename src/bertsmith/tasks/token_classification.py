@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import entities, tags
-from bertsmith.metrics.counts import f1_of
-from bertsmith.metrics.intervals import Interval, bootstrap
-from bertsmith.metrics.labels import macro_f1
+from bertsmith.metrics.classification import f1_from_counts, macro_f1
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, entity_counts, score_entities, tags_to_entities
 from bertsmith.tasks.tagged_text import (
     OUTSIDE,
     Sentence,
@@ -70,7 +69,7 @@ def _prediction_of(example: Example, spans: Spans, said: list[str | None], sure:
     read = np.array([tag is not None for tag in said], bool)
     text, value = example.texts[0], _bridged(said)
     found: list[Mapping[str, Any]] = []
-    for kind, begin, end in tags.entities(value):
+    for kind, begin, end in tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(sure[begin:end][read[begin:end]].mean())
         found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
@@ -204,7 +203,7 @@ class TokenClassificationTask(Task):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, of all and of each type, and the share of words with the right tag."""
         gold, said = self._both(examples, predictions)
-        found = entities.score(gold, said, scheme="IOB2" if self.strict else None)
+        found = score_entities(gold, said, scheme="IOB2" if self.strict else None)
         scores = {"f1": found.overall.f1, "precision": found.overall.precision, "recall": found.overall.recall}
         scores |= {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
         if self.unit == "character":
@@ -214,17 +213,17 @@ class TokenClassificationTask(Task):
             scores |= {f"{measure} {kind}": getattr(counts, measure) for measure in ("f1", "precision", "recall")}
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, said = self._both(examples, predictions)
-        scheme: tags.Scheme | None = "IOB2" if self.strict else None
+        scheme: Scheme | None = "IOB2" if self.strict else None
         if not self.strict:
-            return bootstrap(entities.sentence_counts(gold, said, scheme=scheme), lambda sums: f1_of(sums[..., :3]))
-        kinds = list(entities.score(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
+            return bootstrap(entity_counts(gold, said, scheme=scheme), lambda sums: f1_from_counts(sums[..., :3]))
+        kinds = list(score_entities(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
         parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
 
         def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-            by_kind = f1_of(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
+            by_kind = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
             found: NDArray[np.float64] = by_kind.mean(axis=-1)
             return found
 
@@ -260,11 +259,14 @@ class TokenClassificationTask(Task):
         return gold, said
 
 
-def _counts(gold: list[str], said: list[str], kinds: Sequence[str], scheme: tags.Scheme | None) -> list[list[int]]:
+def _counts(gold: list[str], said: list[str], kinds: Sequence[str], scheme: Scheme | None) -> list[list[int]]:
     """Correct, found and gold entities of one sentence by type [K, 3]."""
-    ours, theirs = set(tags.entities(gold, scheme=scheme)), set(tags.entities(said, scheme=scheme))
+    ours, theirs = (
+        set(tags_to_entities(gold, scheme=scheme)),
+        set(tags_to_entities(said, scheme=scheme)),
+    )
     sides = (ours & theirs, theirs, ours)
-    return [[sum(entity.kind == kind for entity in side) for side in sides] for kind in kinds]
+    return [[sum(entity.type == kind for entity in side) for side in sides] for kind in kinds]
 
 
 def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
@@ -273,6 +275,6 @@ def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
         return []
     between = "\t" if "\t" in sentence.cells[0] else " "
     scheme: Any = sentence.scheme
-    said = tags.convert(prediction.value, to=scheme)
+    said = convert_tags(prediction.value, to=scheme)
     opening = [f"{sentence.opening.rstrip()}{between}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{between}{tag}" for line, tag in zip(sentence.cells, said, strict=True)), ""]
