@@ -180,7 +180,9 @@ def test_segments_are_looked_at_only_where_there_are_some() -> None:
 
 def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
     objectives = [masked_lm.Config(), next_sentence.Config()]
-    with pytest.raises(ConfigError, match="next_sentence reads the pooled vector of each text: the encoder has no pooler"):
+    with pytest.raises(
+        ConfigError, match="next_sentence reads the pooled vector of each text: the encoder has no pooler"
+    ):
         Model.build(settings(), objectives)
     model = Model.build(settings(pooler=True, segment_types=2), objectives, vocabulary=VOCABULARY)
     batch = model.corrupt(random_batch(LENGTHS, length=40, pack=True))
