@@ -79,7 +79,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
     "too few layers": ({"num_hidden_layers": 1}, "num_hidden_layers=1, but the weights have 2"),
     "vocabulary": ({"vocab_size": 2**40}, "vocab_size=1099511627776 must be an integer"),
-    "heads": ({"num_attention_heads": 5}, "width=32 cannot be split among heads=5"),
+    "heads": ({"num_attention_heads": 5}, "width=32 must be a multiple of heads=5"),
     "no heads": ({"num_attention_heads": ...}, "has no num_attention_heads"),
     "zero heads": ({"num_attention_heads": 0}, "num_attention_heads=0 must be"),
     "text as a size": ({"hidden_size": "32"}, "hidden_size='32' must be an integer"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from smoke.smoke_world import done, gone_well, steps, write_text
+from smoke.smoke_fixtures import done, gone_well, steps, write_text
 from threads import threads
 
 from bertsmith.model_io.model_folder import open_model

@@ -19,12 +19,11 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.passes import ForwardBackward
-from bertsmith.training.preflight import run_folder, trial
-from bertsmith.training.preflight.case import Finding
-from bertsmith.training.preflight.checklist import check, summary
-from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import PretrainData, build_model
+from bertsmith.training.forward_backward import ForwardBackward
+from bertsmith.training.preflight import check, run_folder, summary, trial
+from bertsmith.training.preflight_trial import Finding
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain_data import PretrainData, build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
