@@ -119,7 +119,7 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    for _ in ordered_map(_worked, parts, workers=jobs, patience=RUN_TIMEOUT):
+    for _ in ordered_map(_worked, parts, workers=jobs, timeout=RUN_TIMEOUT):
         pass
 
 

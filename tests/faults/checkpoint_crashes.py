@@ -173,9 +173,7 @@ def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
             return "the run went on as if nothing had happened"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
-        if not re.match(
-            rf"{reason}: .*{re.escape(str(run.parent))}.* wanted [\d,]+ bytes, [\d,]+ are free", str(error)
-        ):
+        if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.* needs [\d,]+ bytes, [\d,]+ are free", str(error)):
             return f"the message is {error}"
     return wrong_state(run, acknowledged)
 

@@ -209,7 +209,7 @@ def rivals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome
             pause.unlink()
             ended = call.wait()
             outcome.land(phase)
-            line = f"bertsmith: another process is working in {run}: wait until it ends, or choose another folder\n"
+            line = f"bertsmith: another process is using {run}: wait until it ends, or choose another folder\n"
             if (rival.status, rival.errors) != (2, line):
                 outcome.fail(phase, f"the second left with status {rival.status} and said {rival.errors[-600:]!r}")
             elif ended.status or scene.differs(run):

@@ -141,7 +141,7 @@ def test_signals_that_are_not_heeded_are_found(folder: Path) -> None:
 
 def test_without_its_lock_a_folder_has_two_masters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints(folder):
-        with pytest.raises(BertsmithError, match="another process is working in"), Checkpoints(folder):
+        with pytest.raises(BertsmithError, match="another process is using"), Checkpoints(folder):
             pass
         monkeypatch.setattr("bertsmith.system.durable.Disk.lock", lambda self, folder: nullcontext())
         with Checkpoints(folder):

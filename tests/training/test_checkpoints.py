@@ -274,7 +274,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
         (checkpoints.folder / "step-00000002.partial").mkdir()  # that of the first: the second must not clear it away
         child = context.Process(target=_second, args=(tmp_path, answers))
         child.start()
-        assert f"another process is working in {tmp_path}" in answers.get(timeout=20)
+        assert f"another process is using {tmp_path}" in answers.get(timeout=20)
         child.join()
         assert names(checkpoints.folder) == ["step-00000002.partial"]
     child = context.Process(target=_second, args=(tmp_path, answers))

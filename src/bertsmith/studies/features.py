@@ -88,7 +88,7 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
     best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
-    with closing(ordered_map(study.train, missing, workers=jobs, patience=RUN_TIMEOUT)) as elsewhere:
+    with closing(ordered_map(study.train, missing, workers=jobs, timeout=RUN_TIMEOUT)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
             told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
             if not quiet and jobs == 1:

@@ -51,7 +51,7 @@ def compare(
         else:
             pending[name] = RecipeRun(recipe, Path(data), folders[name], device, quiet or jobs > 1)
     with closing(
-        ordered_map(_pretrain, pending.values(), workers=min(jobs, len(pending) or 1), patience=RUN_TIMEOUT)
+        ordered_map(_pretrain, pending.values(), workers=min(jobs, len(pending) or 1), timeout=RUN_TIMEOUT)
     ) as done:
         for name in pending:
             if jobs == 1:

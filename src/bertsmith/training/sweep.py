@@ -63,7 +63,7 @@ def sweep_runs(
 
 def run_parallel(runs: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
     """Trains `jobs` runs at a time in silent processes; yields for each of them, in order, when it is finished."""
-    return ordered_map(SweepRun.run, runs, workers=jobs, patience=RUN_TIMEOUT)
+    return ordered_map(SweepRun.run, runs, workers=jobs, timeout=RUN_TIMEOUT)
 
 
 def sweep(
