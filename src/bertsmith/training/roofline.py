@@ -91,7 +91,7 @@ class Ceiling:
 def measure(
     device: torch.device, *, size: int = 8192, tokens: int = 65_536, say: Callable[[str], None] = lambda text: None
 ) -> list[dict[str, Any]]:
-    """Products of square matrices and of BERT's shapes, copies, and attention forward and backward over `tokens` tokens.
+    """Products of square matrices and of BERT's shapes, copies, attention forward and backward over `tokens` tokens.
 
     On a CPU in float32 only: most are slow in narrower types.
     """
