@@ -109,7 +109,7 @@ def test_nothing_is_begun_where_nothing_may_be_written(tmp_path: Path, monkeypat
     monkeypatch.setattr(importers, "_unpickled", None)
     with pytest.raises(BertsmithError, match="old exists"):
         import_folder(source, source)
-    with pytest.raises(DataError, match="nowhere is no folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         import_folder(tmp_path / "nowhere", tmp_path / "m")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"neither model\.safetensors, pytorch_model\.bin nor a checkpoint"):

@@ -13,11 +13,9 @@ from model_io.folder_world import one_line
 from model_io.google_values import FOLDER, SETTINGS, WORDS, shapes, value
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.crc32c import LANES, crc32c, masked
 from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.model_io.sorted_table import MAGIC, read_table
-from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
+from bertsmith.model_io.tensorflow_checkpoint import LANES, MAGIC, TensorFlowCheckpoint, crc32c, mask_crc, read_table
 from bertsmith.model_io.untrusted_files import UntrustedFile
 
 PREFIX = "bert_model.ckpt"
@@ -152,7 +150,7 @@ def block(pairs: list[tuple[bytes, bytes]], *, kind: int = 0) -> bytes:
     """A block of LevelDB's, every key written out, with its checksum."""
     body = b"".join(number(0) + number(len(key)) + number(len(value)) + key + value for key, value in pairs)
     body += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes([kind])
-    return body + masked(crc32c([body])).to_bytes(4, "little")
+    return body + mask_crc(crc32c([body])).to_bytes(4, "little")
 
 
 def table(blocks: list[list[tuple[bytes, bytes]]], *, kind: int = 0) -> bytes:

@@ -100,11 +100,11 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
 def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     """Two minutes of pre-training, and the held-out losses next to their baselines."""
     from bertsmith import recipes  # imports torch, which the first steps do not need
-    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import with_overrides
 
     recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
-    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
+    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, chart=True)
     terminal_runs.run_card(read_run(output / "run"))
 
 
@@ -119,8 +119,8 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task from the demo's text, compared with the majority class and with random initial weights."""
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune
+    from bertsmith.training.finetune import finetune
+    from bertsmith.training.recipe import make_finetune_config
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     accuracies: dict[str, list[float]] = {"random weights": [], "pre-trained weights": []}

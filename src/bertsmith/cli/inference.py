@@ -114,7 +114,7 @@ def classify(
     inputs = texts if second is None else [(text, second) for text in texts]
     results = Predictor.open(model, device=device).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
-    facts = {"predictions": [{"text": text, "found": some} for text, some in zip(texts, lists, strict=True)]}
+    facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
     opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 

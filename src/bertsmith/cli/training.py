@@ -49,7 +49,7 @@ def pretrain(
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
     from bertsmith.reports import terminal
-    from bertsmith.training.pretraining import pretrain as run_pretraining
+    from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.recipe import with_overrides
     from bertsmith.training.trackers import check_trackers
 
@@ -66,7 +66,7 @@ def pretrain(
         device=device,
         resume=resume,
         quiet=quiet or as_json,
-        picture=chart,
+        chart=chart,
         trackers=tuple(track or ()),
     )
     opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
@@ -137,9 +137,9 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune as run_finetuning
+    from bertsmith.training.finetune import finetune as run_finetuning
+    from bertsmith.training.recipe import make_finetune_config
+    from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())

@@ -35,7 +35,7 @@ from bertsmith.evaluation.tables import (
 )
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Example, Prediction, Task
-from bertsmith.training.finetuning.tuning import task_name
+from bertsmith.training.recipe import task_name
 
 
 @dataclass(frozen=True)

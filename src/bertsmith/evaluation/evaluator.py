@@ -25,8 +25,8 @@ from bertsmith.system.progress import Progress
 from bertsmith.tasks.task import SPLITS, Example, Prediction, Task, truncated_examples
 from bertsmith.tasks.task import Features as Question
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import answers
-from bertsmith.training.finetuning.tuning import TASKS, FinetuneConfig, find_task, task_name
+from bertsmith.training.finetune_data import predict_logits
+from bertsmith.training.recipe import TASKS, FinetuneConfig, find_task, task_name
 
 IN_A_RUN = ("best", "last")  # the models of a run folder, the one that is taken first
 
@@ -189,13 +189,13 @@ def _cuts(examples: Sequence[Example]) -> list[int]:
 def _part(asked: Evaluator, examples: Sequence[Example]) -> Part:
     task, tokenizer = asked.task, asked.tokenizer
     questions = task.rows(examples, tokenizer, max_length=asked.length)
-    logits = answers(
+    logits = predict_logits(
         asked.model,
         questions,
         task.objective,
         padding_id=tokenizer.padding_id,
         length=asked.length,
-        half=asked.half,
+        bf16=asked.half,
     )
     if not all(np.isfinite(one).all() for one in logits):
         raise DataError(f"{asked.folder} answers with numbers that are not finite: its weights are of no use")

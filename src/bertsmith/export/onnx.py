@@ -25,7 +25,7 @@ from bertsmith.export.graph import (
 )
 from bertsmith.export.parity import check_parity, measure_parity
 from bertsmith.inference.forward import require_head
-from bertsmith.model_io.checksums import SEAL, seal
+from bertsmith.model_io.checksums import CHECKSUMS, checksums_file
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
@@ -79,7 +79,7 @@ def export_onnx(
         contents[CARD] = _card(final.name, module, tokenizer, facts)
         for file, data in contents.items():
             written[file] = disk.write_file(partial / file, [data], atomic=False)
-        disk.write_file(partial / SEAL, [seal(written)], atomic=False)
+        disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)
     except BaseException:
         with suppress(StorageError):
             disk.remove_folder(partial)

@@ -17,7 +17,7 @@ from bertsmith.export.cards import export_card, model_facts
 from bertsmith.export.graph import POOLINGS
 from bertsmith.export.parity import ParityError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.model_io.checksums import SEAL, read_seal, seal
+from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, read_checksums
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
 from bertsmith.model_io.sentence_transformers import SentenceSettings, sentence_files, tanh_pooler
@@ -74,7 +74,7 @@ def _add_files(
 ) -> dict[str, Any]:
     """Adds the files of sentence-transformers to a model folder."""
     encoder = model.encoder
-    written: dict[str, WrittenFile] = dict(read_seal(folder) or {})
+    written: dict[str, WrittenFile] = dict(read_checksums(folder) or {})
     for file, data in sentence_files(settings, encoder).items():
         disk.make_folder((folder / file).parent)
         written[file] = disk.write_file(folder / file, [data], atomic=False)
@@ -96,7 +96,7 @@ def _add_files(
     }
     written[CARD] = disk.write_file(folder / CARD, [_card(name, model, tokenizer, facts)], atomic=False)
     top_level = {file: one for file, one in written.items() if "/" not in file}
-    disk.write_file(folder / SEAL, [seal(top_level)], atomic=False)
+    disk.write_file(folder / CHECKSUMS, [checksums_file(top_level)], atomic=False)
     return facts
 
 

@@ -21,10 +21,10 @@ from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.splits import dev_examples
-from bertsmith.training.finetuning.sweep import SweepRun, run_parallel, sweep, sweep_runs
-from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import OBJECTIVES, build_task
+from bertsmith.training.finetune import OBJECTIVES
+from bertsmith.training.finetune_data import build_task, dev_examples
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none
