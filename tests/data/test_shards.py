@@ -304,7 +304,9 @@ def test_removing_nothing_is_fine(tmp_path: Path) -> None:
 
 def test_another_tokenizer_is_rejected(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
-    with pytest.raises(DataError, match=r"were written with tokenizer 3f9a3f9a3f9a… but this run uses 81c2: pass the tokenizer"):
+    with pytest.raises(
+        DataError, match=r"were written with tokenizer 3f9a3f9a3f9a… but this run uses 81c2: pass the tokenizer"
+    ):
         Shards.open(tmp_path / "set", fingerprint="81c2")
     with pytest.raises(BertsmithError, match="is not a split"):
         Shards.open(tmp_path / "set", "test")
