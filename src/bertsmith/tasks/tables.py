@@ -207,26 +207,26 @@ def _json_list(text: str, name: str) -> Iterator[tuple[int, Any]]:
     """The items of one JSON list with the line of each."""
     blank, decoder = re.compile(r"\s*"), json.JSONDecoder()
 
-    def skip(place: int) -> int:
-        found = blank.match(text, place)
-        assert found
-        return found.end()
+    def skip(position: int) -> int:
+        blanks = blank.match(text, position)
+        assert blanks
+        return blanks.end()
 
-    place, line, before = skip(skip(0) + 1), 1, 0
-    while text[place : place + 1] != "]":
-        line += text.count("\n", before, place)
-        before = place
+    position, line, before = skip(skip(0) + 1), 1, 0
+    while text[position : position + 1] != "]":
+        line += text.count("\n", before, position)
+        before = position
         try:
-            item, place = decoder.raw_decode(text, place)
-            place = skip(place)
-            if text[place : place + 1] not in (",", "]"):
-                raise json.JSONDecodeError("expecting ',' or ']'", text, place)
+            item, position = decoder.raw_decode(text, position)
+            position = skip(position)
+            if text[position : position + 1] not in (",", "]"):
+                raise json.JSONDecodeError("expecting ',' or ']'", text, position)
         except json.JSONDecodeError as error:
             raise DataError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{name}:{line}: invalid JSON: {error}") from None
         yield line, item
-        place = skip(place + 1) if text[place] == "," else place
+        position = skip(position + 1) if text[position] == "," else position
 
 
 def _objects(items: Iterator[tuple[int, Any]], name: str, *, repair: bool) -> Table:
