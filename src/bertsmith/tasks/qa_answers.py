@@ -42,6 +42,11 @@ class Answers:
     best: tuple[Answer, ...]  # by descending score; includes "" if questions may have no answer
     null_odds: float  # score of no answer minus that of the best non-empty answer (0 if there is none)
 
+    @property
+    def span(self) -> Answer | None:
+        """The best non-empty answer, if there is one."""
+        return next((answer for answer in self.best if answer.text), None)
+
 
 class Windows(NamedTuple):
     """Windows as arrays, grouped by question and in passage order."""
