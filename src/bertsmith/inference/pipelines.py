@@ -81,7 +81,7 @@ def _rooms(sizes: list[int], room: int) -> list[int]:
 
 
 def _parts(text: Encoded, *, room: int) -> list[Encoded]:
-    begins = [begin for begin, _, _ in token_windows(len(text), room=room, overlap=OVERLAP)]
+    begins = [begin for begin, _, _ in token_windows(len(text), size=room, overlap=OVERLAP)]
     return [
         Encoded(text.ids[begin : begin + room], text.offsets[begin : begin + room], text.words[begin : begin + room])
         for begin in begins

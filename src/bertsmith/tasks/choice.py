@@ -151,8 +151,8 @@ def _choice_columns(table: Table, taken: set[str]) -> tuple[str, ...]:
     numbered = tuple(name for name in free if NUMBERED.fullmatch(name))
     if len(numbered) < 2:
         raise DataError(
-            f"{table.name}: no columns for the choices among {join_names(table.columns)}: expected choices, or ending0, "
-            'ending1, …, or A, B, …; set choices=["COLUMN", …]'
+            f"{table.name}: no columns for the choices among {join_names(table.columns)}: expected choices, or "
+            'ending0, ending1, …, or A, B, …; set choices=["COLUMN", …]'
         )
     return numbered
 

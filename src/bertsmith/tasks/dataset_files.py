@@ -129,9 +129,7 @@ LABEL = _hints(
     *("label", "gold_label", "class", "target", "category", "sentiment", "intent", "topic", "emotion"),
     *("is_duplicate", "stars", "rating", "score", "quality", "y", "labels"),
 )
-NUMBER = _hints(
-    "label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y"
-)
+NUMBER = _hints("label", "score", "label", "similarity", "rating", "stars", "target", "value", "gold", "number", "y")
 IDS = ("id", "guid", "idx", "index", "uid")
 TEXT_ROLES = ("text", "first", "second")  # in the order of `Example.texts`
 

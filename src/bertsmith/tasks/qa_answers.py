@@ -89,9 +89,7 @@ def decode_answers(
     for chosen in _chunks(features):
         windows = _windows([features[index] for index in chosen], [logits[index] for index in chosen])
         for question, pairs, null in _by_question(windows, config):
-            answers[question] = _n_best(
-                passages[question], pairs, null if allow_no_answer else None, config.n_best
-            )
+            answers[question] = _n_best(passages[question], pairs, null if allow_no_answer else None, config.n_best)
     return [answers[question] for question in range(len(passages))]
 
 
@@ -208,9 +206,7 @@ def _n_best(passage: str, pairs: Candidates, null: tuple[float, float] | None, c
     texts: set[str] = set()
     empty = None if null is None else Answer("", 0, 0, 0.0, *null)
     pending = empty
-    for score, (begin, end), both in zip(
-        pairs.score.tolist(), pairs.span.tolist(), pairs.logits.tolist(), strict=True
-    ):
+    for score, (begin, end), both in zip(pairs.score.tolist(), pairs.span.tolist(), pairs.logits.tolist(), strict=True):
         if pending is not None and pending.start_logit + pending.end_logit > score:
             answers.append(pending)
             pending = None

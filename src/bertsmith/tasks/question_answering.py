@@ -1,6 +1,6 @@
 """Base class of extractive question answering: n-best answers from windows, official scores and submission files.
 
-`Example.gold` has the accepted answers, none for a question without an answer; `Example.spans` has the character span of
+`Example.gold` has the accepted answers, none for a question without one; `Example.spans` has the character span of
 the first one that was located in the passage.
 """
 

@@ -245,7 +245,7 @@ def streams(examples: Sequence[Example], words: Sequence[Spans], *, by_document:
 def token_windows(tokens: int, *, size: int, overlap: int) -> list[tuple[int, int, int]]:
     """Windows over a number of tokens: start of the window, and start and end of the tokens that are read in it.
 
-    All windows are full and evenly spaced; neighbours share at least `overlap` tokens, or half a window if that is less.
+    All windows are full and evenly spaced; neighbours share at least `overlap` tokens, or half a window if less.
     A token is read in the window with the nearest centre, where the smaller of its left and right context is largest.
     """
     if tokens <= size:

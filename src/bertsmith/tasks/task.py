@@ -74,9 +74,7 @@ class Case:
     def of(cls, index: int, example: Example, gold: str, prediction: str, confidence: float, **rest: Any) -> Case:
         """The case of a whole example; `correct` defaults to gold == prediction."""
         rest.setdefault("correct", gold == prediction)
-        return cls(
-            index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest
-        )
+        return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 
 
 class Task:

@@ -237,9 +237,7 @@ class TokenClassificationTask(Task):
         return gold, predicted
 
 
-def _prediction(
-    example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]
-) -> Prediction:
+def _prediction(example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]) -> Prediction:
     read = np.array([tag is not None for tag in predicted], bool)
     text, value = example.texts[0], _with_unread_words(predicted)
     found: list[Mapping[str, Any]] = []
@@ -339,9 +337,10 @@ class _EntityCases:
         return NOTHING if entity is None else f"{entity.kind}: {self.example.texts[0][slice(*self._span(entity))]}"
 
     def _confidence(self, entity: Entity | None) -> float:
-        for one in self.prediction.detail["entities"] if entity else ():
-            if (one["start"], one["end"]) == self._span(entity):
-                return float(one["score"])
+        if entity is not None:
+            for one in self.prediction.detail["entities"]:
+                if (one["start"], one["end"]) == self._span(entity):
+                    return float(one["score"])
         return self.prediction.score
 
 
