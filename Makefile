@@ -1,18 +1,18 @@
-# Every target does its own set-up: a virtual environment in .venv, made with Python 3.11 or newer and pip.
+# Every target sets up what it needs in a virtual environment in .venv (Python 3.11 or newer and pip).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# what Python has compiled is kept, whatever the shell says: tests start hundreds of processes
+# tests start hundreds of processes: let Python cache its bytecode, whatever the shell says
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check faults bench docs clean help
 help:
-	@echo "make demo    text that is on every machine to a small BERT, a task and a report"
-	@echo "make test    the whole test suite"
-	@echo "make check   format, lint, types, the shape of the house"
-	@echo "make faults  the long form of the fault campaign"
-	@echo "make bench   speed of tokenizers, preparation and shards, as ratios"
-	@echo "make docs    the documentation site in docs/_build"
+	@echo "make demo    the whole pipeline on a CPU: from text to a small BERT, a task and a report"
+	@echo "make test    the test suite, about ten minutes on two cores"
+	@echo "make check   format, lint, types and the direction of imports"
+	@echo "make docs    build the documentation into docs/_build; warnings are errors"
+	@echo "make faults  the long fault campaigns"
+	@echo "make bench   speed of tokenizers, preparation and shards"
 
 $(VENV)/core: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "bertsmith needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -41,7 +41,7 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_architecture.py
 
-faults: $(VENV)/dev  # the server alone is used for two hours: BERTSMITH_SOAK_MINUTES=5 make faults
+faults: $(VENV)/dev  # the server soak test takes two hours: BERTSMITH_SOAK_MINUTES=5 make faults
 	$(BIN)/python -m pytest -m slow tests/faults
 
 bench: $(VENV)/dev

@@ -38,10 +38,10 @@ from bertsmith.model_io.huggingface import family_of
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
-from bertsmith.system.devices import measure_peak
+from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.choices import settled
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.choices import resolve_auto
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.world import World
 from bertsmith.types import IGNORE_INDEX
@@ -66,8 +66,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
-    world, data = World(device=torch.device(options.device)), Data.open(options.shards)
-    peak = measure_peak(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
+    world, data = World(device=torch.device(options.device)), PretrainData.open(options.shards)
+    peak = measure_peak_flops(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}; ceiling {peak / 1e12:.2f} TFLOP/s; {options.tokens:,} places a step")
     heads = f"{'k tokens/s':>10} {'slowest–fastest':>17} {'useful TFLOP/s':>14} {'of ceiling':>10} {'GiB':>6} {'×':>5}"
@@ -75,21 +75,23 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     return {case: compare(recipe_of(case, data, options), data, world, options, peak) for case in options.cases}
 
 
-def recipe_of(case: str, data: Data, options: argparse.Namespace) -> Recipe:
+def recipe_of(case: str, data: PretrainData, options: argparse.Namespace) -> Recipe:
     """The recipe of a case, a step's rows all at once."""
     name, _, length = case.rpartition("/")
     if not length.isdigit() or name.partition("/")[0] not in MODELS:
         raise ConfigError(f"{case} is no case: {', '.join(MODELS)}, then a size and a length, such as {CASES[0]}")
     rows = max(1, options.tokens // int(length))
-    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
+    changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += ["optimizer.kind=adamw", "compute.max_grad_norm=1.0", *options.set]
-    return data.complete(with_overrides(recipes.find(name), changes))
+    return data.with_vocabulary(with_overrides(recipes.find(name), changes))
 
 
-def compare(recipe: Recipe, data: Data, world: World, options: argparse.Namespace, peak: float) -> dict[str, float]:
+def compare(
+    recipe: Recipe, data: PretrainData, world: World, options: argparse.Namespace, peak: float
+) -> dict[str, float]:
     """One case: everybody built, warmed up, and timed in turn."""
     torch.compiler.reset()  # graphs of the case before would have the next ones compiled for any length
-    recipe, _ = settled(recipe, Path("no run yet"), world)
+    recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
     makers: dict[str, Callable[[], Callable[[], int]]] = {OURS: lambda: ours("real", recipe, data, world)}
     for kind in options.peers:
         makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, data, world)
@@ -103,7 +105,7 @@ def compare(recipe: Recipe, data: Data, world: World, options: argparse.Namespac
     middles = {name: statistics.median(found) for name, found in speeds.items()}
     for one in candidates:
         show(
-            f"{recipe.name}/{recipe.packing.length} {recipe.precision}",
+            f"{recipe.name}/{recipe.max_length} {recipe.precision}",
             one,
             speeds[one.name],
             peak,
@@ -130,14 +132,14 @@ def useful_flops(recipe: Recipe) -> float:
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
     asked = {"masked_lm": HIDDEN, "replaced_token": 1.0}
-    return flops_per_token(model, length=recipe.packing.length, asked=asked)
+    return flops_per_token(model, length=recipe.max_length, asked=asked)
 
 
-def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], int]:
+def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
     """A step of transformers' same model."""
     leave_out_masks()
     torch.manual_seed(0)
-    device, rows, length = world.device, recipe.batch_size, recipe.packing.length
+    device, rows, length = world.device, recipe.batch_size, recipe.max_length
     model = MODELS[recipe.name.partition("/")[0]](recipe).to(device).train()
     given = {name: value.to(device) for name, value in random_batch(recipe, data.tokenizer.mask_id).items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -157,7 +159,7 @@ def theirs(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], 
 
 def random_batch(recipe: Recipe, mask_id: int | None) -> dict[str, Tensor]:
     """Random tokens in full rows, words hidden as the recipe's family hides them; what the family's peer takes."""
-    rows, length, family = recipe.batch_size, recipe.packing.length, recipe.name.partition("/")[0]
+    rows, length, family = recipe.batch_size, recipe.max_length, recipe.name.partition("/")[0]
     ids = torch.randint(SPECIAL, recipe.encoder.vocab_size, (rows, length))
     places = torch.randperm(rows * length)[: max(1, round(HIDDEN * rows * length))].sort().values
     labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, places, ids.flatten()[places]).view(rows, length)
@@ -242,7 +244,7 @@ def electra(recipe: Recipe) -> nn.Module:
     return Electra(
         transformers.ElectraForMaskedLM(config_of(narrow)),
         transformers.ElectraForPreTraining(config_of(recipe.encoder)),
-        weight=judging.judging_weight,
+        weight=judging.discriminator_weight,
     )
 
 

@@ -35,7 +35,7 @@ from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
 from bertsmith.studies.published import MEASURES
-from bertsmith.system.durable import read_sealed
+from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 
 # The recipe that each begins with, and what makes it as large as the others.
@@ -46,7 +46,7 @@ MEMBERS = {
     "electra": ("electra/mini", ("encoder.width=512", "encoder.heads=8")),
 }
 SHARED = (
-    "packing.length=128",
+    "max_length=128",
     "batch_size=512",
     "micro_batch_size=0",
     "optimizer.kind=adamw",
@@ -134,12 +134,12 @@ def pretrain_members(options: argparse.Namespace) -> None:
     import torch
 
     from bertsmith.training.pretraining import pretrain
-    from bertsmith.training.pretraining.parts import Data
+    from bertsmith.training.pretraining.parts import PretrainData
 
-    data = Data.open(options.data)
+    data = PretrainData.open(options.data)
     for name in options.names:
         recipe = recipe_of(name, minutes=options.minutes, seed=options.seed, changes=options.set)
-        if is_finished(options.output / name, data.complete(recipe)):
+        if is_finished(options.output / name, data.with_vocabulary(recipe)):
             print(f"{name} is finished", flush=True)
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
@@ -163,8 +163,8 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
         class Patient(Trainer):
             def _warm_up(self) -> None:
-                if self.passes.compiles and not self._warm:
-                    turn.take(lambda: self.stopper.asked)
+                if self.forward_backward.compiles and not self._warm:
+                    turn.take(lambda: self.stop_signal.requested)
                 super()._warm_up()
 
         yield Patient
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.training.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import parse_learning_rates
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):
@@ -188,7 +188,7 @@ def tune_members(options: argparse.Namespace) -> None:
         candidates(list(words)),
         trials(options.task, options.data, options.set),
         options.output / SCORES,
-        rates=numbers(options.rates),
+        rates=parse_learning_rates(options.rates),
         seeds=options.seeds,
         jobs=options.jobs,
         device=options.device,
@@ -200,7 +200,9 @@ def tune_members(options: argparse.Namespace) -> None:
 def table(output: Path) -> str:
     """Cost and scores of every member, finished or not."""
     runs = {name: read_run(output / name) for name in MEMBERS if (output / name / RECIPE).exists()}
-    cells = {(path.parts[-3], path.parts[-2]): read_sealed(path) for path in (output / SCORES).glob(f"*/*/{CELL}")}
+    cells = {
+        (path.parts[-3], path.parts[-2]): read_checksummed_json(path) for path in (output / SCORES).glob(f"*/*/{CELL}")
+    }
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
     tasks = {folder: cell["found"] for (_, folder), cell in sorted(cells.items())}
     # what `ablate` tells of a task
@@ -266,7 +268,7 @@ def _without_text(path: Path) -> dict[str, str]:
     """By folder of a task, the score of the best answer that looks at no text; of the last call's tasks."""
     if not path.exists():
         return {}
-    nothing = next(row for row in read_sealed(path)["rows"] if row["name"] == NOTHING)
+    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NOTHING)
     return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
 
 

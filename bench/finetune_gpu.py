@@ -25,7 +25,7 @@ from bertsmith.objectives import span
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.batches import TaskFeeder
+from bertsmith.training.finetuning.batches import FinetuneLoader
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
@@ -71,7 +71,7 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     world = World(device=torch.device("cuda"))
     config = bert.Config.size(options.size, vocab_size=tokenizer.vocab_size)
     total = WARM + STEPS * options.rounds
-    feeder = TaskFeeder(
+    feeder = FinetuneLoader(
         asked,
         "span",
         length=options.length,

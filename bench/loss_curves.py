@@ -48,8 +48,8 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.step import Diverged, Step
 from bertsmith.training.trainer import Trainer
@@ -149,10 +149,10 @@ def run(options: argparse.Namespace) -> list[Curve]:
     """All ways and seeds that are asked for, and what else lies in the output folder."""
     if options.shards is None:
         raise ConfigError("no shards are named: give a folder that bertsmith prepare wrote, or --judge DIR")
-    data, world = Data.open(options.shards), World(device=torch.device(choose_device(options.device)))
+    data, world = PretrainData.open(options.shards), World(device=torch.device(choose_device(options.device)))
     changes = [f"steps={options.steps}", "warmup=0.1", "learning_rate=5e-4"]
     changes += [f"encoder.dropout={options.dropout}", f"encoder.attention_dropout={options.dropout}", *options.set]
-    recipe = data.complete(with_overrides(recipes.find(options.recipe), changes))
+    recipe = data.with_vocabulary(with_overrides(recipes.find(options.recipe), changes))
     curves = []
     for seed in range(options.first, options.first + options.seeds):  # a call that is cut short leaves whole pairs
         for way in options.ways:
@@ -185,7 +185,7 @@ def plain() -> Iterator[None]:
         attention.choose_kernel = before
 
 
-def train(way: str, seed: int, recipe: Recipe, data: Data, world: World) -> Curve:
+def train(way: str, seed: int, recipe: Recipe, data: PretrainData, world: World) -> Curve:
     """The whole plan once."""
     torch.compiler.reset()
     gc.collect()  # the model of the run before
@@ -194,21 +194,21 @@ def train(way: str, seed: int, recipe: Recipe, data: Data, world: World) -> Curv
         steps, seconds = _steps(trainer)
         losses = [step.loss for step in steps] + [math.nan] * (recipe.steps - len(steps))
         held_out = data.held_out(recipe, world)
-        scores = trainer.score(held_out) if held_out else None
+        scores = trainer.evaluate(held_out) if held_out else None
     tokens = sum(step.tokens for step in steps[WARM:])
     words = [loss for name, loss in scores.losses.items() if name.endswith("_lm")] if scores else []
     known = {"words": words[0] if words else None, "guessing": data.unigram_loss()}
-    made = {**_made(recipe, data), **world.made_with()}
+    made = {**_made(recipe, data), **world.environment()}
     return Curve(way, seed, losses, scores.loss if scores else None, tokens / seconds, made, **known)
 
 
-def _trainer(recipe: Recipe, data: Data, world: World, seed: int) -> Trainer:
+def _trainer(recipe: Recipe, data: PretrainData, world: World, seed: int) -> Trainer:
     """Weights and dropout by the seed; rows and masks by the recipe's own."""
     torch.manual_seed(seed)
     vocabulary = vocabulary_of(data.tokenizer)
     model = Model.build(recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary, seed=recipe.seed)
     how = {"plan": recipe.plan, "optimizer": recipe.optimizer, "precision": recipe.precision, "compute": recipe.compute}
-    return Trainer(model, Feeder(recipe, data.packing(recipe), world), **how, world=world, seed=seed)
+    return Trainer(model, PretrainLoader(recipe, data.packing(recipe), world), **how, world=world, seed=seed)
 
 
 def _steps(trainer: Trainer) -> tuple[list[Step], float]:
@@ -219,15 +219,15 @@ def _steps(trainer: Trainer) -> tuple[list[Step], float]:
         for step in trainer:
             steps.append(step)
             if len(steps) == WARM:
-                step.reading.numbers()  # waits for the device
+                step.device_values.values()  # waits for the device
                 began = time.perf_counter()
     except Diverged as error:
         print(error, file=sys.stderr)
-    steps[-1].reading.numbers()
+    steps[-1].device_values.values()
     return steps, time.perf_counter() - began
 
 
-def _made(recipe: Recipe, data: Data) -> dict[str, Any]:
+def _made(recipe: Recipe, data: PretrainData) -> dict[str, Any]:
     settings = config.to_dict(recipe)
     compute = {"precision": settings.pop("precision"), **settings.pop("compute")}
     return {"compute": compute, "recipe": settings, "data": data.fingerprints}

@@ -19,7 +19,7 @@ import numpy as np
 
 from bertsmith import config
 from bertsmith.data.packing.packing import FOLDER, Packing, PackingConfig
-from bertsmith.data.shards import Pieces, ShardBuilder, Shards
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards
 from bertsmith.types import Frame
 
 FRAME = Frame((101, "a", 102), (101, "a", 102, "b", 102), (0, 0, 0, 1, 1))
@@ -40,20 +40,20 @@ def build(folder: Path, tokens: int) -> None:
             ends = np.append(ends[ends < len(sentences)], len(sentences))
             documents = np.diff(ends, prepend=0).astype(np.uint32)
             size = int(sentences.sum(dtype=np.int64))
-            builder.add(unit, {"train": Pieces(words[:size], sentences, documents)}, {})
+            builder.add(unit, {"train": EncodedDocuments(words[:size], sentences, documents)}, {})
         builder.finish()
 
 
-def opened(settings: PackingConfig, shards: Shards) -> tuple[Packing, float]:
+def opened(settings: PackingConfig, shards: Shards, length: int) -> tuple[Packing, float]:
     begin = time.perf_counter()
-    packing = settings.build(shards, frame=FRAME, padding_id=0, seed=1)
+    packing = settings.build(shards, frame=FRAME, padding_id=0, seed=1, max_length=length)
     return packing, time.perf_counter() - begin
 
 
-def memory(settings: PackingConfig, shards: Shards) -> tuple[float, float]:
+def memory(settings: PackingConfig, shards: Shards, length: int) -> tuple[float, float]:
     """Bytes a token of the corpus: held by an open packing, and at most while it was opened."""
     tracemalloc.start()
-    packing, _ = opened(settings, shards)
+    packing, _ = opened(settings, shards, length)
     held, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert packing.rows_per_epoch
@@ -62,12 +62,12 @@ def memory(settings: PackingConfig, shards: Shards) -> tuple[float, float]:
 
 def speed(packing: Packing) -> tuple[float, float]:
     """Places a second of processor time, and the share of padding."""
-    rows = PLACES // packing.length
-    packing.batch(0, rows=rows)
+    rows = PLACES // packing.max_length
+    packing.batch(0, batch_size=rows)
     begin, step, places, tokens = time.process_time(), 0, 0, 0
     while time.process_time() - begin < SECONDS:
         step += 1
-        batch = packing.batch(step, rows=rows)
+        batch = packing.batch(step, batch_size=rows)
         places, tokens = places + batch.input_ids.size, tokens + batch.tokens
     return places / (time.process_time() - begin), 1 - tokens / places
 
@@ -85,8 +85,8 @@ def reading(shards: Shards, length: int) -> float:
 def cases() -> list[tuple[str, dict[str, bool]]]:
     """Every packing as it is; then with each switch turned."""
     found: list[tuple[str, dict[str, bool]]] = []
-    for kind in config.names(FOLDER):
-        defaults = config.to_dict(config.find(FOLDER, kind).Config())
+    for kind in config.kinds(FOLDER):
+        defaults = config.to_dict(config.find_kind(FOLDER, kind).Config())
         switches = [{name: not value} for name, value in defaults.items() if isinstance(value, bool)]
         found += [(kind, change) for change in ({}, *switches)]
     return found
@@ -102,10 +102,10 @@ def main(folder: Path) -> None:
     for length in (128, 512):
         plain = reading(shards, length)
         for kind, change in cases():
-            settings = config.find(FOLDER, kind).Config(length=length, **change)
-            packing, seconds = opened(settings, shards)
+            settings = config.find_kind(FOLDER, kind).Config(**change)
+            packing, seconds = opened(settings, shards, length)
             rate, padding = speed(packing)
-            held, most = memory(settings, shards)
+            held, most = memory(settings, shards, length)
             what = " ".join([kind, str(length), *(f"{name}={str(value).lower()}" for name, value in change.items())])
             print(
                 f"{what:46}{rate / 1e6:9.1f}{rate / plain:9.2f}{rate / NEEDED:8.1f}x{packing.texts_per_row:7}"

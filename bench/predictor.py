@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertModel, BertTokenizerFast
 
-from bertsmith.data.collate import collate, in_one_line
+from bertsmith.data.collate import collate, collate_unpadded
 from bertsmith.encoders import bert
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
@@ -141,7 +141,9 @@ def forms(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
             forward(lines(some, pack=True)) for some in groups(n, padded=False)
         ]  # type: ignore[misc]
     for tokens in (512, 1024, 2048, 4096, 8192, 16_384):
-        ways[f"one line, {tokens}"] = lambda n=tokens: [forward(in_one_line(some)) for some in groups(n, padded=False)]  # type: ignore[misc]
+        ways[f"one line, {tokens}"] = lambda n=tokens: [
+            forward(collate_unpadded(some)) for some in groups(n, padded=False)
+        ]  # type: ignore[misc]
     print(f"forms: {sum(map(len, rows))} tokens, {len({len(row) for row in rows})} lengths")
     tell(medians(ways, rounds), len(texts), against="padded, 4096")
 

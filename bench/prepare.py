@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from bertsmith.data import prepare as run
-from bertsmith.data.document import Corpus, Reading
-from bertsmith.data.prose import python_prose
+from bertsmith.data.corpus import Corpus, ReadOptions
+from bertsmith.data.sample_text import python_documentation
 from bertsmith.data.shards import Shards
 from bertsmith.system.workers import default_workers
 from bertsmith.tokenizers.tokenizer import load
@@ -30,7 +30,7 @@ def bare(paths: list[str], folder: Path) -> int:
     """What everybody writes first: read, encode_batch, keep the ids."""
     backend = load(folder).backend
     tokens, batch = 0, []
-    for document in Corpus(paths, Reading()):
+    for document in Corpus(paths, ReadOptions()):
         batch.append(document.text)
         if len(batch) == 256:
             tokens += sum(len(found.ids) for found in backend.encode_batch(batch, add_special_tokens=False))
@@ -82,7 +82,7 @@ def main() -> None:
         paths = sys.argv[1:] or [_own_text(base)]
         folder = base / "tokenizer"
         run.train_tokenizer(paths, folder, settings=Config(), vocab_size=30522, limit=20_000, quiet=True)
-        size = sum(path.stat().st_size for path in Corpus(paths, Reading()).files)
+        size = sum(path.stat().st_size for path in Corpus(paths, ReadOptions()).files)
         times: dict[str, list[float]] = {"encode_batch": [], "prepare": []}
         memory = TreeMemory()
         memory.start()
@@ -107,7 +107,7 @@ def main() -> None:
 
 def _own_text(base: Path) -> str:
     path = base / "python.txt"
-    text = "\n\n".join(document.text.replace("\n\n", "\n") for document in python_prose())
+    text = "\n\n".join(document.text.replace("\n\n", "\n") for document in python_documentation())
     path.write_text("\n\n".join([text] * 4), encoding="utf-8")
     return str(path)
 

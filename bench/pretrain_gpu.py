@@ -38,14 +38,14 @@ from bertsmith import recipes
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
-from bertsmith.system.devices import measure_peak
+from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.choices import settled
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.choices import resolve_auto
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.pretraining.work import make_trainer
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
 from bertsmith.types import Batch, Row
@@ -82,26 +82,26 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     world = World(device=torch.device(options.device))
-    peak = measure_peak(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
+    peak = measure_peak_flops(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}; ceiling {peak / 1e12:.0f} TFLOP/s; {options.tokens:,} places a step")
     print(f"{'':<40} {'k tokens/s':>10} {'slowest–fastest':>17} {'useful TFLOP/s':>14} {'of ceiling':>10} {'GiB':>6}")
-    data = Data.open(options.shards)
+    data = PretrainData.open(options.shards)
     for case in options.cases:
         for dropout in options.dropout:
             compare(case, dropout, data, world, options, peak)
 
 
 def compare(
-    case: str, dropout: float, data: Data, world: World, options: argparse.Namespace, peak: float
+    case: str, dropout: float, data: PretrainData, world: World, options: argparse.Namespace, peak: float
 ) -> dict[str, float]:
     """One shape: everybody built, warmed up, and timed in turn."""
     size, length = case.split("/")[0], int(case.split("/")[1])
     rows = options.tokens // length
-    changes = [f"packing.length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
+    changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += [f"encoder.dropout={dropout}", f"encoder.attention_dropout={dropout}", *options.set]
-    recipe = data.complete(with_overrides(recipes.find(f"bert/{size}"), changes))
-    recipe, _ = settled(recipe, Path("no run yet"), world)
+    recipe = data.with_vocabulary(with_overrides(recipes.find(f"bert/{size}"), changes))
+    recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
     precision = recipe.precision.replace("auto", "fp32")
     makers: dict[str, Callable[[], Callable[[], int]]] = {}
     for kind in options.ours:
@@ -189,26 +189,26 @@ def timed(one: Candidate, steps: int) -> float:
     return tokens / (time.perf_counter() - began)
 
 
-def useful_flops(recipe: Recipe, data: Data) -> float:
+def useful_flops(recipe: Recipe, data: PretrainData) -> float:
     from bertsmith.model_io.model import Model
 
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    return flops_per_token(model, length=recipe.packing.length, asked=ASKED)
+    return flops_per_token(model, length=recipe.max_length, asked=ASKED)
 
 
-def ours(kind: str, recipe: Recipe, data: Data, world: World) -> Callable[[], int]:
+def ours(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
     if kind == "graphs":
         recipe = with_overrides(recipe, ["compute.cuda_graphs=true"])
     if kind in ("real", "graphs"):
         packing = data.packing(recipe)
-        feeder: Any = Feeder(recipe, packing, world)
+        feeder: Any = PretrainLoader(recipe, packing, world)
         share = real_share(feeder(0))
     else:
         batch = full_batch(recipe)
         feeder, share = (lambda step: [batch]), 1.0
-    trainer: Trainer = make_trainer(recipe, data, feeder, world, Stopper())
-    places = recipe.batch_size * recipe.packing.length
+    trainer: Trainer = make_trainer(recipe, data, feeder, world, StopSignal())
+    places = recipe.batch_size * recipe.max_length
 
     def step() -> int:
         next(trainer)
@@ -223,7 +223,7 @@ def real_share(batches: list[Batch]) -> float:
 
 
 def full_batch(recipe: Recipe) -> Batch:
-    random, length = np.random.default_rng(0), recipe.packing.length
+    random, length = np.random.default_rng(0), recipe.max_length
     rows = []
     for _ in range(recipe.batch_size):
         ids = random.integers(1000, recipe.encoder.vocab_size - 64, length).astype(np.int32)

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle
 from pathlib import Path
 
-from bertsmith.data.document import Corpus
-from bertsmith.data.prose import korean_prose, python_prose
+from bertsmith.data.corpus import Corpus
+from bertsmith.data.sample_text import korean_samples, python_documentation
 from bertsmith.data.sentences import split
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -79,7 +79,7 @@ def speed(splitter: Splitter, texts: list[str], seconds: float) -> float:
 
 
 def text_of(path: Path | None, language: str) -> list[str]:
-    documents = Corpus([path]) if path else python_prose() if language == "english" else korean_prose()
+    documents = Corpus([path]) if path else python_documentation() if language == "english" else korean_samples()
     texts: list[str] = []
     left = TEXT
     for document in documents:

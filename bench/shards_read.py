@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertsmith.data.shards import Part, Pieces, ShardBuilder, Shards, verify
+from bertsmith.data.shards import EncodedDocuments, Part, ShardBuilder, Shards, verify
 
 SENTENCE, DOCUMENT, UNIT = 15, 20, 1 << 20  # tokens a sentence, sentences a document, tokens a work unit
 READ = 1 << 25  # tokens read for each line
@@ -28,7 +28,7 @@ def build(folder: Path, millions: int) -> float:
     begin = time.perf_counter()
     with ShardBuilder(folder, tokenizer_files={}, fingerprint="0", vocab_size=30_000, settings={}) as builder:
         for unit in range(-(-millions * 10**6 // UNIT)):
-            builder.add(unit, {"train": Pieces(tokens, sentences, documents)}, {})
+            builder.add(unit, {"train": EncodedDocuments(tokens, sentences, documents)}, {})
         builder.finish()
     return time.perf_counter() - begin
 

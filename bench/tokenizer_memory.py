@@ -44,7 +44,7 @@ def main() -> None:
         memory.start()
         began = time.perf_counter()
         command = [sys.executable, "-m", "bertsmith", "tokenizer", "train", str(corpus), "-o", f"{scratch}/t", "-q"]
-        subprocess.run([*command, "--layout", "line"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, "--format", "line"], check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - began
         memory.over = True
         print(

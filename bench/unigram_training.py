@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from bertsmith.tokenizers import feeding
 from bertsmith.tokenizers.unigram_training import LONGEST, train_unigram
 
-Pieces = list[tuple[str, float]]
+EncodedDocuments = list[tuple[str, float]]
 
 TRAINERS = ["ours", "tokenizers"] + ["sentencepiece"] * (importlib.util.find_spec("sentencepiece") is not None)
 
@@ -49,7 +49,7 @@ def words_of(text: str) -> dict[str, int]:
     return dict(Counter("▁" + word for word in text.lower().split()))
 
 
-def by_tokenizers(counts: dict[str, int], size: int) -> Pieces:
+def by_tokenizers(counts: dict[str, int], size: int) -> EncodedDocuments:
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, max_piece_length=LONGEST, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
@@ -57,7 +57,7 @@ def by_tokenizers(counts: dict[str, int], size: int) -> Pieces:
     return [(piece, score) for piece, score in json.loads(learned.to_str())["model"]["vocab"] if piece != "<unk>"]
 
 
-def by_sentencepiece(counts: dict[str, int], size: int) -> Pieces:
+def by_sentencepiece(counts: dict[str, int], size: int) -> EncodedDocuments:
     import sentencepiece
 
     written = io.BytesIO()
@@ -95,7 +95,7 @@ def one_run(options: argparse.Namespace) -> None:
     json.dump({"pieces": pieces, "seconds": seconds, "processor": processor, "peak": peak}, sys.stdout)
 
 
-def quality(pieces: Pieces, counts: dict[str, int]) -> tuple[float, float]:
+def quality(pieces: EncodedDocuments, counts: dict[str, int]) -> tuple[float, float]:
     """Tokens per word, and log-likelihood per character, of the best spellings."""
     total = math.log(sum(math.exp(score) for _, score in pieces))
     vocabulary = [("<unk>", -30.0), *((piece, score - total) for piece, score in pieces)]

@@ -1,4 +1,4 @@
-"""For tests of HTML pages: a reader of their text, and a real browser that tells what a page asks for and says."""
+"""For tests of HTML pages: a parser, and a real browser that records requests, messages and dialogs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reader(HTMLParser):
 
 
 def embedded(text: str) -> dict[str, Any]:
-    """The data that a page carries."""
+    """The JSON data that a page embeds."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, flags=re.DOTALL)
     assert found
     data: dict[str, Any] = json.loads(found[1])
@@ -49,41 +49,41 @@ def embedded(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def started() -> Iterator[Any]:
-    """A browser; only where `CHROMIUM` and playwright are there."""
+def running_browser() -> Iterator[Any]:
+    """A headless chromium."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as machine:
-        browser = machine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
 @contextmanager
-def visiting(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any]]:
-    """Opens pages by name; afterwards nothing was requested but the page, and nothing was complained of."""
-    told: list[str] = []
+def open_pages(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Any]]:
+    """Opens pages by name; fails if a page made a request, logged a message or opened a dialog."""
+    problems: list[str] = []
     opened: list[Any] = []
 
-    def go(name: str, **how: Any) -> Any:
-        page = browser.new_page(**how)
+    def open_page(name: str, **options: Any) -> Any:
+        page = browser.new_page(**options)
         opened.append(page)
         own = pages[name].resolve().as_uri()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: (told.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: None if request.url == own else told.append(request.url))
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: None if request.url == own else problems.append(request.url))
         page.goto(own)
         return page
 
-    yield go
+    yield open_page
     for page in opened:
         page.close()
-    assert told == []
+    assert problems == []
 
 
 def unfolded(page: Any, picture: Path) -> tuple[int, bool, int]:
-    """Of a page with all of it unfolded: its width, whether its ground is light, and the bytes of a picture of it."""
+    """Opens all details of a page; returns its width, whether its background is light, and the size of a screenshot."""
     for details in page.locator("summary").all():
         details.click()
     width = page.evaluate("document.documentElement.scrollWidth")

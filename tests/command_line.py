@@ -1,4 +1,4 @@
-"""The command line called as its user would, but within this process: starting Python and torch takes seconds."""
+"""Calls the command line within this process, since starting Python and torch takes seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertsmith import cli
 
 
 class Done(NamedTuple):
-    """What a call left behind."""
+    """The result of a call."""
 
     returncode: int
     stdout: str

@@ -68,7 +68,7 @@ def random_labels(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any
     cuts = [cut for cut in np.cumsum(groups).tolist() if cut < len(rows)]
     choices: list[int] = []
     for size in np.diff([0, *cuts, len(rows)]).tolist():
-        choices += choose.labels_of(int(random.integers(size)), size)
+        choices += choose.choice_labels(int(random.integers(size)), size)
     spans = [sorted(random.integers(0, size, 2).tolist()) for size in sizes]
     words = [sorted(random.choice(size, max(1, size // 3), replace=False).tolist()) for size in sizes]
     labels = {

@@ -75,11 +75,11 @@ def test_missing_and_ill_shaped_tables() -> None:
 
 
 def test_the_folder_is_the_registry() -> None:
-    kinds = config.names("bertsmith.tokenizers")
+    kinds = config.kinds("bertsmith.tokenizers")
     assert "wordpiece" in kinds
     assert "tokenizer" not in kinds
     with pytest.raises(ConfigError, match=r"'wordpeice' is not among text: .*did you mean wordpiece\?"):
-        config.find("bertsmith.tokenizers", "wordpeice")
+        config.find_kind("bertsmith.tokenizers", "wordpeice")
 
 
 def test_another_kind_brings_its_own_settings() -> None:
@@ -95,7 +95,7 @@ def test_another_kind_brings_its_own_settings() -> None:
 
 
 def test_kinds_travel_with_their_settings() -> None:
-    wordpiece = config.find("bertsmith.tokenizers", "wordpiece").Config(lowercase=False)
+    wordpiece = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(lowercase=False)
     plain = config.to_dict(wordpiece)
     assert plain["kind"] == "wordpiece"
     assert config.from_dict(type(wordpiece), plain) == wordpiece

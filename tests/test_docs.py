@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs as it stands, in order, in one namespace per page."""
+"""The documentation: every Python block runs, every command has a page, the site builds without a warning."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
         exec(compile(block, f"{page.name}[{number}]", "exec"), namespace)
 
 
-def test_there_are_pages_with_code() -> None:
-    assert {"prepare.md", "tokenizers.md", "corpora.md"} <= {page.name for page in PAGES}
-
-
-def verb_pages() -> Any:
-    spec = importlib.util.spec_from_file_location("verb_pages", DOCS / "verb_pages.py")
+def command_pages() -> Any:
+    spec = importlib.util.spec_from_file_location("command_pages", DOCS / "command_pages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,23 +33,23 @@ def verb_pages() -> Any:
     return module
 
 
-def test_every_verb_and_flag_is_on_a_page() -> None:
-    made = verb_pages()
+def test_every_command_and_option_is_on_a_page() -> None:
+    made = command_pages()
     pages = made.pages()
     commands = made.commands()
     assert {"pretrain", "tokenizer train", "runs show", "export"} <= set(commands)
-    for verb, command in commands.items():
-        page = pages[f"{verb.split()[0]}.md"]
-        assert f"[`{verb}`]" in pages["index.md"]
-        assert f"$ bertsmith {verb} " in page
+    for name, command in commands.items():
+        page = pages[f"{name.split()[0]}.md"]
+        assert f"[`{name}`]" in pages["index.md"]
+        assert f"$ bertsmith {name} " in page
         for parameter in command.params:
-            for name in (*parameter.opts, *parameter.secondary_opts):
-                assert not name.startswith("-") or re.search(rf"{re.escape(name)}\b", page), f"{verb} {name}"
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                assert not option.startswith("-") or re.search(rf"{re.escape(option)}\b", page), f"{name} {option}"
 
 
-def test_pages_of_verbs_are_written_once(tmp_path: Path) -> None:
-    made = verb_pages()
-    (tmp_path / "gone.md").write_text("a verb of old")
+def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None:
+    made = command_pages()
+    (tmp_path / "gone.md").write_text("a removed command")
     made.write(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     made.write(tmp_path)
@@ -66,7 +62,7 @@ def test_every_page_is_in_the_index() -> None:
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS).with_suffix(""))
         found = name in listed or (name.startswith("papers/") and "papers/*" in listed)
-        assert found or name == "index" or name.startswith(("verbs/", "_build/")), (
+        assert found or name == "index" or name.startswith(("commands/", "_build/")), (
             f"{name} is in no toctree of index.md"
         )
 
@@ -77,4 +73,4 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     words = ["-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "verbs" / "export.html").is_file()
+    assert (tmp_path / "commands" / "export.html").is_file()

@@ -26,14 +26,14 @@ from bench.ten_minutes.judging import OBJECTIVE, Verdict
 from bench.ten_minutes.pretraining import Judging, ended, speed
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH, SIZES
-from bertsmith.errors import ConfigError, Stopped
+from bertsmith.errors import ConfigError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
-from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, Data
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, PretrainData
+from bertsmith.training.stopper import StopSignal
 from bertsmith.types import Batch
 
 STATE, SETTINGS = "state.pt", "settings.json"
@@ -92,7 +92,7 @@ def baseline(
     turn: Turn | None = None,
 ) -> dict[str, Any]:
     """Trains in OUTPUT/NAME until the minutes are over; the result, also in result.json there."""
-    folder, wanted, opened = output / name, asdict(settings), Data.open(data)
+    folder, wanted, opened = output / name, asdict(settings), PretrainData.open(data)
     known = results.finished(folder, wanted, opened.fingerprints)
     if known is not None:
         return known
@@ -101,7 +101,7 @@ def baseline(
         raise ConfigError(f"{folder} holds a run with other settings: choose another name")
     results.write(folder / SETTINGS, wanted)
     turn = turn or Turn()
-    with Stopper() as stopper, closing(turn):
+    with StopSignal() as stopper, closing(turn):
         run = Run(settings, opened, folder, torch.device(choose_device(device)), judging)
         run.go(stopper, turn)
         return run.finish(name)
@@ -110,7 +110,9 @@ def baseline(
 class Run:
     """One run under way."""
 
-    def __init__(self, settings: Settings, data: Data, folder: Path, device: torch.device, judging: Judging) -> None:
+    def __init__(
+        self, settings: Settings, data: PretrainData, folder: Path, device: torch.device, judging: Judging
+    ) -> None:
         self.settings, self.data, self.folder, self.device, self.judging = settings, data, folder, device, judging
         self.watch, self.judge = Stopwatch(device), judging.judge(data)
         torch.manual_seed(settings.seed)
@@ -132,17 +134,17 @@ class Run:
         """Seconds of learning, those of earlier calls included."""
         return self._before + self.watch() - self._began
 
-    def go(self, stopper: Stopper, turn: Turn) -> None:
+    def go(self, stopper: StopSignal, turn: Turn) -> None:
         """Steps until the minutes are over, or raises `Stopped` with everything saved."""
         under_way: deque[torch.cuda.Event] = deque()
         every, first = self.judging.every, True
         self.progress.calls += 1
         due = self._before // every * every + every
         if not self.compiles:
-            turn.take(lambda: stopper.asked)
+            turn.take(lambda: stopper.requested)
         self._began = self.watch()
         while (share := self.elapsed / (60 * self.settings.minutes)) < 1:
-            if stopper.asked:
+            if stopper.requested:
                 self._stop()
             self.step(share)
             if first and self.compiles:
@@ -183,7 +185,7 @@ class Run:
         self.model.save_pretrained(self.folder / results.MODEL)
         self.data.tokenizer.save(self.folder / results.MODEL)
         half = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak(self.device, half)}
+        about = {"flops_per_token": useful(settings, self.data), "peak_flops": measure_peak_flops(self.device, half)}
         tokens, compiled = self._tokens(), progress.compile_seconds
         result = {
             "name": name,
@@ -212,10 +214,10 @@ class Run:
             Disk().remove(self.folder / STATE)
         return result
 
-    def _begin_to_count(self, stopper: Stopper, turn: Turn) -> None:
+    def _begin_to_count(self, stopper: StopSignal, turn: Turn) -> None:
         self.watch.wait()
         self.progress.compile_seconds.append(self.watch() - self._began)
-        turn.take(lambda: stopper.asked)
+        turn.take(lambda: stopper.requested)
         self._began = self.watch()
 
     def _judged(self) -> float:
@@ -248,7 +250,7 @@ class Run:
         file = io.BytesIO()
         torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
         Disk().write_file(self.folder / STATE, [file.getbuffer()])
-        raise Stopped(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+        raise StoppedError(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
 
     def _resume(self) -> None:
         if not (self.folder / STATE).exists():
@@ -261,7 +263,7 @@ class Run:
         self.progress = Progress(**saved["progress"])
 
 
-def build(settings: Settings, data: Data) -> Any:
+def build(settings: Settings, data: PretrainData) -> Any:
     """transformers' model with new weights and a table for this vocabulary, as long as ours."""
     import transformers
 
@@ -298,7 +300,7 @@ def answers(model: Any, batch: Batch) -> Tensor:
     return model.cls(hidden.flatten(0, 1)[batch.indices[OBJECTIVE]])
 
 
-def useful(settings: Settings, data: Data) -> float:
+def useful(settings: Settings, data: PretrainData) -> float:
     """FLOP for each token, counted as ours are for a model of the same shape."""
     layers, width = settings.shape
     shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}

@@ -15,7 +15,7 @@ from typing import IO
 
 import torch
 
-from bertsmith.errors import Stopped
+from bertsmith.errors import StoppedError
 
 
 class Stopwatch:
@@ -94,4 +94,4 @@ def stop_after(seconds: float) -> Iterator[None]:
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
-    raise Stopped("the time of this call is over; what is finished is kept: the same command goes on from there")
+    raise StoppedError("the time of this call is over; what is finished is kept: the same command goes on from there")

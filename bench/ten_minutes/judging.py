@@ -30,7 +30,7 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.types import Batch, Row
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1
@@ -62,7 +62,9 @@ class Judge:
     fingerprint: str  # of rows and questions: equal ones can be compared piece by piece
 
     @classmethod
-    def of(cls, data: Data, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT) -> Judge:
+    def of(
+        cls, data: PretrainData, *, length: int, rows: int, seed: int, words: bool = False, split: str = HELD_OUT
+    ) -> Judge:
         """Rows from all over the held-out documents; `words`: whole ones are hidden. Or from those of training."""
         tokenizer, draw = data.tokenizer, np.random.default_rng(seed)
         ask = (
@@ -124,7 +126,7 @@ def piece_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _rows(data: Data, split: str, *, length: int, count: int) -> list[Row]:
+def _rows(data: PretrainData, split: str, *, length: int, count: int) -> list[Row]:
     """Stretches of documents, as many as are asked for, at even distances."""
     shards, single = Shards.open(data.folder, split), data.tokenizer.frame_parts.single
     room = length - (len(single) - 1)
@@ -197,7 +199,7 @@ def judge_models(
 
     Or on what they have read: how much better they know it is what they know by heart.
     """
-    opened, there = Data.open(data), torch.device(choose_device(device))
+    opened, there = PretrainData.open(data), torch.device(choose_device(device))
     asked_for = {"length": length, "rows": rows, "seed": 0, "split": split}
     judges = [Judge.of(opened, **asked_for, words=words) for words in (False, True)]
     told = ["| | pieces hidden: nats/piece | nats/byte | right | words hidden: nats/piece | nats/byte | right |"]
@@ -228,5 +230,5 @@ def _batch(asked: list[tuple[Row, Any, Any]], length: int, tokenizer: Tokenizer)
         padding_id=tokenizer.padding_id,
         shape=(len(rows), len(rows), slots),
         labels={OBJECTIVE: answers},
-        places={OBJECTIVE: places},
+        indices={OBJECTIVE: places},
     )

@@ -23,7 +23,7 @@ from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always n
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.tuning import FinetuneConfig
-from bertsmith.training.finetuning.work import Prepared
+from bertsmith.training.finetuning.work import TaskData
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",
@@ -45,7 +45,7 @@ class Tuner:
 
     folder: Path
     tuning: FinetuneConfig
-    ready: Prepared
+    ready: TaskData
     tokenizer: Tokenizer
     device: torch.device
     fresh: bool = False

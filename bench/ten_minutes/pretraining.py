@@ -24,16 +24,16 @@ from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.loop import Evaluation, drive, memory_advice
-from bertsmith.training.pretraining.choices import settled
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.loop import Evaluation, memory_advice, run_training
+from bertsmith.training.pretraining.choices import resolve_auto
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.pretraining.work import Work, make_trainer
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step import Step
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"
@@ -55,9 +55,9 @@ class Judging:
     seed: int = 0
     data: str = ""  # shards whose held-out documents are taken; a contestant's own where empty
 
-    def judge(self, data: Data) -> Judge:
+    def judge(self, data: PretrainData) -> Judge:
         """The judge for these data: the same for all who are trained on them."""
-        judging = Data.open(Path(self.data)) if self.data else data
+        judging = PretrainData.open(Path(self.data)) if self.data else data
         if judging.shards.fingerprint != data.shards.fingerprint:
             raise ConfigError(f"{self.data} and {data.folder} were prepared by different tokenizers")
         return Judge.of(judging, length=self.length, rows=self.rows, seed=self.seed)
@@ -72,7 +72,7 @@ class TimedTrainer(Trainer):
     def __next__(self) -> Step:
         if self._warm:
             return super().__next__()
-        if not self.passes.compiles:
+        if not self.forward_backward.compiles:
             self._take_turn()
             return super().__next__()
         began = self._clock()
@@ -84,7 +84,7 @@ class TimedTrainer(Trainer):
     def _take_turn(self) -> None:
         assert isinstance(self._clock, Stopwatch)
         with self._clock.paused():
-            self.turn.take(lambda: self.stopper.asked)
+            self.turn.take(lambda: self.stop_signal.requested)
 
     @property
     def elapsed(self) -> float:
@@ -121,18 +121,18 @@ class Contest(Work):
 
     def _note_call(self, seconds: float | None) -> None:
         """A call that was killed before it could save is forgotten with the steps that it took."""
-        first = self.trainer.done
+        first = self.trainer.steps_done
         kept = [call for call in calls(self.output) if call["step"] < first]
         results.write(self.output / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
 
     def numbers(self, seconds: float) -> dict[str, float]:
         """One point of the curve."""
         assert self.judge is not None
-        found = {"seconds": seconds, "step": self.trainer.done, "tokens": self.trainer.tokens}
+        found = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
         verdict = self.judge.hear_model(self.model, self.trainer.world.device)
         found |= asdict(verdict) if verdict else {}
         if NEXT_SENTENCE in self.recipe.objectives and self.held_out:
-            found[NEXT_SENTENCE] = self.trainer.score(self.held_out).accuracies[NEXT_SENTENCE]
+            found[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
         return found
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
@@ -158,8 +158,8 @@ def pretrain(
     `after`: the contestant with whose last model it begins, as a second stage on longer rows does; what that one has
     spent and seen counts for both.
     """
-    opened = Data.open(data)
-    recipe, folder = opened.complete(recipe), output / name
+    opened = PretrainData.open(data)
+    recipe, folder = opened.with_vocabulary(recipe), output / name
     earlier = results.read(output / after / results.RESULT) if after else None
     if after and earlier is None:
         raise ConfigError(f"{after} is not finished: it has no {results.RESULT} in {output / after}")
@@ -167,10 +167,10 @@ def pretrain(
     if known is not None:
         return known
     with ExitStack() as stack:
-        world = stack.enter_context(join(choose_device(device)))
-        stopper = stack.enter_context(Stopper())
-        recipe, measured = settled(recipe, folder, world)
-        feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
+        world = stack.enter_context(join_process_group(choose_device(device)))
+        stopper = stack.enter_context(StopSignal())
+        recipe, measured = resolve_auto(recipe, folder, world)
+        feeder = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(feeder.close)
         watch = Stopwatch(world.device)
         work = Contest(
@@ -189,7 +189,7 @@ def pretrain(
             work.trainer.turn = turn
             stack.callback(turn.close)
         with memory_advice(recipe.micro_batch_size or recipe.batch_size, "rows"):
-            drive(run, quiet=quiet)
+            run_training(run, quiet=quiet)
             last = work.numbers(work.trainer.seconds)
         about = dict(run.about)
         if turn is not None:  # measured while others computed; this run is alone now
@@ -201,7 +201,7 @@ def pretrain(
 
 
 def _trainer(
-    recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper, watch: Stopwatch
+    recipe: Recipe, data: PretrainData, feeder: PretrainLoader, world: World, stopper: StopSignal, watch: Stopwatch
 ) -> TimedTrainer:
     made = make_trainer(recipe, data, feeder, world, stopper, made=partial(TimedTrainer, clock=watch))
     assert isinstance(made, TimedTrainer)
@@ -222,13 +222,13 @@ def _told(
         "minutes": work.recipe.minutes,
         "seed": work.recipe.seed,
         "seconds": trainer.seconds,
-        "steps": trainer.done,
+        "steps": trainer.steps_done,
         "tokens": trainer.tokens,
         "text_tokens": work.data.shards.tokens,
         "compile_seconds": compiled,
         "calls": len(made),
         "off_plateau": off_plateau(events, {call["step"] for call in made}, about),
-        **speed(trainer.tokens, trainer.seconds, trainer.done, len(compiled), about),
+        **speed(trainer.tokens, trainer.seconds, trainer.steps_done, len(compiled), about),
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
         "curve": ended(curve(events), last),

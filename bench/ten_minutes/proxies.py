@@ -20,9 +20,9 @@ from bench.ten_minutes import results
 from bench.ten_minutes.contestants import recipe_of
 from bench.ten_minutes.whole import repeated
 from bertsmith.config import did_you_mean
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 TURN, PAGE = "turn", "proxies.md"
 LOSS = "nats_per_byte"
@@ -78,11 +78,11 @@ def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, tog
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
     with ExitStack() as stack:
-        stopper = stack.enter_context(Stopper())
+        stopper = stack.enter_context(StopSignal())
         stack.callback(_end, running.values())
         while waiting or running:
-            if stopper.asked:
-                raise Stopped("stopped; what is finished is kept: the same command goes on from there")
+            if stopper.requested:
+                raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
             while waiting and len(running) < together:
                 one = waiting.pop(0)
                 log = stack.enter_context((output / f"{one.name}.log").open("ab"))

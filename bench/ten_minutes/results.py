@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any] | None:
 def finished(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> dict[str, Any] | None:
     """The result that lies in a contestant's folder; an error where it came about in another way."""
     found = read(folder / RESULT)
-    if found is not None and config.changes(found["settings"], json.loads(json.dumps(settings))):
+    if found is not None and config.resume_differences(found["settings"], json.loads(json.dumps(settings))):
         raise ConfigError(f"{folder} holds a result with other settings: choose another name")
     if found is not None and found["fingerprints"] != dict(fingerprints):
         raise ConfigError(f"{folder} holds a result on other data: choose another name")

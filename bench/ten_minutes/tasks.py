@@ -17,10 +17,10 @@ from bertsmith.metrics.intervals import over_seeds
 from bertsmith.model_io.foreign_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk, read_sealed
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, read_checksummed_json
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.sweep import Part
+from bertsmith.training.finetuning.sweep import SweepRun
 from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
 from bertsmith.training.finetuning.work import build_task, prepare
 
@@ -109,7 +109,7 @@ class Work:
         return Cell.planned(self.one, self.trial, self.output / TUNED)
 
     @property
-    def parts(self) -> Sequence[Work | Part]:
+    def parts(self) -> Sequence[Work | SweepRun]:
         """What can be done at the same time."""
         if self.manner.own_code:
             return [replace(self, only=run) for run in _runs(self)]
@@ -119,12 +119,12 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    for _ in ordered_map(_worked, parts, workers=jobs, patience=WHOLE_RUN):
+    for _ in ordered_map(_worked, parts, workers=jobs, patience=RUN_TIMEOUT):
         pass
 
 
-def _worked(part: Work | Part) -> None:
-    if isinstance(part, Part):
+def _worked(part: Work | SweepRun) -> None:
+    if isinstance(part, SweepRun):
         part.run()
     else:
         _own(part)
@@ -172,7 +172,7 @@ def _ours(work: Work) -> dict[str, Any]:
     """As `bertsmith ablate` does."""
     manner, cell = work.manner, work.cell
     cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
-    found = read_sealed(cell.folder / CELL)["found"]
+    found = read_checksummed_json(cell.folder / CELL)["found"]
     runs = [{"rate": run["learning_rate"], "seed": run["seed"], "scores": run["scores"]} for run in found["runs"]]
     return _told(work.one.name, work.task, "bertsmith", found["main"], runs)
 

@@ -34,7 +34,7 @@ def prepare_text(paths: Sequence[Path], output: Path, how: Preparation, *, quiet
     tokenizer, shards = how.tokenizer or output / TOKENIZER, output / SHARDS
     if how.tokenizer is None and not tokenizer.exists():
         changes = ["lowercase=false"] if how.cased else []
-        settings = config.override(config.find("bertsmith.tokenizers", how.kind).Config(), changes)
+        settings = config.override(config.find_kind("bertsmith.tokenizers", how.kind).Config(), changes)
         size = {"vocab_size": how.vocab_size, "workers": how.workers}
         prepare.train_tokenizer(paths, tokenizer, settings=settings, quiet=quiet, **size)
     if not (shards / "index.json").exists():

@@ -16,9 +16,9 @@ from bench.ten_minutes.contestants import OURS, RATES, SMALL, TABLE, TUNING, sta
 from bench.ten_minutes.pretraining import POINTS
 from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import FRESH
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
 CONTEST_PROGRAM = "bench.ten_minutes"
@@ -81,17 +81,17 @@ def repeated(option: str, values: Iterable[str]) -> Words:
 
 def in_a_process(words: Sequence[str], program: str = CONTEST_PROGRAM) -> int:
     """The exit status of one part, which is told to stop when this process is."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         process = subprocess.Popen([sys.executable, "-m", program, *words])
         try:
-            while process.poll() is None and not stopper.asked:
+            while process.poll() is None and not stopper.requested:
                 time.sleep(PATIENCE)
         except KeyboardInterrupt:  # the same wish once more
-            stopper.ask()
-    if stopper.asked:
+            stopper.request()
+    if stopper.requested:
         process.terminate()
         process.wait()
-        return Stopped.exit_code
+        return StoppedError.exit_code
     return process.returncode
 
 
@@ -105,7 +105,7 @@ def run_parts(parts: Sequence[Words], program: str, call: Callable[[Sequence[str
     for words in parts:
         print(f"$ {program} {' '.join(words)}", flush=True)
         status = call(words)
-        if status == Stopped.exit_code:
-            raise Stopped("stopped; what is finished is kept: the same command goes on from there")
+        if status == StoppedError.exit_code:
+            raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
         if status:
             raise BertsmithError(f"{words[0]} ended with exit status {status}: the same command goes on from there")

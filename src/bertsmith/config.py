@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib
 import json
+import os
 import pkgutil
 import tomllib
 import types
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
+EXTENSIONS = "BERTSMITH_EXTENSIONS"  # environment variable: folders with encoders/, objectives/, … of users
 AUTO = "auto"  # a setting that is left to the machine
 
 
@@ -35,16 +37,37 @@ class Registry:
 # --- the folder is the registry ------------------------------------------------------------------------------------
 
 
-def names(folder: str) -> list[str]:
-    """The names that a registry folder offers: its modules that have a `Config`, by file name."""
+def add_extensions(folder: str | Path) -> None:
+    """Adds a folder with encoders/, objectives/, tasks/ or tokenizers/ of your own, for child processes too.
+
+    A file `objectives/NAME.py` in it is found like a file of `bertsmith.objectives`. The environment variable
+    BERTSMITH_EXTENSIONS, a list of folders like PATH, does the same for the command line.
+    """
+    known = [path for path in os.environ.get(EXTENSIONS, "").split(os.pathsep) if path]
+    if str(folder) not in known:
+        os.environ[EXTENSIONS] = os.pathsep.join([*known, str(folder)])
+    importlib.invalidate_caches()
+
+
+def _package(folder: str) -> ModuleType:
     package = importlib.import_module(folder)
+    for base in filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)):
+        path = os.path.join(os.path.abspath(base), *folder.split(".")[1:])
+        if path not in package.__path__:
+            package.__path__.append(path)
+    return package
+
+
+def kinds(folder: str) -> list[str]:
+    """The names that a registry folder offers: its modules that have a `Config`, by file name."""
+    package = _package(folder)
     found = [module.name for module in pkgutil.iter_modules(package.__path__)]
     return sorted(name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
 
 
-def find(folder: str, name: str) -> ModuleType:
+def find_kind(folder: str, name: str) -> ModuleType:
     """The module of a registry folder with that name."""
-    known = names(folder)
+    known = kinds(folder)
     if name not in known:
         what = folder.rsplit(".", 1)[-1]
         raise ConfigError(f"{name!r} is not among {what}: {', '.join(known)}{did_you_mean(name, known)}")
@@ -217,8 +240,8 @@ def _fit_kind(registry: Registry, value: Any, where: str) -> Any:
     if type(value).__name__ == "Config":
         return value
     name = value if isinstance(value, str) else value.get("kind") if isinstance(value, Mapping) else None
-    _expect(isinstance(name, str), where, value, f"a table with a kind: {', '.join(names(registry.folder))}")
-    config = find(registry.folder, typing.cast(str, name)).Config
+    _expect(isinstance(name, str), where, value, f"a table with a kind: {', '.join(kinds(registry.folder))}")
+    config = find_kind(registry.folder, typing.cast(str, name)).Config
     return from_dict(config, value if isinstance(value, Mapping) else {}, where)
 
 
@@ -274,12 +297,12 @@ def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
         yield f"{where} was {old} and is now {new}"
 
 
-def changes(before: Any, now: Any) -> list[str]:
+def resume_differences(before: Any, now: Any) -> list[str]:
     """As `differences`, but for what is now left to the machine: that was settled when a run began."""
     return [line for line in differences(before, now) if not line.endswith(f'is now "{AUTO}"')]
 
 
-def read(cls: type[T], path: Path) -> T:
+def read_file(cls: type[T], path: Path) -> T:
     """Settings from a JSON or TOML file."""
     try:
         text = path.read_text(encoding="utf-8")

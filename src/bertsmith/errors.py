@@ -17,14 +17,14 @@ class DataError(BertsmithError):
     exit_code = 65
 
 
-class Lost(BertsmithError):
+class PeerLostError(BertsmithError):
     """Another process that this one works together with has gone; why, is that one's to say."""
 
     exit_code = 69
 
-    def __init__(self, message: str, *, told: bool = False) -> None:
+    def __init__(self, message: str, *, stop_requested: bool = False) -> None:
         super().__init__(message)
-        self.told = told  # whether this one was told to end before it noticed
+        self.stop_requested = stop_requested  # whether SIGTERM arrived before the loss was noticed
 
 
 class StorageError(BertsmithError):
@@ -33,7 +33,7 @@ class StorageError(BertsmithError):
     exit_code = 74
 
 
-class Stopped(BertsmithError):
+class StoppedError(BertsmithError):
     """The work was interrupted, everything finished is kept, and the same command goes on from there."""
 
     exit_code = 75

@@ -24,14 +24,14 @@ from bertsmith.data import prepare as run
 from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.finetuning import work as finetuning
 from bertsmith.training.pretraining import work as pretraining
-from bertsmith.training.pretraining.parts import Data, build_model
+from bertsmith.training.pretraining.parts import PretrainData, build_model
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("family_bench")  # one process: its members are trained once
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SHAPE = ["encoder.layers=1", "encoder.width=32", "encoder.heads=2", "encoder.max_positions=64", "eval_rows=16"]
-ROWS = ["packing.length=32", "batch_size=8"]
+ROWS = ["max_length=32", "batch_size=8"]
 FAMILIES = ("roberta", "albert", "electra")
 
 
@@ -47,7 +47,11 @@ def bench_on_the_path() -> Iterator[None]:
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
-    for module, name in ((family_gpu, "measure_peak"), (pretraining, "measure_peak"), (finetuning, "known_peak")):
+    for module, name in (
+        (family_gpu, "measure_peak_flops"),
+        (pretraining, "measure_peak"),
+        (finetuning, "cached_peak_flops"),
+    ):
         monkeypatch.setattr(module, name, lambda device, dtype: 1e9)
 
 
@@ -72,7 +76,7 @@ def settings(*changes: str) -> list[str]:
 def test_the_peer_is_the_same_model(family: str, shards: Path) -> None:
     import family_gpu
 
-    data, options = Data.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
+    data, options = PretrainData.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
     recipe = family_gpu.recipe_of(f"{family}/tiny/32", data, options)
     torch.manual_seed(0)
     peer, given = family_gpu.MODELS[family](recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
@@ -85,7 +89,7 @@ def test_the_peer_is_the_same_model(family: str, shards: Path) -> None:
 def test_what_electra_guesses_is_judged_by_what_stood_there(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import family_gpu
 
-    data, options = Data.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
+    data, options = PretrainData.open(shards), argparse.Namespace(tokens=128, set=SHAPE)
     recipe = family_gpu.recipe_of("electra/tiny/32", data, options)
     torch.manual_seed(0)
     peer, given = family_gpu.electra(recipe), family_gpu.random_batch(recipe, data.tokenizer.mask_id)
@@ -184,7 +188,7 @@ def test_minutes_go_on(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     original = Trainer.__next__
 
     def stopping(trainer: Trainer) -> Step:
-        if trainer.done == 3:
+        if trainer.steps_done == 3:
             signal.raise_signal(signal.SIGTERM)
         return original(trainer)
 

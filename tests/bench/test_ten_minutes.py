@@ -27,14 +27,14 @@ from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.data.shards import Shards
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.work import build_task, prepare
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contesta
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # of learning: six steps fit in on a busy machine too
 SMALL = ["encoder.layers=2", "encoder.width=64", "encoder.heads=2", "encoder.max_positions=64", "batch_size=16"]
-SMALL += ["packing.length=32", "eval_rows=16", "learning_rate=1e-3"]
+SMALL += ["max_length=32", "eval_rows=16", "learning_rate=1e-3"]
 JUDGED = ["--judge-rows", "24", "--judge-length", "32", "--every", "0.3"]
 
 
@@ -177,7 +177,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
     assert [sorted(one.task + other.task) for one, other in (tuned[:2], tuned[2:])] == [sorted(GROUPS["english"])] * 2
     assert [one.rates for one in tuned] == ["", "1e-4,2e-4"] * 2
     assert read[10].only == [*tuned[0].names, "baseline"]
-    for status, error in ((75, Stopped), (70, BertsmithError)):
+    for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
         def call(words: Sequence[str], called: list[str] = called, status: int = status) -> int:
@@ -200,7 +200,7 @@ def test_books_become_documents(tmp_path: Path) -> None:
 
 
 def test_a_second_stage_goes_on_with_the_minutes_of_the_first(base: Path, contest: Path) -> None:
-    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "packing.length=64")
+    words = ours(base, "longer", "--recipe", "bert/quick", "--after", "quick", "--set", "max_length=64")
     assert call(*words) == 0
     first, found = result_of(base, "quick"), result_of(base, "longer")
     for key in ("minutes", "seconds", "steps", "tokens"):
@@ -239,7 +239,7 @@ def test_everybody_is_judged_alike(contest: Path) -> None:
     """The baseline's folder, opened by us, gets the verdict that it got in transformers' hands."""
     from bench.ten_minutes.judging import Judge
 
-    judge = Judge.of(Data.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
+    judge = Judge.of(PretrainData.open(contest / "t" / "shards"), length=32, rows=24, seed=0)
     for name in ("quick", "baseline"):
         found = result_of(contest, name)
         assert found["judge"]["fingerprint"] == judge.fingerprint
@@ -253,7 +253,7 @@ def test_everybody_is_judged_alike(contest: Path) -> None:
 def test_what_the_judge_counts(base: Path) -> None:
     from bench.ten_minutes.judging import Judge, piece_bytes
 
-    data = Data.open(base / "t" / "shards")
+    data = PretrainData.open(base / "t" / "shards")
     judge = Judge.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
     assert sizes[tokenizer.id("the")] == 3
@@ -285,7 +285,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
 
     few = ["text", base / "text.txt", "-o", base / "few", "--vocabulary-size", 50, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
-    data = Data.open(base / "few" / "shards")
+    data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
     continues, text = data.tokenizer.continues(), []
     assert continues is not None
@@ -309,7 +309,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     told = capsys.readouterr().out
     *_, quick, other, last = told.splitlines()
     assert [line.split(" | ")[0] for line in (quick, other)] == ["| quick", "| other"]
-    shards = Data.open(base / "t" / "shards")
+    shards = PretrainData.open(base / "t" / "shards")
     pieces, whole = (Judge.of(shards, length=32, rows=24, seed=0, words=words) for words in (False, True))
     assert last == (
         f"word pieces that are asked for: {pieces.pieces} ({pieces.fingerprint}) and {whole.pieces} "
@@ -344,10 +344,10 @@ def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Pat
     (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
     words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
     assert call(*words, "--held-out", 0.2, "--workers", 1, "--quiet") == 0
-    part, all_of_it = Data.open(base / "part" / "shards"), base / "t" / "shards"
-    assert part.shards.tokens < Data.open(all_of_it).shards.tokens / 2
+    part, all_of_it = PretrainData.open(base / "part" / "shards"), base / "t" / "shards"
+    assert part.shards.tokens < PretrainData.open(all_of_it).shards.tokens / 2
     own, judge = Judging(rows=24).judge(part), Judging(rows=24, data=str(all_of_it)).judge(part)
-    assert judge.fingerprint == Judging(rows=24).judge(Data.open(all_of_it)).fingerprint != own.fingerprint
+    assert judge.fingerprint == Judging(rows=24).judge(PretrainData.open(all_of_it)).fingerprint != own.fingerprint
     with pytest.raises(ConfigError, match="by different tokenizers"):
         Judging(data=str(base / "other" / "shards")).judge(part)
 
@@ -408,12 +408,12 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
             time.sleep(0.01)
             return seconds
 
-    data = Data.open(base / "t" / "shards")
-    recipe = data.complete(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
+    data = PretrainData.open(base / "t" / "shards")
+    recipe = data.with_vocabulary(recipe_of("quick", recipe="", changes=SMALL, minutes=1, seed=0))
     world = World()
-    feeder = Feeder(recipe, data.packing(recipe), world)
-    trainer = _trainer(recipe, data, feeder, world, Stopper(), Busy(world.device))
-    trainer.passes.compiles = True
+    feeder = PretrainLoader(recipe, data.packing(recipe), world)
+    trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
+    trainer.forward_backward.compiles = True
     trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
     steps = [next(trainer) for _ in range(4)]
@@ -449,7 +449,7 @@ def test_a_watch_stands_still_when_told() -> None:
         assert watch() == still
     assert before <= still <= watch()
     assert watch() - before <= time.monotonic() - began - 0.2
-    with pytest.raises(Stopped, match="goes on"), stop_after(0.05):
+    with pytest.raises(StoppedError, match="goes on"), stop_after(0.05):
         time.sleep(5)
 
 
@@ -750,7 +750,7 @@ def test_proxies_that_are_stopped_end_what_is_under_way(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proxies_module, "_words", lambda *given: sleeps)
         patch.setattr(proxies_module.subprocess, "Popen", Noted)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             proxies_module.run_all(given, tmp_path, [], together=2)
     assert len(begun) == 2
     assert all(process.returncode == -signal.SIGTERM for process in begun)

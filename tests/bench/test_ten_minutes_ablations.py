@@ -15,7 +15,7 @@ from bench.ten_minutes import ablations, command_line
 from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_studies
 from bench.ten_minutes.table import table
 from bertsmith import recipes
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import trials
 from bertsmith.studies.published import scores_for
 from bertsmith.training.compare import chosen_recipes, folder_name
@@ -95,7 +95,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
         "encoder.layers=1",
         "encoder.width=16",
         "encoder.heads=2",
-        "packing.length=32",
+        "max_length=32",
         "batch_size=8",
         "micro_batch_size=0",
     ]
@@ -112,7 +112,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
     words += ["--steps", 2, "-t", "glue/mrpc", "--seeds", 1, "--device", "cpu", "--tune", "epochs=1"]
     words += [
         "--tune",
-        "head.between_width=8",
+        "head.recurrent_width=8",
         *(word for one in (*tiny, "eval_rows=8") for word in ("--set", one)),
     ]
     assert command_line.main([str(word) for word in words]) == 0
@@ -126,7 +126,7 @@ def test_a_study_is_trained_fine_tuned_and_told(
 
 
 def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
-    for status, error in ((75, Stopped), (70, BertsmithError)):
+    for status, error in ((75, StoppedError), (70, BertsmithError)):
         called: list[str] = []
 
         def told(words: list[str], called: list[str] = called, status: int = status) -> int:

@@ -101,7 +101,7 @@ def test_version_and_completion() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("runs",), ("tokenizer",)], ids=["nothing", "runs", "tokenizer"])
-def test_no_verb_is_answered_by_the_help(words: tuple[str, ...]) -> None:
+def test_a_group_without_a_command_prints_its_help(words: tuple[str, ...]) -> None:
     done, asked = call(*words), call(*words, "--help")
     assert done.returncode == 2
     assert done.stdout == ""
@@ -134,11 +134,11 @@ BAD = {
         "did you mean min_count?",
     ),
     "unknown layout": (
-        (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--layout", "jsno"]),
+        (["prepare", "{b}/corpus.txt", "-t", "{b}/tokenizer", "-o", "{t}/o", "--format", "jsno"]),
         78,
         "jsonl",
     ),
-    "unknown verb": ((["prepair", "{b}/corpus.txt"]), 2, "prepair"),
+    "unknown command": ((["prepair", "{b}/corpus.txt"]), 2, "prepair"),
     "unknown flag": ((["prepare", "{b}/corpus.txt", "--tokeniser", "x"]), 2, "--tokeniser"),
     "no CUDA": ((["doctor", "--device", "tpu"]), 2, "auto, cpu, cuda or mps"),
     "no shards": ((["verify", "{t}"]), 65, "index.json"),

@@ -10,12 +10,12 @@ import torch
 from model_fixtures import SIZE, random_batch, random_rows, randomize_weights, relative_difference
 
 from bertsmith import config
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.encoders import encoder as encoders
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.types import Batch
 
-KINDS = config.names(encoders.FOLDER)
+KINDS = config.kinds(encoders.FOLDER)
 SMALL = {
     "layers": 3,
     "width": 32,
@@ -30,7 +30,7 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 
 def other_settings(kind: str) -> list[dict[str, Any]]:
     """No change; then every switch turned, one at a time."""
-    fields = dataclasses.fields(config.find(encoders.FOLDER, kind).Config)
+    fields = dataclasses.fields(config.find_kind(encoders.FOLDER, kind).Config)
     return [{}, *({item.name: not item.default} for item in fields if isinstance(item.default, bool))]
 
 
@@ -38,7 +38,7 @@ CASES = [pytest.param(kind, change, id=f"{kind} {change}") for kind in KINDS for
 
 
 def build(kind: str, change: dict[str, Any]) -> Encoder:
-    settings = config.find(encoders.FOLDER, kind).Config
+    settings = config.find_kind(encoders.FOLDER, kind).Config
     fields = {item.name for item in dataclasses.fields(settings)}
     return randomize_weights(
         settings(**{**{name: value for name, value in SMALL.items() if name in fields}, **change}).build()
@@ -47,7 +47,7 @@ def build(kind: str, change: dict[str, Any]) -> Encoder:
 
 def some_texts(kind: str, lengths: list[int], **how: Any) -> Batch:
     """Random texts, some of them pairs where the encoder tells two texts of a row apart."""
-    return random_batch(lengths, pairs=config.find(encoders.FOLDER, kind).Config().segment_types > 1, **how)
+    return random_batch(lengths, pairs=config.find_kind(encoders.FOLDER, kind).Config().segment_types > 1, **how)
 
 
 def tops(encoder: Encoder, batch: Batch) -> list[torch.Tensor]:
@@ -87,8 +87,8 @@ class TestEveryEncoder:
         noise = torch.where(packed.document_ids == 0, 55, packed.input_ids)
         for mine, other in zip(tops(encoder, packed.replace(input_ids=noise)), alone, strict=True):
             assert relative_difference(mine, other) < 1e-5
-        pairs = config.find(encoders.FOLDER, kind).Config().segment_types > 1
-        line = in_one_line(random_rows(LENGTHS, pairs=pairs))
+        pairs = config.find_kind(encoders.FOLDER, kind).Config().segment_types > 1
+        line = collate_unpadded(random_rows(LENGTHS, pairs=pairs))
         for mine, other in zip(tops(encoder, line), alone, strict=True):
             assert relative_difference(mine, other) < 1e-5
         longer = some_texts(kind, LENGTHS, length=60, shape=(11, 12)).replace(max_seqlen=40)

@@ -29,7 +29,7 @@ def built(family: Family, architecture: str) -> Model:
     """A small model with the heads of one of transformers' classes."""
     heads = family.architectures[architecture]
     said = Said({}, Path("config.json"))
-    settings = [registry.find(objectives.FOLDER, name).Config(**family.read_head(name, said)) for name in heads]
+    settings = [registry.find_kind(objectives.FOLDER, name).Config(**family.read_head(name, said)) for name in heads]
     words = tokenizer()
     small = SMALL | {"vocab_size": words.vocab_size, "padding_id": words.padding_id}
     plain = family.encoder(**small, causal="causal_lm" in heads)
@@ -64,10 +64,10 @@ def test_names_of_every_class_are_there_once_and_lead_back(name: str, architectu
 def test_a_family_is_an_encoder_with_every_head_of_its_classes(name: str) -> None:
     family = huggingface.find(name)
     assert family.name == name
-    assert name in registry.names(encoders.FOLDER)
+    assert name in registry.kinds(encoders.FOLDER)
     assert huggingface.family_of(family.encoder()) is family
     assert {head for heads in family.architectures.values() for head in heads} <= set(family.heads)
-    assert set(family.heads) <= set(registry.names(objectives.FOLDER))
+    assert set(family.heads) <= set(registry.kinds(objectives.FOLDER))
     assert all(each.startswith(family.classes) for each in family.architectures)
     with pytest.raises(ConfigError, match="no model folder has the heads"):
         family.architecture_of(["tag", "span"])
@@ -95,7 +95,7 @@ def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_what_has_no_family() -> None:
     with pytest.raises(BertsmithError, match=f"only {', '.join(NAMES)} have"):
-        huggingface.family_of(registry.find(objectives.FOLDER, "tag").Config())
+        huggingface.family_of(registry.find_kind(objectives.FOLDER, "tag").Config())
 
 
 def test_these_are_among_them() -> None:

@@ -18,13 +18,13 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import objective as objectives
 from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 
-KINDS = config.names(objectives.FOLDER)
+KINDS = config.kinds(objectives.FOLDER)
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16, 40, 38, 22, 17]
 LABELS, PLACES = random_labels(random_rows(LENGTHS))  # choices 0 1, 2 3 4, 5 6, 7 8 9 and 10 11 belong together
 
 
 def build(kind: str, **change: Any) -> Model:
-    module = config.find(objectives.FOLDER, kind)
+    module = config.find_kind(objectives.FOLDER, kind)
     (cls,) = [
         value
         for value in vars(module).values()
@@ -43,7 +43,7 @@ def batch_of(numbers: list[int], **how: Any) -> Batch:
         {name: [values[number] for number in numbers] for name, values in table.items()} for table in (LABELS, PLACES)
     )
     some = [rows[number] for number in numbers]
-    return collate(some, length=40, samples=numbers, labels=labels, places=places, **how)
+    return collate(some, length=40, sample_ids=numbers, labels=labels, indices=places, **how)
 
 
 def nothing(labels: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ class TestEveryObjective:
         for lengths in ([40] * 6, [5, 9, 33, 12, 5, 40]):
             rows = random_rows(lengths)
             labels, places = random_labels(rows)
-            batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, places=places)))
+            batches.append(model.corrupt(collate(rows, length=40, shape=(6, 6), labels=labels, indices=places)))
         one, other = batches
         assert one.labels[kind].shape == other.labels[kind].shape
         assert {name: places.shape for name, places in one.indices.items()} == {

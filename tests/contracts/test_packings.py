@@ -1,4 +1,4 @@
-"""What every packing keeps to. A new file in corpus/packing/ is tested here; it must bring its golden hashes."""
+"""The contract of all packings. A new file in data/packing/ is tested here and needs its golden hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data.packing.packing_world import (
+from data.packing.packing_fixtures import (
     FIRST,
     FRAME,
     PADDING,
@@ -23,7 +23,7 @@ from data.packing.packing_world import (
 )
 
 from bertsmith import config
-from bertsmith.data.collate import bounds, from_packed
+from bertsmith.data.collate import cu_seqlens_of, from_packed
 from bertsmith.data.packing.packing import FOLDER, PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
@@ -31,30 +31,30 @@ from bertsmith.objectives.masked_lm import Config as MaskedLM
 from bertsmith.objectives.objective import BuildContext
 from bertsmith.types import IGNORE_INDEX, Vocabulary
 
-KINDS = config.names(FOLDER)
+KINDS = config.kinds(FOLDER)
 LENGTH = 48
 DOCUMENTS = [*some_documents(11, documents=120), [1], [300], [1, 200, 1], [2] * 300]
 # What a run is fed must never change: a packing whose hash moves is another packing, and no run could be resumed.
 GOLDEN = {
-    "full_sentences": "04b4b20dde9953d9",
-    "full_sentences across_documents": "66d93eb52d1f655f",
-    "full_sentences see_across": "626806aace1046a1",
-    "full_sentences whole_sentences": "05df7ed26241bb4b",
-    "full_sentences across_documents see_across whole_sentences": "69d1d8d15a75302d",
-    "ordered_pairs": "51d5ae884a75ca1f",
-    "ordered_pairs swapped": "ba7016b4cd1ba000",
-    "ordered_pairs shorter": "79eeb91e2c441c0b",
-    "pairs": "c256dd7c62991e49",
-    "pairs random_next": "bd71c4d62bd27425",
-    "pairs shorter": "15bed1f324e9e7a6",
-    "pairs single_sentences": "32fac84d543fe446",
-    "stream": "614de5b3e10493e8",
+    "full_sentences": "41cff6bb326a1f94",
+    "full_sentences across_documents": "289d8905857e3248",
+    "full_sentences attend_across_documents": "4edb1b1ba520b899",
+    "full_sentences whole_sentences": "e7d04a7a2c1ef489",
+    "full_sentences across_documents attend_across_documents whole_sentences": "dabd63c62716240e",
+    "ordered_pairs": "f23fad450265b956",
+    "ordered_pairs swapped": "ba4e11bd8af3a60e",
+    "ordered_pairs short_sequences": "3d9d923ac51f0bcd",
+    "pairs": "0e1f43430c2e336d",
+    "pairs single_sentences": "d1b0d7aad7e60ddc",
+    "pairs random_next": "e48ae704c5bf9134",
+    "pairs short_sequences": "f1c230e31517f437",
+    "stream": "7c8609cd9f6ae51a",
 }
 
 
 def other_settings(kind: str) -> list[dict[str, Any]]:
     """No change; then every switch turned, and every share made 0, one at a time; then all switches."""
-    fields = dataclasses.fields(config.find(FOLDER, kind).Config)
+    fields = dataclasses.fields(config.find_kind(FOLDER, kind).Config)
     switches = [{item.name: not item.default} for item in fields if isinstance(item.default, bool)]
     shares = [{item.name: 0.0} for item in fields if isinstance(item.default, float)]
     every = {name: value for switch in switches for name, value in switch.items()}
@@ -76,14 +76,14 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return make_shards(tmp_path_factory.mktemp("prose") / "set", documents)
 
 
-def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1) -> Packing:
-    settings = config.find(FOLDER, kind).Config(**{"length": LENGTH, **change})
-    return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed)
+def build(kind: str, change: dict[str, Any], shards: Shards, *, seed: int = 1, max_length: int = LENGTH) -> Packing:
+    settings = config.find_kind(FOLDER, kind).Config(**change)
+    return settings.build(shards, frame=FRAME, padding_id=PADDING, seed=seed, max_length=max_length)
 
 
 def straight(kind: str) -> dict[str, Any]:
     """Settings with which nothing is exchanged for text from elsewhere."""
-    names = {item.name for item in dataclasses.fields(config.find(FOLDER, kind).Config)}
+    names = {item.name for item in dataclasses.fields(config.find_kind(FOLDER, kind).Config)}
     return {"random_next": 0.0} if "random_next" in names else {}
 
 
@@ -110,21 +110,23 @@ def joined(batches: list[PackedBatch]) -> PackedBatch:
 
 @pytest.mark.parametrize(("kind", "change"), CASES)
 class TestEveryPacking:
-    def test_any_step_is_the_one_reached_by_walking(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+    def test_any_step_equals_the_one_reached_in_order(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
         rows = packing.rows_per_epoch // 3 + 1  # so that steps reach over the ends of epochs
-        whole = packing.take(0, 7 * rows)
-        assert same(joined([packing.batch(step, rows=rows) for step in range(7)]), whole)
-        assert same(packing.batch(5, rows=rows), build(kind, change, shards).batch(5, rows=rows))
+        whole = packing.rows(0, 7 * rows)
+        assert same(joined([packing.batch(step, batch_size=rows) for step in range(7)]), whole)
+        assert same(packing.batch(5, batch_size=rows), build(kind, change, shards).batch(5, batch_size=rows))
         epoch = packing.rows_per_epoch
-        assert same(joined([packing.take(0, epoch), packing.take(epoch, epoch)]), packing.take(0, 2 * epoch))
+        assert same(joined([packing.rows(0, epoch), packing.rows(epoch, epoch)]), packing.rows(0, 2 * epoch))
 
     @pytest.mark.parametrize("world", [2, 4])
-    def test_ranks_together_are_one(self, kind: str, change: dict[str, Any], shards: Shards, world: int) -> None:
+    def test_the_rows_of_all_ranks_are_the_batch(
+        self, kind: str, change: dict[str, Any], shards: Shards, world: int
+    ) -> None:
         packing = build(kind, change, shards)
         for step in (0, 3, packing.rows_per_epoch // 16, 10**6):
-            alone = packing.batch(step, rows=16)
-            ranks = [packing.batch(step, rows=16, rank=rank, world=world) for rank in range(world)]
+            alone = packing.batch(step, batch_size=16)
+            ranks = [packing.batch(step, batch_size=16, rank=rank, world_size=world) for rank in range(world)]
             assert {len(batch.input_ids) for batch in ranks} == {16 // world}
             assert same(joined(ranks), alone)
 
@@ -132,7 +134,7 @@ class TestEveryPacking:
         packing = build(kind, change, shards)
         shapes = set()
         for step in range(60):
-            batch = packing.batch(step, rows=24)
+            batch = packing.batch(step, batch_size=24)
             arrays = {**batch.arrays, **batch.labels}
             shapes.add(
                 (
@@ -144,11 +146,11 @@ class TestEveryPacking:
         assert len(shapes) == 1
         assert batch.input_ids.shape == (24, LENGTH)
         assert len(batch.cls_positions) == 24 * packing.texts_per_row
-        assert (batch.dense, batch.max_seqlen) == (packing.full, LENGTH)
+        assert (batch.dense, batch.max_seqlen) == (packing.dense, LENGTH)
 
     def test_rows_are_well_formed(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
-        batch = packing.take(packing.rows_per_epoch - 20, 40)
+        batch = packing.rows(packing.rows_per_epoch - 20, 40)
         texts = texts_of(batch)
         assert {text.row for text in texts} == set(range(40))
         assert {text.turn for text in texts} <= set(range(1, packing.texts_per_row + 1))
@@ -166,7 +168,9 @@ class TestEveryPacking:
         assert (batch.sample_ids[padding] == -1).all()
         assert not padding[:, :-1][~padding[:, 1:]].any(), "padding is at the end of a row"
         assert batch.tokens == int((~padding).sum()) == sum(len(text.ids) for text in texts)
-        assert batch.cu_seqlens.tolist() == bounds(batch.document_ids, sequences=len(batch.cu_seqlens) - 1).tolist()
+        assert (
+            batch.cu_seqlens.tolist() == cu_seqlens_of(batch.document_ids, sequences=len(batch.cu_seqlens) - 1).tolist()
+        )
         firsts = batch.cls_positions.reshape(40, packing.texts_per_row)
         found = [firsts[text.row, text.turn - 1] - LENGTH * text.row for text in texts]
         begins = [np.flatnonzero(batch.sample_ids[text.row] == text.sample)[0] for text in texts]
@@ -175,34 +179,34 @@ class TestEveryPacking:
         for labels in batch.labels.values():
             assert (labels[batch.cls_positions < 0] == IGNORE_INDEX).all()
 
-    def test_no_token_is_lost_and_none_comes_twice(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+    def test_every_token_exactly_once(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, {**change, **straight(kind)}, shards)
-        batch = packing.take(0, packing.rows_per_epoch)
+        batch = packing.rows(0, packing.rows_per_epoch)
         tokens = np.sort(batch.input_ids[~batch.special_mask]) - FIRST
-        if packing.padding == 0:  # what does not fill a row waits for the next epoch
+        if packing.padding_fraction == 0:  # what does not fill a row waits for the next epoch
             assert np.array_equal(tokens, np.arange(len(tokens)))
             assert shards.tokens - LENGTH < len(tokens) <= shards.tokens
         else:
             assert np.array_equal(tokens, np.arange(shards.tokens))
-        assert abs(packing.padding - (1 - batch.tokens / batch.input_ids.size)) < 1e-12
+        assert abs(packing.padding_fraction - (1 - batch.tokens / batch.input_ids.size)) < 1e-12
 
-    def test_samples_have_numbers_of_their_own(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+    def test_sample_ids_are_unique(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
-        batch = packing.take(0, 3 * packing.rows_per_epoch)
+        batch = packing.rows(0, 3 * packing.rows_per_epoch)
         numbers = [text.sample for text in texts_of(batch)]
         assert sorted(numbers) == list(range(len(numbers)))
 
     def test_epochs_and_seeds_differ(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing, other = build(kind, change, shards), build(kind, change, shards, seed=2)
-        first = packing.take(0, packing.rows_per_epoch)
-        assert (first.input_ids == packing.take(packing.rows_per_epoch, packing.rows_per_epoch).input_ids).mean() < 0.3
+        first = packing.rows(0, packing.rows_per_epoch)
+        assert (first.input_ids == packing.rows(packing.rows_per_epoch, packing.rows_per_epoch).input_ids).mean() < 0.3
         rows = min(packing.rows_per_epoch, other.rows_per_epoch)
-        assert (first.input_ids[:rows] == other.take(0, rows).input_ids).mean() < 0.3
+        assert (first.input_ids[:rows] == other.rows(0, rows).input_ids).mean() < 0.3
 
-    def test_a_far_step_at_once(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
+    def test_a_far_step_is_fast(self, kind: str, change: dict[str, Any], shards: Shards) -> None:
         packing = build(kind, change, shards)
         begin = time.perf_counter()
-        batch = packing.batch(10**6, rows=256)
+        batch = packing.batch(10**6, batch_size=256)
         assert time.perf_counter() - begin < 1
         assert batch.sample_ids.max() > 256 * 10**6 // 2
 
@@ -212,7 +216,7 @@ class TestEveryPacking:
         objective = MaskedLM().build(BuildContext(width=8, vocab_size=shards.vocab_size, vocabulary=vocabulary))
         hidden = []
         for epoch in range(2):
-            batch = from_packed(packing.take(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
+            batch = from_packed(packing.rows(epoch * packing.rows_per_epoch, packing.rows_per_epoch))
             asked = objective.corrupt(batch)
             labels = asked.labels["masked_lm"]
             hidden.append(set(labels[labels != IGNORE_INDEX].tolist()))
@@ -224,25 +228,25 @@ class TestEveryPacking:
 @pytest.mark.parametrize(("kind", "change"), CASES)
 def test_golden(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
     packing = build(kind, change, make_shards(tmp_path / "set", fixed_documents(), documents_per_part=30), seed=1234)
-    batches = [packing.batch(step, rows=16) for step in (0, 1, 5, 1000)]
+    batches = [packing.batch(step, batch_size=16) for step in (0, 1, 5, 1000)]
     assert fingerprint(batches) == GOLDEN[" ".join([kind, *change])]
 
 
 @pytest.mark.parametrize("length", [128, 512])
 @pytest.mark.parametrize("kind", KINDS)
 def test_little_padding(kind: str, length: int, prose: Shards) -> None:
-    packing = build(kind, {"length": length}, prose)
-    batch = packing.take(0, packing.rows_per_epoch)
+    packing = build(kind, {}, prose, max_length=length)
+    batch = packing.rows(0, packing.rows_per_epoch)
     most = (
         0.1 if (kind, length) == ("ordered_pairs", 128) else 0.02
     )  # it cuts no sentence: the cut would tell the order
     assert 1 - batch.tokens / batch.input_ids.size < most
-    assert packing.padding < most
+    assert packing.padding_fraction < most
 
 
-def test_moving_whole_sentences_would_cost_more_padding(prose: Shards) -> None:
-    packing = build("full_sentences", {"length": 128, "whole_sentences": True}, prose)
-    batch = packing.take(0, packing.rows_per_epoch)
+def test_whole_sentences_cost_more_padding(prose: Shards) -> None:
+    packing = build("full_sentences", {"whole_sentences": True}, prose, max_length=128)
+    batch = packing.rows(0, packing.rows_per_epoch)
     assert 1 - batch.tokens / batch.input_ids.size > 0.05
 
 
@@ -252,52 +256,51 @@ class TestRefused:
         with pytest.raises(DataError, match=r"^the held-out split of .*set is empty: prepare it with more text$"):
             build(kind, {}, Shards.open(shards.folder, "held-out"))
 
-    def test_a_length_that_no_row_can_have(self, kind: str) -> None:
+    def test_an_unsupported_length(self, kind: str, shards: Shards) -> None:
         for length in (-1, 0, 1, 65_536):
-            with pytest.raises(ConfigError, match=rf"^length={length} must be from 2 to 65,535$"):
-                config.find(FOLDER, kind).Config(length=length)
+            with pytest.raises(ConfigError, match=rf"^max_length={length} must be from 2 to 65,535$"):
+                build(kind, {}, shards, max_length=length)
 
-    def test_a_length_without_room_for_text(self, kind: str, shards: Shards) -> None:
+    def test_a_length_too_short_for_text(self, kind: str, shards: Shards) -> None:
         if kind == "stream":
-            assert build(kind, {"length": 2}, shards).rows_per_epoch > 1
+            assert build(kind, {}, shards, max_length=2).rows_per_epoch > 1
             return
         with pytest.raises(
-            ConfigError, match=r"^length=2 has no room for . special tokens and . of text: make it at least"
+            ConfigError, match=r"^max_length=2 is too short for . special tokens and . of text: make it at least"
         ):
-            build(kind, {"length": 2}, shards)
+            build(kind, {}, shards, max_length=2)
 
     @pytest.mark.parametrize(
         ("how", "message"),
         [
-            ({"rows": 10, "world": 4}, "^rows=10 cannot be shared by 4 ranks: it must be a multiple of them$"),
-            ({"rows": 0}, "^rows=0 cannot be shared by 1 ranks"),
-            ({"rows": 8, "world": 2, "rank": 2}, "^there is no step=0 for rank=2 of world=2: both count from 0$"),
-            ({"rows": 8, "step": -1}, "^there is no step=-1 for rank=0"),
+            ({"batch_size": 10, "world_size": 4}, "^batch_size=10 is not a multiple of the 4 ranks$"),
+            ({"batch_size": 0}, "^batch_size=0 is not a multiple of the 1 ranks$"),
+            ({"batch_size": 8, "world_size": 2, "rank": 2}, "^step=0 of rank=2 with world_size=2: both count from 0$"),
+            ({"batch_size": 8, "step": -1}, "^step=-1 of rank=0 with world_size=1: both count from 0$"),
         ],
     )
-    def test_what_cannot_be_shared(self, kind: str, shards: Shards, how: dict[str, int], message: str) -> None:
+    def test_invalid_ranks_and_steps(self, kind: str, shards: Shards, how: dict[str, int], message: str) -> None:
         with pytest.raises(BertsmithError, match=message):
             build(kind, {}, shards).batch(**{"step": 0, **how})
 
 
-def test_these_are_among_them() -> None:
+def test_known_kinds() -> None:
     assert {"pairs", "ordered_pairs", "full_sentences", "stream"} <= set(KINDS)
 
 
-def test_settings_go_through_the_registry(shards: Shards) -> None:
-    settings = config.find(FOLDER, "pairs").Config(length=64, shorter=0.2)
+def test_config_round_trip(shards: Shards) -> None:
+    settings = config.find_kind(FOLDER, "pairs").Config(short_sequences=0.2)
     assert config.to_dict(settings) == {
         "kind": "pairs",
-        "length": 64,
         "random_next": 0.5,
-        "shorter": 0.2,
+        "short_sequences": 0.2,
         "single_sentences": False,
     }
     assert config.from_dict(type(settings), config.to_dict(settings)) == settings
 
 
-def test_a_tiny_corpus_is_packed_too(tmp_path: Path) -> None:
+def test_a_tiny_corpus(tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "set", [[3], [2, 2], [1]])
-    packing = build("pairs", {"length": 512, "shorter": 0.0}, shards)
+    packing = build("pairs", {"short_sequences": 0.0}, shards, max_length=512)
     assert packing.rows_per_epoch == 1
-    assert packing.padding == 1 - (5 + 7 + 3) / 512
+    assert packing.padding_fraction == 1 - (5 + 7 + 3) / 512

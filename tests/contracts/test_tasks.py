@@ -52,7 +52,7 @@ def _logits(task: Task, asked: Features) -> NDArray[np.float32]:
 
 
 def test_every_family_has_a_sample() -> None:
-    assert {name.partition("/")[0] for name in SAMPLES} == set(config.names(tasks.FOLDER))
+    assert {name.partition("/")[0] for name in SAMPLES} == set(config.kinds(tasks.FOLDER))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

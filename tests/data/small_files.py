@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.data.document import Corpus, Reading
+from bertsmith.data.corpus import Corpus, ReadOptions
 from bertsmith.errors import DataError
 
 THREE = "First document.\nIts second line.\n\n \t\nSecond 문서.\n\n\nThird."
@@ -19,7 +19,7 @@ def written(folder: Path, name: str, data: str | bytes) -> Path:
 
 
 def texts(*paths: Path, **settings: object) -> list[str]:
-    return [document.text for document in Corpus(paths, Reading(**settings))]  # type: ignore[arg-type]
+    return [document.text for document in Corpus(paths, ReadOptions(**settings))]  # type: ignore[arg-type]
 
 
 def refusal(*paths: Path, **settings: object) -> str:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_fixtures import random_rows
 
-from bertsmith.data.collate import bounds, collate, in_one_line
+from bertsmith.data.collate import collate, collate_unpadded, cu_seqlens_of
 from bertsmith.errors import BertsmithError
 from bertsmith.types import IGNORE_INDEX
 
 
 def test_padded() -> None:
     rows = random_rows([5, 8, 3])
-    batch = collate(rows, length=8, padding_id=9, epoch=4, samples=[70, 80, 90], labels={"next_sentence": [1, 0, 1]})
+    batch = collate(rows, length=8, padding_id=9, epoch=4, sample_ids=[70, 80, 90], labels={"next_sentence": [1, 0, 1]})
     assert batch.input_ids.shape == (3, 8)
     assert batch.input_ids[0].tolist() == [*rows[0].ids, 9, 9, 9]
     assert batch.position_ids[0].tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
@@ -59,7 +59,7 @@ def test_packed_into_the_first_line_with_room() -> None:
 
 def test_in_one_line_without_padding() -> None:
     rows = random_rows([3, 3, 5, 3])
-    batch = in_one_line(rows, places={"tag": [[0], [], [1, 4], [2]]})
+    batch = collate_unpadded(rows, indices={"tag": [[0], [], [1, 4], [2]]})
     assert batch.input_ids.shape == (1, 14)
     assert batch.input_ids[0].tolist() == [number for row in rows for number in row.ids]
     assert batch.document_ids[0].tolist() == [1] * 3 + [2] * 3 + [3] * 5 + [4] * 3
@@ -107,7 +107,7 @@ def test_every_token_is_there_once(lengths: list[int], pack: bool) -> None:
 
 def test_bounds_tell_rows_apart_that_have_equal_numbers() -> None:
     document = np.array([[1, 1, 2], [2, 2, 2], [0, 0, 0]])
-    assert bounds(document, sequences=5).tolist() == [0, 2, 3, 6, 9, 9]
+    assert cu_seqlens_of(document, sequences=5).tolist() == [0, 2, 3, 6, 9, 9]
 
 
 def test_to_and_replace() -> None:
@@ -132,13 +132,13 @@ def test_labels_of_each_kind() -> None:
 
 def test_places_that_are_read_follow_their_rows() -> None:
     rows, places, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
-    batch = collate(rows, length=8, pack=True, places={"tag": places}, labels={"tag": labels})
+    batch = collate(rows, length=8, pack=True, indices={"tag": places}, labels={"tag": labels})
     assert batch.indices["tag"].tolist() == [1, 3, 5 + 2], "the third row sits behind the first"
     assert batch.labels["tag"].tolist() == [7, 8, 9]
-    filled = collate(rows, length=8, pack=True, places={"tag": places}, labels={"tag": labels}, shape=(2, 3, 5))
+    filled = collate(rows, length=8, pack=True, indices={"tag": places}, labels={"tag": labels}, shape=(2, 3, 5))
     assert filled.indices["tag"].tolist() == [1, 3, 7, 0, 0]
     assert filled.labels["tag"].tolist() == [7, 8, 9, IGNORE_INDEX, IGNORE_INDEX]
-    roomy = collate(rows, length=8, places={"tag": places}, shape=(4, 3))
+    roomy = collate(rows, length=8, indices={"tag": places}, shape=(4, 3))
     assert roomy.indices["tag"].shape == (32,)
     assert roomy.indices["tag"][:3].tolist() == [1, 3, 18]
     assert roomy.labels == {}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.document import Corpus, Reading
-from bertsmith.data.selection import document_hash
+from bertsmith.data.corpus import Corpus, ReadOptions
+from bertsmith.data.document_hash import document_hash
 from bertsmith.data.sentences import split
 from bertsmith.errors import DataError
 
@@ -56,10 +56,10 @@ def check(documents: list[str], longest: int) -> None:
         assert 0 <= document_hash(text) < 2**64
 
 
-def outcome(path: Path, reading: Reading) -> str:
+def outcome(path: Path, reading: ReadOptions) -> str:
     """`read`, or the message of the error; anything but a `DataError` goes through."""
     try:
-        check([document.text for document in Corpus([path], reading)], reading.longest)
+        check([document.text for document in Corpus([path], reading)], reading.max_characters)
     except DataError as error:
         return str(error)
     return "read"
@@ -70,7 +70,7 @@ def test_five_thousand_hostile_strings_each_in_its_file(tmp_path: Path) -> None:
     for number in range(STRINGS // 4):
         data, path = hostile_bytes(draw), tmp_path / f"{number}.txt"
         path.write_bytes(data)
-        found = outcome(path, Reading(layout=draw.choice(["blank", "line", "file", "auto"]), longest=200))
+        found = outcome(path, ReadOptions(format=draw.choice(["blank", "line", "file", "auto"]), max_characters=200))
         kind = "not utf-8" if "is not utf-8" in found else "read" if found == "read" else "other"
         assert kind == "read" or (str(path) in found and "\n" not in found), f"seed {SEED}, string {number}: {data!r}"
         landed[kind] += 1
@@ -83,7 +83,7 @@ def test_fifteen_thousand_hostile_strings_in_files_of_fifty(tmp_path: Path, erro
     draw, path, documents = random.Random(f"{SEED} {errors}"), tmp_path / "a.txt", 0
     for _ in range(STRINGS * 3 // 8 // 50):
         path.write_bytes(b"\n\n".join(hostile_bytes(draw) for _ in range(50)))
-        reading = Reading(layout=draw.choice(["blank", "line", "file"]), errors=errors, longest=200)  # type: ignore[arg-type]
+        reading = ReadOptions(format=draw.choice(["blank", "line", "file"]), errors=errors, max_characters=200)  # type: ignore[arg-type]
         found = [document.text for document in Corpus([path], reading)]
         check(found, 200)
         documents += len(found)
@@ -108,7 +108,7 @@ def test_any_bytes_in_any_layout(tmp_path_factory: pytest.TempPathFactory, data:
     path = tmp_path_factory.getbasetemp() / "any"
     for content in (data, b"text\n" + data, b'<doc id="1" title="t">\n' + data):
         path.write_bytes(content)
-        found = outcome(path, Reading(layout=layout, longest=50))  # type: ignore[arg-type]
+        found = outcome(path, ReadOptions(format=layout, max_characters=50))  # type: ignore[arg-type]
         assert found == "read" or str(path) in found
 
 
@@ -133,8 +133,10 @@ def test_one_line_of_64_mb(tmp_path: Path, scrap: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert size == len(scrap.decode().strip()) * (LINE // len(scrap))
-    assert corpus.cut == 1
-    assert peak < 8 * corpus.reading.longest * (1 if scrap.isascii() else 2)  # bytes; Hangul takes two a character
+    assert corpus.split_documents == 1
+    assert peak < 8 * corpus.options.max_characters * (
+        1 if scrap.isascii() else 2
+    )  # bytes; Hangul takes two a character
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -201,7 +203,7 @@ def test_splitting_takes_linear_time(run: str) -> None:
 )
 def test_reading_takes_linear_time(tmp_path: Path, layout: str, begin: str, run: str) -> None:
     path = tmp_path / "a"
-    reading = Reading(layout=layout, longest=2**16)  # type: ignore[arg-type]
+    reading = ReadOptions(format=layout, max_characters=2**16)  # type: ignore[arg-type]
 
     def read(size: int) -> None:
         path.write_text(begin + run * (size // len(run)))

@@ -18,8 +18,8 @@ import pytest
 from faults.faulty_disks import FailingDisk
 
 from bertsmith.data import prepare as run
-from bertsmith.data import units
-from bertsmith.data.document import Reading
+from bertsmith.data import work_units
+from bertsmith.data.corpus import ReadOptions
 from bertsmith.data.sentences import split
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, DataError, StorageError
@@ -60,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "UNIT_CHARACTERS", 20_000)
+    monkeypatch.setattr(work_units, "UNIT_CHARACTERS", 20_000)
     monkeypatch.setattr(run, "UNIT_CHARACTERS", 20_000)
 
 
@@ -202,7 +202,7 @@ def test_a_bad_line_is_named_and_nothing_is_lost(world: dict[str, Any], tmp_path
         "workers": 1,
         "quiet": True,
         "shard_tokens": 20_000,
-        "reading": Reading(),
+        "read_options": ReadOptions(),
     }
     with pytest.raises(DataError, match=r"corpus\.jsonl:2501"):
         run.prepare([path], tmp_path / "shards", **options)

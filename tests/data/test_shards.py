@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data import shard_reader
-from bertsmith.data.shards import Pieces, ShardBuilder, Shards, remove_shard_set, token_type, verify
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, reader, remove_shard_set, token_type, verify
 from bertsmith.errors import BertsmithError, DataError
 
 TOKENIZER = {"vocab.txt": b"[PAD]\n[UNK]\n", "tokenizer.json": b"{}"}
@@ -30,14 +29,14 @@ def builder(folder: Path, **changes: Any) -> ShardBuilder:
     return ShardBuilder(folder, **(options | changes))
 
 
-def some_pieces(seed: int, *, documents: int = 3, vocab_size: int = 1000) -> Pieces:
+def some_pieces(seed: int, *, documents: int = 3, vocab_size: int = 1000) -> EncodedDocuments:
     chance = np.random.default_rng(seed)
     lengths = chance.integers(1, 20, (documents, 2))
     texts = [[chance.integers(0, vocab_size, length) for length in document] for document in lengths]
-    return Pieces.of(texts, token_type(vocab_size))
+    return EncodedDocuments.of(texts, token_type(vocab_size))
 
 
-def build(folder: Path, pieces: list[dict[str, Pieces]], **changes: Any) -> dict[str, Any]:
+def build(folder: Path, pieces: list[dict[str, EncodedDocuments]], **changes: Any) -> dict[str, Any]:
     with builder(folder, **changes) as open_builder:
         for unit in range(open_builder.units_done, len(pieces)):
             open_builder.add(unit, pieces[unit], {"documents": 3, "duplicates": unit})
@@ -45,7 +44,7 @@ def build(folder: Path, pieces: list[dict[str, Pieces]], **changes: Any) -> dict
 
 
 @pytest.fixture
-def pieces() -> list[dict[str, Pieces]]:
+def pieces() -> list[dict[str, EncodedDocuments]]:
     return [
         {"train": some_pieces(seed), **({"held-out": some_pieces(-seed % 97, documents=1)} if seed % 3 == 0 else {})}
         for seed in range(9)
@@ -57,9 +56,9 @@ def everything(shards: Shards) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("split", ["train", "held-out"])
-def test_round_trip(tmp_path: Path, pieces: list[dict[str, Pieces]], split: str) -> None:
+def test_round_trip(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], split: str) -> None:
     index = build(tmp_path / "set", pieces)
-    whole = Pieces.joined([unit[split] for unit in pieces if split in unit], np.uint16)
+    whole = EncodedDocuments.joined([unit[split] for unit in pieces if split in unit], np.uint16)
     shards = Shards.open(tmp_path / "set", split, fingerprint="3f9a" * 16)
     assert len(shards.parts) > 2
     assert np.array_equal(everything(shards), whole.tokens)
@@ -75,7 +74,7 @@ def test_round_trip(tmp_path: Path, pieces: list[dict[str, Pieces]], split: str)
         assert after.document_base == before.document_base + before.documents
 
 
-def test_the_index_carries_counts_facts_and_settings(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_the_index_carries_counts_facts_and_settings(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     index = build(tmp_path / "set", pieces)
     assert index["counts"] == {"documents": 27, "duplicates": 36}
     assert index["facts"] == {"note": "done"}
@@ -85,7 +84,7 @@ def test_the_index_carries_counts_facts_and_settings(tmp_path: Path, pieces: lis
     assert not (tmp_path / "set" / "building.json").exists()
 
 
-def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     here = build(tmp_path / "here", pieces)
     there = build(tmp_path / "there", pieces, settings={"files": [{"name": "elsewhere/a.txt", "bytes": 12}]})
     assert here["seal"] != there["seal"]  # which knows where the text lay
@@ -102,7 +101,7 @@ def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: lis
 
 def test_two_bytes_a_token(tmp_path: Path) -> None:
     tokens = np.arange(150_000, dtype=np.uint16) % 1000
-    one = Pieces(tokens, np.full(10_000, 15, np.uint16), np.full(500, 20, np.uint32))
+    one = EncodedDocuments(tokens, np.full(10_000, 15, np.uint16), np.full(500, 20, np.uint32))
     build(tmp_path / "set", [{"train": one}], shard_tokens=2**24)
     assert (tmp_path / "set" / "train-00000.shard").stat().st_size / len(tokens) <= 2.2
 
@@ -145,7 +144,7 @@ def test_spans_cross_parts_without_tokens(tmp_path: Path) -> None:
     assert len(shards.parts[1].sentence_starts) == 1
 
 
-def test_spans_outside_are_refused(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_spans_outside_are_refused(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     for start, length in ((-1, 2), (shards.tokens, 1), (3, -1)):
@@ -154,16 +153,19 @@ def test_spans_outside_are_refused(tmp_path: Path, pieces: list[dict[str, Pieces
 
 
 def test_empty_texts_and_long_sentences() -> None:
-    one = Pieces.of([[[]], [], [[1, 2], [], [3]], [[4] * 70_000]], np.uint16)
+    one = EncodedDocuments.of([[[]], [], [[1, 2], [], [3]], [[4] * 70_000]], np.uint16)
     assert one.sentence_lengths.tolist() == [2, 1, 65_535]
     assert one.document_sentences.tolist() == [2, 1]
     one.check(5)
-    Pieces.empty(np.uint16).check(5)
+    EncodedDocuments.empty(np.uint16).check(5)
 
 
 def test_a_set_of_nothing(tmp_path: Path) -> None:
     build(tmp_path / "none", [])
-    build(tmp_path / "empty", [{"train": Pieces.empty(np.uint16), "held-out": Pieces.empty(np.uint16)}])
+    build(
+        tmp_path / "empty",
+        [{"train": EncodedDocuments.empty(np.uint16), "held-out": EncodedDocuments.empty(np.uint16)}],
+    )
     assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == [
         "index.json",
         "tokenizer",
@@ -179,19 +181,22 @@ def test_a_set_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "message"),
     [
-        (Pieces(np.zeros(3, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint32)), "pieces are"),
-        (Pieces(np.zeros(3, np.uint16), np.array([2], np.uint16), np.array([1], np.uint32)), "add up to the 3 tokens"),
+        (EncodedDocuments(np.zeros(3, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint32)), "pieces are"),
         (
-            Pieces(np.zeros(2, np.uint16), np.array([2], np.uint16), np.array([2], np.uint32)),
+            EncodedDocuments(np.zeros(3, np.uint16), np.array([2], np.uint16), np.array([1], np.uint32)),
+            "add up to the 3 tokens",
+        ),
+        (
+            EncodedDocuments(np.zeros(2, np.uint16), np.array([2], np.uint16), np.array([2], np.uint32)),
             "add up to the 1 sentences",
         ),
         (
-            Pieces(np.array([1000], np.uint16), np.array([1], np.uint16), np.array([1], np.uint32)),
+            EncodedDocuments(np.array([1000], np.uint16), np.array([1], np.uint16), np.array([1], np.uint32)),
             "outside the vocabulary",
         ),
     ],
 )
-def test_ill_fitting_pieces_are_refused(tmp_path: Path, one: Pieces, message: str) -> None:
+def test_ill_fitting_pieces_are_refused(tmp_path: Path, one: EncodedDocuments, message: str) -> None:
     with builder(tmp_path / "set") as open_builder, pytest.raises(ValueError, match=message):
         open_builder.add(0, {"train": one}, {})
 
@@ -209,7 +214,7 @@ def test_units_come_in_order_and_between_with_and_finish(tmp_path: Path) -> None
             open_builder.add(0, {}, {})
 
 
-def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "quiet", pieces)
     for stop in range(len(pieces)):
         with builder(tmp_path / "stopped") as open_builder:
@@ -257,7 +262,7 @@ def test_resuming_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any], 
         pass
 
 
-def test_a_finished_set_is_not_built_on(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_a_finished_set_is_not_built_on(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces[:2])
     with pytest.raises(BertsmithError, match=r"already holds a finished shard set \(\d+ tokens\): choose another -o"):
         builder(tmp_path / "set").__enter__()
@@ -267,7 +272,9 @@ def test_a_finished_set_is_not_built_on(tmp_path: Path, pieces: list[dict[str, P
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_what_is_not_ours_is_never_removed(tmp_path: Path, pieces: list[dict[str, Pieces]], finished: bool) -> None:
+def test_what_is_not_ours_is_never_removed(
+    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], finished: bool
+) -> None:
     if finished:
         build(tmp_path, pieces)
     (tmp_path / "thesis.txt").write_text("years of work")
@@ -295,7 +302,7 @@ def test_removing_nothing_is_fine(tmp_path: Path) -> None:
     remove_shard_set(tmp_path)
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_another_tokenizer_is_refused(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     with pytest.raises(DataError, match=r"were written with tokenizer 3f9a3f9a3f9a… but this run uses 81c2: pass that"):
         Shards.open(tmp_path / "set", fingerprint="81c2")
@@ -305,7 +312,9 @@ def test_another_tokenizer_is_refused(tmp_path: Path, pieces: list[dict[str, Pie
         Shards.open(tmp_path)
 
 
-def test_pickled_by_path_and_only_while_it_is_the_same_set(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_pickled_by_path_and_only_while_it_is_the_same_set(
+    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]
+) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     pickled = pickle.dumps(shards)
@@ -318,10 +327,10 @@ def test_pickled_by_path_and_only_while_it_is_the_same_set(tmp_path: Path, piece
 
 
 def test_few_files_are_open_and_threads_do_not_disturb_each_other(
-    tmp_path: Path, pieces: list[dict[str, Pieces]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "set", pieces, shard_tokens=1)
-    monkeypatch.setattr(shard_reader, "OPEN_FILES", 2)
+    monkeypatch.setattr(reader, "OPEN_FILES", 2)
     shards = Shards.open(tmp_path / "set")
     tokens = everything(shards)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -334,13 +343,15 @@ def test_few_files_are_open_and_threads_do_not_disturb_each_other(
     assert after <= before + 2
 
 
-def test_a_set_written_anew_under_a_reader_is_noticed(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_a_set_written_anew_under_a_reader_is_noticed(
+    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]
+) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     remove_shard_set(tmp_path / "set")
     same_sizes = [
         {
-            split: Pieces(one.tokens[::-1].copy(), one.sentence_lengths, one.document_sentences)
+            split: EncodedDocuments(one.tokens[::-1].copy(), one.sentence_lengths, one.document_sentences)
             for split, one in unit.items()
         }
         for unit in pieces
@@ -350,7 +361,7 @@ def test_a_set_written_anew_under_a_reader_is_noticed(tmp_path: Path, pieces: li
         everything(shards)
 
 
-def test_verify_reports_every_file(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_verify_reports_every_file(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     index = build(tmp_path / "set", pieces)
     reports = list(verify(tmp_path / "set"))
     assert reports[0].name == "index.json"
@@ -361,7 +372,7 @@ def test_verify_reports_every_file(tmp_path: Path, pieces: list[dict[str, Pieces
     assert sum(report.tokens for report in reports) == sum(split["tokens"] for split in index["splits"].values())
 
 
-def test_verify_of_what_is_not_as_it_should_be(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_verify_of_what_is_not_as_it_should_be(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     folder = tmp_path / "set"
     (folder / "train-00001.shard").unlink()
@@ -382,7 +393,7 @@ def test_verify_of_what_is_not_as_it_should_be(tmp_path: Path, pieces: list[dict
     assert [report.ok for report in verify(tmp_path / "absent")] == [False]
 
 
-def test_verify_of_an_unfinished_set(tmp_path: Path, pieces: list[dict[str, Pieces]]) -> None:
+def test_verify_of_an_unfinished_set(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     with builder(tmp_path / "set") as open_builder:
         for unit in range(6):
             open_builder.add(unit, pieces[unit], {})

@@ -16,7 +16,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
 from bertsmith.training.flops import flops_per_token
 from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import ComputeConfig, Passes
+from bertsmith.training.passes import ComputeConfig, ForwardBackward
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.world import World
 from bertsmith.types import Batch
@@ -215,11 +215,11 @@ def test_activations_computed_again_give_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
         made = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
-        passes = Passes(
+        passes = ForwardBackward(
             made, precision="auto", compute=ComputeConfig(activation_checkpointing=recompute), world=World(), seed=0
         )
         hidden, counts, _ = passes.corrupt(batch())
-        passes.learn(hidden, counts, step=0, micro=0, last=True)
+        passes.accumulate_gradients(hidden, counts, step=0, micro=0, last=True)
         gradients.append([parameter.grad for parameter in made.parameters() if parameter.grad is not None])
     assert len(gradients[0]) == len(gradients[1]) > 10
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))

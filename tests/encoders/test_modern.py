@@ -18,7 +18,7 @@ from model_fixtures import (
     small_bert_config,
 )
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
 from bertsmith.encoders import modern
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
@@ -124,7 +124,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
     padded, packed, line = (
         random_batch(LENGTHS, length=40),
         random_batch(LENGTHS, length=40, pack=True),
-        in_one_line(rows),
+        collate_unpadded(rows),
     )
     assert len(packed.input_ids) < len(LENGTHS)
     tops = {
@@ -133,7 +133,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
     explicit = encoder(packed, return_attentions=True)
     assert relative_difference(explicit.last_hidden, tops["packed"]) < 1e-5
     for number, row in enumerate(rows):
-        alone = in_one_line([row]).replace(dense=True, equal_length_runs=())
+        alone = collate_unpadded([row]).replace(dense=True, equal_length_runs=())
         assert encoder._attention_context(alone, return_attentions=False).kernel == "dense"
         wanted = encoder(alone).last_hidden
         for batch, name in ((padded, "padded"), (packed, "packed"), (line, "line")):
@@ -207,7 +207,7 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"norm": "between"}, "norm=between must be one of before, after"),
+        ({"norm": "recurrent"}, "norm=between must be one of before, after"),
         ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
         ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
         ({"segment_types": -1}, "segment_types=-1 must be at least 0"),

@@ -17,14 +17,14 @@ from bertsmith.export.graph import OnnxModule
 from bertsmith.model_io.model import Model
 from bertsmith.types import Row
 
-KINDS = config.names(encoders.FOLDER)
+KINDS = config.kinds(encoders.FOLDER)
 SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab_size": SIZE, "max_positions": 24}
 LENGTHS = (1, 24, 7, 3)
 
 
 def model(kind: str, *heads: Any, **changes: Any) -> Model:
     """A small model with large weights."""
-    settings = config.find(encoders.FOLDER, kind).Config
+    settings = config.find_kind(encoders.FOLDER, kind).Config
     known = {item.name for item in dataclasses.fields(settings)}
     small = {name: value for name, value in (SMALL | changes).items() if name in known}
     return randomize_weights(Model.build(settings(**small), heads)).eval()

@@ -36,12 +36,12 @@ HEADS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     "tag": ([tag.Config(labels=CLASSES)], ("logits",)),
     "span": ([span.Config()], ("start_logits", "end_logits")),
     "choose": ([choose.Config()], ("logits",)),
-    "first as it is": ([classify.Config(readout="raw_first")], ("logits",)),
-    "mean of all layers": ([classify.Config(readout="concat_pool", layers="mix")], ("logits",)),
-    "last": ([regress.Config(readout="last", layers="second_to_last")], ("logits",)),
-    "tag by BiLSTM": ([tag.Config(labels=CLASSES, layers="mix", between="bilstm", between_width=6)], ("logits",)),
-    "class by BiLSTM": ([classify.Config(readout="last", between="bilstm", between_width=6)], ("logits",)),
-    "span by BiLSTM": ([span.Config(between="bilstm", between_width=6)], ("start_logits", "end_logits")),
+    "first as it is": ([classify.Config(pooling="cls")], ("logits",)),
+    "mean of all layers": ([classify.Config(pooling="concat", layers="mix")], ("logits",)),
+    "last": ([regress.Config(pooling="last", layers="second_to_last")], ("logits",)),
+    "tag by BiLSTM": ([tag.Config(labels=CLASSES, layers="mix", recurrent="bilstm", recurrent_width=6)], ("logits",)),
+    "class by BiLSTM": ([classify.Config(pooling="last", recurrent="bilstm", recurrent_width=6)], ("logits",)),
+    "span by BiLSTM": ([span.Config(recurrent="bilstm", recurrent_width=6)], ("start_logits", "end_logits")),
 }
 
 
@@ -60,7 +60,7 @@ def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "heads", "outputs"),
     [
-        ("electra", [replaced_token.Config(generator=0)], ("logits",)),
+        ("electra", [replaced_token.Config(generator_width=0)], ("logits",)),
         ("albert", [masked_lm.Config(), sentence_order.Config()], ("prediction_logits", "sop_logits")),
     ],
 )
@@ -99,7 +99,7 @@ def test_an_encoder_without_segments_has_two_inputs() -> None:
 
 
 def test_recurrent_layers_are_put_back() -> None:
-    made = model("bert", tag.Config(between="bilstm", between_width=6))
+    made = model("bert", tag.Config(recurrent="bilstm", recurrent_width=6))
     (network,) = [module for module in made.modules() if isinstance(module, BiLSTM)]
     before = list(network.ahead)
     with with_lstm_nodes(made):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults.faulty_disks import FailingDisk, RecordingDisk
 
-from bertsmith.system.durable import Chunk, Disk, Written
+from bertsmith.system.durable import Chunk, Disk, WrittenFile
 
 
 class QuickDisk(Disk):
@@ -35,7 +35,7 @@ class NoFolderSync(Disk):
 
 
 class InPlace(Disk):
-    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> Written:
+    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> WrittenFile:
         return super().write_file(path, chunks, atomic=False)
 
 
@@ -45,12 +45,12 @@ class _HoldsBack(Disk):
     held: str
     until: str
 
-    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> Written:
+    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> WrittenFile:
         waiting: list[tuple[Path, bytes]] = self.__dict__.setdefault("_waiting", [])
         data = b"".join(chunks)
         if Path(path).name.startswith(self.held):
             waiting.append((Path(path), data))
-            return Written(len(data), hashlib.sha256(data).hexdigest())
+            return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         written = super().write_file(path, [data], atomic=atomic)
         while waiting and Path(path).name.startswith(self.until):
             late, data = waiting.pop(0)

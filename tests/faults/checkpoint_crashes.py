@@ -34,7 +34,7 @@ from training.train_world import feed
 from bertsmith.errors import StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 RESUMABLE = 75  # the exit status of a run that was asked to stop
 
@@ -221,9 +221,9 @@ def _asked_to_stop(run: Path, number: signal.Signals, phase: str, heeded: bool) 
                 send()
             return super()._strikes()
 
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         train_all(run, Signalling(-1, "EIO"), stopper=stopper if heeded else None, batches=batches)
-        if stopper.asked and heeded:
+        if stopper.requested and heeded:
             os._exit(RESUMABLE)
 
 

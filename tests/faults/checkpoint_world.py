@@ -17,8 +17,8 @@ from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.state import State
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.state import TrainingState
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Feed, Trainer
 
 STEPS, EVERY = 6, 2  # three saves: the third gives up the first
@@ -34,14 +34,14 @@ class CheckpointOutcome(Outcome):
         self.failures.append(f"{self.name} {case}: {problem}\n  replay: {replay}")
 
 
-def small_trainer(stopper: Stopper | None = None, batches: Feed | None = None) -> Trainer:
+def small_trainer(stopper: StopSignal | None = None, batches: Feed | None = None) -> Trainer:
     """Dropout is on, and the clock stands still so that equal runs write equal bytes."""
     plan = TrainingPlan(steps=STEPS, learning_rate=0.05, warmup=2 / STEPS)
     return trainer(plan=plan, dropout=0.3, clock=lambda: 0.0, stopper=stopper, feed=batches or feed(micro_batch_size=4))
 
 
 @cache
-def undisturbed() -> tuple[tuple[str, ...], dict[int, State]]:
+def undisturbed() -> tuple[tuple[str, ...], dict[int, TrainingState]]:
     """The losses of a run that nothing disturbs, as hex floats, and copies of its states where it saves."""
     made, losses, states = small_trainer(), [], {}
     for step in made:
@@ -50,7 +50,7 @@ def undisturbed() -> tuple[tuple[str, ...], dict[int, State]]:
             kept = made.state()
             weights = {name: value.clone() for name, value in kept.weights.items()}
             moments = {name: value.clone() for name, value in kept.optimizer.items()}
-            states[step.number] = State(weights, moments, kept.progress, kept.made_with)
+            states[step.number] = TrainingState(weights, moments, kept.progress, kept.environment)
     return tuple(losses), states
 
 
@@ -68,7 +68,7 @@ def save_all(
                 told(step)
 
 
-def train_all(run: Path, disk: Disk, *, stopper: Stopper | None = None, batches: Feed | None = None) -> list[str]:
+def train_all(run: Path, disk: Disk, *, stopper: StopSignal | None = None, batches: Feed | None = None) -> list[str]:
     """The loop of a run from wherever it stands to its end or to a stop: the losses of its steps as hex floats."""
     losses = []
     with Checkpoints(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:
@@ -114,7 +114,7 @@ def wrong_state(run: Path, acknowledged: list[int]) -> str:
     return ""
 
 
-def equal(ours: State, theirs: State) -> bool:
+def equal(ours: TrainingState, theirs: TrainingState) -> bool:
     numbers = ours.progress == theirs.progress
     return numbers and same(ours.weights, theirs.weights) and same(ours.optimizer, theirs.optimizer)
 

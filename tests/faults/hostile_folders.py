@@ -22,7 +22,7 @@ from model_io.folder_world import TABLE, change_config, change_weights, raw
 from model_io.google_values import FOLDER as GOOGLE
 
 from bertsmith.model_io.sorted_table import MAGIC
-from bertsmith.system.durable import sealed
+from bertsmith.system.durable import checksummed_json
 
 Case = Callable[[Path, Path], Any]
 CASES: dict[str, Case] = {}
@@ -290,7 +290,7 @@ CASES["vocab.txt: 65 MiB"] = bare_vocabulary(lambda _: b"x" * (65 << 20))
 
 def checksums(files: Any) -> Case:
     """The case of a seal that is whole and lies."""
-    return write("checksums.json", lambda _: sealed({"format": 1, "files": files}))
+    return write("checksums.json", lambda _: checksummed_json({"format": 1, "files": files}))
 
 
 CLAIM = {"bytes": 1 << 62, "sha256": "0" * 64}
@@ -298,7 +298,7 @@ CASES["checksums of a file outside"] = checksums({"../outside/x": CLAIM})
 CASES["checksums of a huge file"] = checksums({WEIGHTS: CLAIM})
 CASES["checksums of nothing"] = checksums({"absent": CLAIM})
 CASES["checksums without numbers"] = checksums({WEIGHTS: {"bytes": []}})
-CASES["checksums of another time"] = write("checksums.json", lambda _: sealed({"format": 2}))
+CASES["checksums of another time"] = write("checksums.json", lambda _: checksummed_json({"format": 2}))
 
 
 def google(change: Callable[[Path], Any]) -> Case:

@@ -80,6 +80,8 @@ def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
     frame, padding = tokenizer.frame_parts, tokenizer.padding_id
-    packing = recipe.packing.build(Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed)
+    packing = recipe.packing.build(
+        Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed, max_length=recipe.max_length
+    )
     first = (step - 1) * recipe.batch_size
-    return digests(model.corrupt(from_packed(packing.take(first, recipe.batch_size))))
+    return digests(model.corrupt(from_packed(packing.rows(first, recipe.batch_size))))

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.data import shard_reader
 from bertsmith.data.packing.packing import Packing
+from bertsmith.data.shards import reader as shard_reader
 from bertsmith.errors import StorageError
 from bertsmith.model_io.model import Model
 from bertsmith.system.durable import Disk
 from bertsmith.training import ahead, checkpoint, checkpoints, passes
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.pretraining import work
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
@@ -65,7 +65,7 @@ def _at_each_change(act: Callable[[int], None]) -> None:
 
 def quick_start() -> None:
     """Not broken: what the machine can do at most is not measured, which takes longer than a whole small run."""
-    work.measure_peak = lambda *anything: 1.0  # type: ignore[assignment]
+    work.measure_peak_flops = lambda *anything: 1.0  # type: ignore[assignment]
 
 
 def count_changes(path: str) -> None:
@@ -183,13 +183,15 @@ def patient(seconds: float) -> None:
 def record(folder: str) -> None:
     """Digests of what is learned from, row by row: tokens as hidden, the texts' numbers, and every label."""
 
-    def wrapper(original: Callable[..., Any], owner: passes.Passes, batch: Batch, *given: Any, **named: Any) -> Any:
+    def wrapper(
+        original: Callable[..., Any], owner: passes.ForwardBackward, batch: Batch, *given: Any, **named: Any
+    ) -> Any:
         line = {"step": named["step"] + 1, "micro": named["micro"], "rows": digests(batch)}
         _append(str(Path(folder, f"rows-{owner.world.rank}.jsonl")), json.dumps(line) + "\n")
         return original(owner, batch, *given, **named)
 
     Path(folder).mkdir(parents=True, exist_ok=True)
-    _around(passes.Passes, "learn", wrapper)
+    _around(passes.ForwardBackward, "learn", wrapper)
 
 
 def digests(batch: Batch) -> list[str]:
@@ -231,7 +233,7 @@ def not_finite(steps: list[int], value: str = "nan") -> None:
         factor = float(value) if now[0] in steps else 1.0
         return Loss({name: part * factor for name, part in loss.sums.items()}, loss.counts, loss.correct, loss.weights)
 
-    _around(passes.Passes, "learn", learn)
+    _around(passes.ForwardBackward, "learn", learn)
     _around(Model, "forward", forward)
 
 
@@ -254,7 +256,7 @@ def order_by_rank() -> None:
 
     def batch(packing: Packing, micro: int, *, rows: int, rank: int = 0, world: int = 1) -> Any:
         share = rows // world
-        return packing.take(rank * 1000 + micro * share, share)
+        return packing.rows(rank * 1000 + micro * share, share)
 
     Packing.batch = batch  # type: ignore[method-assign]
 
@@ -272,7 +274,7 @@ def moments_forgotten() -> None:
 def progress_forgotten() -> None:
     def wrapper(original: Callable[..., Any], trainer: Trainer, *given: Any) -> Any:
         found = original(trainer, *given)
-        trainer.done = 0
+        trainer.steps_done = 0
         return found
 
     _around(Trainer, "load", wrapper)
@@ -300,7 +302,7 @@ def retires_early() -> None:
 
 
 def deaf() -> None:
-    Stopper.ask = lambda self: None  # type: ignore[method-assign]
+    StopSignal.request = lambda self: None  # type: ignore[method-assign]
 
 
 def hears_itself_only() -> None:
@@ -312,7 +314,7 @@ def _settle_alone(trainer: Trainer, most: int) -> None:
     while trainer._under_way and len(trainer._under_way) >= most:
         trainer._settled = trainer._under_way.popleft()
         trainer.tokens += int(trainer._settled.numbers["tokens"])
-    trainer.stopped = trainer.stopped or trainer.stopper.asked
+    trainer.stopped = trainer.stopped or trainer.stop_signal.requested
 
 
 def without_lock() -> None:

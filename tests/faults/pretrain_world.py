@@ -27,7 +27,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=1",
-    "packing.length=32",
+    "max_length=32",
     "micro_batch_size=4",
     "batch_size=8",
 ]

@@ -12,8 +12,8 @@ import numpy as np
 from faults.broken_disks import QuickDisk
 from faults.shard_world import UNITS, Outcome, build, builder, emptied, pieces_of
 
-from bertsmith.data.shard_file import Tokens, read_head
 from bertsmith.data.shards import ShardBuilder, Shards, verify
+from bertsmith.data.shards.format import Tokens, read_head
 from bertsmith.errors import DataError
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from faults.broken_disks import QuickDisk
 
-from bertsmith.data.shards import Pieces, ShardBuilder, Shards, verify
+from bertsmith.data.shards import EncodedDocuments, ShardBuilder, Shards, verify
 from bertsmith.system.durable import Disk
 
 UNITS = 10
@@ -47,15 +47,15 @@ class Outcome:
 
 
 @cache
-def pieces_of(unit: int, sentences: int = 4) -> dict[str, Pieces]:
+def pieces_of(unit: int, sentences: int = 4) -> dict[str, EncodedDocuments]:
     """What work unit number `unit` yields: always the same. Every third has held-out text, one has nothing else."""
     chance = np.random.default_rng(unit)
 
-    def some(documents: int) -> Pieces:
+    def some(documents: int) -> EncodedDocuments:
         texts = [
             [chance.integers(0, VOCABULARY, chance.integers(2, 12)) for _ in range(sentences)] for _ in range(documents)
         ]
-        return Pieces.of(texts, np.uint16)
+        return EncodedDocuments.of(texts, np.uint16)
 
     pieces = {} if unit == 4 else {"train": some(2)}
     return pieces | ({"held-out": some(1)} if unit % 3 == 1 else {})

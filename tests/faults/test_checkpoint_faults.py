@@ -27,7 +27,7 @@ from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.training import checkpoint, checkpoints
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_asked_to_stop_in_any_phase(folder: Path) -> None:
 class RetiresEarly(Checkpoints):
     """Makes room for a checkpoint before it is there."""
 
-    def save(self, state: State) -> Path:
+    def save(self, state: TrainingState) -> Path:
         while len(self.all()) >= self.keep:
             self.disk.remove_folder(self.all()[0])
         return super().save(state)
@@ -97,7 +97,7 @@ class RetiresEarly(Checkpoints):
 class GoesOn(Checkpoints):
     """Takes an error of the disk for nothing."""
 
-    def save(self, state: State) -> Path:
+    def save(self, state: TrainingState) -> Path:
         try:
             return super().save(state)
         except StorageError:
@@ -108,7 +108,7 @@ class GoesOn(Checkpoints):
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are written under their own name from the first byte on."""
     for module in (checkpoint, checkpoints):
-        monkeypatch.setattr(module, "partial", lambda path: path)
+        monkeypatch.setattr(module, "partial_path", lambda path: path)
 
 
 @pytest.mark.usefixtures("in_place")

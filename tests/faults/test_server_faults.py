@@ -27,7 +27,7 @@ from faults.server_load import once_each, request
 from faults.server_world import Process, served
 from server.http_fixtures import connected, post
 
-from bertsmith.errors import Stopped
+from bertsmith.errors import StoppedError
 from bertsmith.server.monitoring import Log
 
 SEED = 20
@@ -127,7 +127,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         time.sleep(0.5)
         assert process.process.poll() is None
         process.stop()
-        assert process.wait(4) == Stopped.exit_code
+        assert process.wait(4) == StoppedError.exit_code
 
 
 def test_malformed_bytes() -> None:

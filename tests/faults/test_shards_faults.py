@@ -14,7 +14,7 @@ from faults.shard_crashes import kills, power_losses, power_losses_after_kills, 
 from faults.shard_damage import flips, truncations
 from faults.shard_world import Outcome
 
-from bertsmith.data import shard_file, shard_reader
+from bertsmith.data.shards import format, reader
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_power_losses_find_broken_builds(folder: Path, disk: str) -> None:
 
 
 def test_flips_are_not_found_without_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shard_reader, shard_file):
+    for module in (reader, format):
         monkeypatch.setattr(module, "check_block", lambda *anything: None)
     check_broken(flips(folder, masks=1))
 
@@ -99,7 +99,7 @@ def test_truncations_are_not_found_where_short_reads_pass(folder: Path, monkeypa
     def padded(descriptor: int, size: int, offset: int, path: Path) -> bytes:
         return os.pread(descriptor, size, offset).ljust(size, b"\0")
 
-    monkeypatch.setattr(shard_reader, "read_exactly", padded)
+    monkeypatch.setattr(reader, "read_exactly", padded)
     check_broken(truncations(folder, count=500))
 
 

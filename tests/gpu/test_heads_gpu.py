@@ -11,7 +11,7 @@ from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig, Passes
+from bertsmith.training.passes import ComputeConfig, ForwardBackward
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -19,20 +19,20 @@ from bertsmith.training.world import World
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CASES: dict[str, Any] = {
     "classify": classify.Config(dropout=0.0),
-    "mean of a mix": classify.Config(readout="mean", layers="mix", dropout=0.0),
-    "concat_pool": classify.Config(readout="concat_pool", dropout=0.0),
-    "last": regress.Config(readout="last", dropout=0.0),
+    "mean of a mix": classify.Config(pooling="mean", layers="mix", dropout=0.0),
+    "concat_pool": classify.Config(pooling="concat", dropout=0.0),
+    "last": regress.Config(pooling="last", dropout=0.0),
     "regress": regress.Config(dropout=0.0),
     "tag": tag.Config(dropout=0.0),
     "tag of four layers": tag.Config(layers="last_four_concat", dropout=0.0),
     "span": span.Config(),
     "choose": choose.Config(dropout=0.0),
 }
-BETWEEN = tag.Config(between="bilstm", between_width=16, dropout=0.0)
+BETWEEN = tag.Config(recurrent="bilstm", recurrent_width=16, dropout=0.0)
 RECURRENT: dict[str, Any] = {
     "tag": BETWEEN,
-    "span": span.Config(between="bilstm", between_width=16),
-    "classify": classify.Config(readout="last", between="bilstm", between_width=16, dropout=0.0),
+    "span": span.Config(recurrent="bilstm", recurrent_width=16),
+    "classify": classify.Config(pooling="last", recurrent="bilstm", recurrent_width=16, dropout=0.0),
 }
 QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 
@@ -68,9 +68,13 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
 
 def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
     model, batch = asking(BETWEEN).train(), packed()
-    passes = Passes(model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0)
+    passes = ForwardBackward(
+        model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
+    )
     hidden, counts, _ = passes.corrupt(batch)
-    learn = partial(passes.learn, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True)
+    learn = partial(
+        passes.accumulate_gradients, hidden, {name: count.float() for name, count in counts.items()}, micro=0, last=True
+    )
     learn(step=0)
     model.zero_grad()
     torch.cuda.set_sync_debug_mode("error")

@@ -49,11 +49,11 @@ def bert(
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
 
-@pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
 def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[4])
     batches = [toy_batch(step).to("cuda") for step in range(12)]
-    settings = config.find(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizer.FOLDER, kind).Config()
     made = trainer(
         model=model,
         feed=lambda step: [batches[step]],

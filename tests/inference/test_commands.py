@@ -45,7 +45,7 @@ def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path:
 
 def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     tokens = [f"token{number}" for number in range(90)]
-    facts = {"tokens": tokens, "weights": np.eye(90).tolist(), "layer": None, "head": 1, "cut": False}
+    facts = {"tokens": tokens, "weights": np.eye(90).tolist(), "layer": None, "head": 1, "truncated": False}
     terminal_predictions.attention_map(facts)
     lines = capsys.readouterr().out.splitlines()
     shown = len(lines) - 3

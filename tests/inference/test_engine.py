@@ -97,7 +97,7 @@ def held(**settings: Any) -> Iterator[tuple[Engine, Speller, Callable[..., Futur
         engine = Engine(speller, batch_tokens=BUDGET, **settings)
 
         def ask(what: Sequence[ModelInput], wish: Any = Spell(), seconds: float | None = None) -> Future[list[Any]]:
-            before = engine._waiting, len(speller.batches)
+            before = engine._queued_tokens, len(speller.batches)
 
             def call() -> list[Any]:
                 with deadline(seconds):
@@ -105,7 +105,7 @@ def held(**settings: Any) -> Iterator[tuple[Engine, Speller, Callable[..., Futur
 
             found = pool.submit(call)
             until = time.monotonic() + 10
-            while (engine._waiting, len(speller.batches)) == before and not found.done():
+            while (engine._queued_tokens, len(speller.batches)) == before and not found.done():
                 assert time.monotonic() < until
                 time.sleep(0.001)
             return found
@@ -236,7 +236,7 @@ def test_large_results_are_computed_one_by_one() -> None:
 def test_too_much_is_refused_at_once() -> None:
     with held(max_queued_tokens=100) as (engine, speller, ask):
         kept = ask(items("kept", 9))
-        with pytest.raises(Overloaded, match="110 tokens wait to be computed, and at most 100 may") as refused:
+        with pytest.raises(Overloaded, match="110 tokens would be queued; the limit is 100") as refused:
             engine.run(Spell(), items("more", 2))
         assert (refused.value.queued, refused.value.limit) == (110, 100)
         assert isinstance(refused.value, BertsmithError)

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.inference.asking import LogitsQuery
-from bertsmith.inference.attending import AttentionQuery
-from bertsmith.inference.encoder_outputs import EmbeddingQuery, TokenEmbeddingQuery
-from bertsmith.inference.forward import LocalBackend, ModelInput
+from bertsmith.inference.encoder_outputs import AttentionQuery, EmbeddingQuery, TokenEmbeddingQuery
+from bertsmith.inference.forward import LocalBackend, LogitsQuery, ModelInput
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
 from bertsmith.types import Row
@@ -139,17 +137,17 @@ def test_only_what_is_read_is_computed_in_the_last_layer(model: Model) -> None:
 
 
 def test_groups_hold_every_item_once_and_fit(model: Model) -> None:
-    computing = direct(model, batch_tokens=70)
-    groups = computing._groups(LogitsQuery("classify"), PLAIN)
+    backend = direct(model, batch_tokens=70)
+    groups = backend._batches(LogitsQuery("classify"), PLAIN)
     assert sorted(number for group in groups for number in group) == list(range(len(PLAIN)))
     assert all(sum(PLAIN[number].tokens for number in group) <= 70 for group in groups)
     assert len(groups) == 2
     lengths = [PLAIN[number].tokens for group in groups for number in group]
     assert lengths == sorted(lengths)
-    assert [len(group) for group in computing._groups(AttentionQuery(), PLAIN)] == [1] * len(PLAIN)
-    large = direct(model, batch_tokens=1)._groups(LogitsQuery("classify"), PLAIN)
+    assert [len(group) for group in backend._batches(AttentionQuery(), PLAIN)] == [1] * len(PLAIN)
+    large = direct(model, batch_tokens=1)._batches(LogitsQuery("classify"), PLAIN)
     assert [len(group) for group in large] == [1] * len(PLAIN), "an item that is larger than a batch has its own"
-    assert computing.run(LogitsQuery("classify"), []) == []
+    assert backend.run(LogitsQuery("classify"), []) == []
 
 
 def test_wishes_that_are_equal_are_one() -> None:

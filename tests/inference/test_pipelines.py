@@ -24,7 +24,7 @@ from inference.predictor_fixtures import (
 )
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.pipelines import as_texts, rows_of
+from bertsmith.inference.pipelines import as_texts, window_rows
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
@@ -89,7 +89,7 @@ def test_one_is_one_and_several_are_several(labelled: Predictor) -> None:
 def test_long_texts_are_read_in_windows(labelled: Predictor) -> None:
     """The answer is the softmax of the mean logits, every window computed by transformers."""
     model = theirs("BertForSequenceClassification", labelled)
-    rows = rows_of([tokenizer().encode(LONG)], tokenizer(), length=LENGTH)
+    rows = window_rows([tokenizer().encode(LONG)], tokenizer(), length=LENGTH)
     with torch.no_grad():
         mean = torch.cat([model(**one).logits for one in inputs(rows)]).mean(0)
     found = labelled.predict_proba([LONG, TEXTS[0]])
@@ -103,7 +103,7 @@ def test_long_texts_are_read_in_windows(labelled: Predictor) -> None:
 def test_windows_hold_every_token(sizes: tuple[int, ...]) -> None:
     known = tokenizer()
     texts = [known.encode(" ".join(["iron", "gold", "is"] * size)[: 5 * size]) for size in sizes]
-    rows = rows_of(texts, known, length=LENGTH)
+    rows = window_rows(texts, known, length=LENGTH)
     for number, text in enumerate(texts):
         seen = {tuple(place) for row in rows for place in row.offsets[row.sequence_ids == number].tolist()}
         assert seen == {tuple(place) for place in text.offsets.tolist()}
@@ -142,7 +142,7 @@ def test_rank_by_label_and_by_vectors(labelled: Predictor) -> None:
     vectors = plain.encode(["red iron", TEXTS[0]])
     cosine = float(vectors[0] @ vectors[1] / np.prod(np.linalg.norm(vectors, axis=1)))
     assert first == {"index": 0, "score": pytest.approx(cosine, abs=1e-5), "text": TEXTS[0]}
-    assert [one["index"] for one in found if one.get("cut")] == [4]
+    assert [one["index"] for one in found if one.get("truncated")] == [4]
     assert plain.similarity("red iron", TEXTS[0]) == pytest.approx(cosine, abs=1e-5)
     assert plain.similarity(TEXTS, ["red iron"]).shape == (4, 1)
     assert plain.rank("red iron", []) == []
@@ -229,10 +229,10 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said(know: Predictor) -> None:
-    assert know.answer("which thing " * 40, "it is gold")["cut"] is True
+    assert know.answer("which thing " * 40, "it is gold")["truncated"] is True
     assert know.answer("which thing", "") == {"answer": "", "score": 0.0, "start": 0, "end": 0}
     chooser = Predictor(random_model(choose.Config()), tokenizer())
-    assert chooser.choose(LONG, ["iron", "gold"])["cut"] is True
+    assert chooser.choose(LONG, ["iron", "gold"])["truncated"] is True
     assert know.attention(LONG).truncated is True
 
 
@@ -272,7 +272,7 @@ def test_attention_equals_transformers(labelled: Predictor, second: str | None) 
     assert found.tokens[0] == "[CLS]"
     assert np.allclose(found.select(2, 3), expected[1, 2], atol=1e-5)
     assert np.allclose(found.select(), expected.mean((0, 1)), atol=1e-5)
-    with pytest.raises(BertsmithError, match="layer 4 is not there: 1 to 3"):
+    with pytest.raises(BertsmithError, match="layer 4 does not exist: choose 1 to 3"):
         found.select(layer=4)
 
 
@@ -290,7 +290,7 @@ def test_threads_share_a_predictor(know: Predictor, labelled: Predictor) -> None
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda one: one.predict("a"), r"no classify or regress head \(it has: masked_lm\)"),
+        (lambda one: one.predict("a"), r"no classify or regress head \(heads: masked_lm\)"),
         (lambda one: one.predict_proba("a"), "no classify head"),
         (lambda one: one.ner("a"), "no tag head"),
         (lambda one: one.answer("a", "b"), "no span head"),
@@ -305,7 +305,7 @@ def test_another_head_is_one_clear_line(ask: Any, message: str) -> None:
 def test_wrong_questions(know: Predictor, labelled: Predictor) -> None:
     three = Predictor(random_model(classify.Config(labels=("a", "b", "c"))), tokenizer())
     for ask, message in (
-        (lambda: labelled.predict("a", top_k=0), "at least one"),
+        (lambda: labelled.predict("a", top_k=0), "at least 1"),
         (lambda: labelled.predict([("a", "b", "c")]), "text 0 is neither"),
         (lambda: labelled.predict([3]), "text 0 is neither"),
         (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is none of the labels"),

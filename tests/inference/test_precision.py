@@ -62,7 +62,7 @@ def test_a_narrow_layer_is_the_rounded_one(whole: bool, bias: bool) -> None:
         linear.weight[3] = 0  # nothing to scale by
     x = torch.randn(5, 24)
     with torch.no_grad():
-        expected, found = linear(x), QuantizedLinear(linear, whole=whole)(x)
+        expected, found = linear(x), QuantizedLinear(linear, int8=whole)(x)
     most = float(linear.weight.detach().abs().max()) * (0.5 / 127 if whole else 2**-9)
     assert float((found - expected).abs().max()) <= most * float(x.abs().sum(1).max())
     assert torch.equal(found[:, 3], expected[:, 3])
@@ -70,7 +70,7 @@ def test_a_narrow_layer_is_the_rounded_one(whole: bool, bias: bool) -> None:
 
 def test_unknown_precisions_are_named() -> None:
     wrong: Any = "float8"
-    with pytest.raises(BertsmithError, match="precision float8 is not known: float32, bfloat16, int8"):
+    with pytest.raises(BertsmithError, match='precision "float8" does not exist: choose float32, bfloat16, int8'):
         Predictor(random_model(*HEADS), tokenizer(), precision=wrong)
     assert isinstance(supports_bfloat16("cpu"), bool)
     assert supports_bfloat16("cuda") is True

@@ -14,6 +14,7 @@ import torch
 import bertsmith
 from bertsmith.encoders import bert
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.fill_mask import mask_log_probs
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
@@ -91,10 +92,10 @@ def test_masks_side_by_side_are_filled_together(predictor: Predictor) -> None:
         predictor.tokenizer.encode("the smith [MASK] [MASK] burns", specials_in_text=True), length=48
     )
     place = row.ids.tolist().index(predictor.tokenizer.mask_id)
-    alone = predictor.word_log_probabilities([row], [place])[0, first]
+    alone = mask_log_probs(predictor, [row], [place])[0, first]
     ids = row.ids.copy()
     ids[place] = first
-    after = predictor.word_log_probabilities([dataclasses.replace(row, ids=ids)], [place + 1])[0, second]
+    after = mask_log_probs(predictor, [dataclasses.replace(row, ids=ids)], [place + 1])[0, second]
     assert best[0]["score"] == pytest.approx(float((alone + after).detach().exp()), rel=1e-4)
 
 
@@ -117,7 +118,7 @@ def test_targets_are_scored_whole(predictor: Predictor) -> None:
 def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
     text = "the iron glows " * 40 + "the [MASK] sings " + "the water flows " * 40
     found = predictor.fill_mask(text, top_k=2)
-    assert found[0]["cut"] is True
+    assert found[0]["truncated"] is True
     assert found[0]["sequence"] == text.replace("[MASK]", found[0]["token_str"])
 
 
@@ -125,11 +126,11 @@ def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
     ("call", "message"),
     [
         (lambda one: one.fill_mask("no gap here"), r"the text has no \[MASK\]"),
-        (lambda one: one.fill_mask("a [MASK]", targets=["☃"]), "cannot be spelled"),
-        (lambda one: one.fill_mask("a [MASK]", targets=[" "]), "comes to nothing"),
-        (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least one"),
-        (lambda one: one.encode("a", layers=[9]), "layer 9 is not there: 0 .* to 3"),
-        (lambda one: one.encode("a", pooling="max"), "pooling max is not known"),
+        (lambda one: one.fill_mask("a [MASK]", targets=["☃"]), "cannot be encoded"),
+        (lambda one: one.fill_mask("a [MASK]", targets=[" "]), "has no tokens"),
+        (lambda one: one.fill_mask("a [MASK]", top_k=0), "at least 1"),
+        (lambda one: one.encode("a", layers=[9]), "layer 9 does not exist: choose 0 .* to 3"),
+        (lambda one: one.encode("a", pooling="max"), 'pooling "max" does not exist'),
     ],
 )
 def test_wrong_questions(predictor: Predictor, call: Any, message: str) -> None:
@@ -141,9 +142,9 @@ def test_next_sentence_equals_transformers(predictor: Predictor, theirs: tuple[A
     output, _ = their_logits(theirs, "the fire burns", "바람이 불고 the water")
     expected = output.seq_relationship_logits[0].softmax(-1).tolist()
     found = predictor.next_sentence("the fire burns", "바람이 불고 the water")
-    assert [found["is_next"], found["random"]] == pytest.approx(expected, rel=1e-4)
-    assert found["cut"] is False
-    assert predictor.next_sentence("the fire " * 40, "burns")["cut"] is True
+    assert [found["is_next"], found["not_next"]] == pytest.approx(expected, rel=1e-4)
+    assert found["truncated"] is False
+    assert predictor.next_sentence("the fire " * 40, "burns")["truncated"] is True
 
 
 def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
@@ -183,14 +184,14 @@ def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) ->
     assert found.truncated == (2,)
     assert found.vectors[2].shape == (48, 32)
     assert predictor.embed_all([]).vectors == []
-    with pytest.raises(BertsmithError, match="layer 7 is not there"):
+    with pytest.raises(BertsmithError, match="layer 7 does not exist"):
         predictor.embed_all(texts, layer=7)
 
 
 def test_texts_as_tokens(predictor: Predictor) -> None:
     texts = ["The smith, 쇠를 🔥", "", "heat " * 60]
     for specials in (True, False):
-        for text, found in zip(texts, predictor.tokenize(texts, specials=specials), strict=True):
+        for text, found in zip(texts, predictor.tokenize(texts, special_tokens=specials), strict=True):
             inner = slice(1, -1) if specials else slice(None)
             encoded = predictor.tokenizer.encode(text)
             assert list(found.ids[inner]) == encoded.ids.tolist()
@@ -213,7 +214,7 @@ def test_ids_as_texts(predictor: Predictor) -> None:
     assert np.array_equal(found.vectors, expected.vectors)
     assert found.truncated == expected.truncated == (1,)
     for wrong in (-1, predictor.tokenizer.vocab_size):
-        with pytest.raises(BertsmithError, match=f"id {wrong} is outside this vocabulary"):
+        with pytest.raises(BertsmithError, match=f"id {wrong} is outside the vocabulary"):
             predictor.embed_ids([[3, wrong]])
 
 

@@ -15,6 +15,7 @@ from inference.predictor_fixtures import LONG, TAGS, TEXTS, random_model, tokeni
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import BatchStats, DeadlineExceeded, Engine, Overloaded, deadline
+from bertsmith.inference.fill_mask import mask_log_probs
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import choose, classify, masked_lm, next_sentence, span, tag
 
@@ -84,22 +85,22 @@ def test_threads_share_a_predictor(predictor: Predictor, serial: list[Any], seco
 
 @SHORT_AND_LONG
 def test_threads_share_an_engine(predictor: Predictor, serial: list[Any], seconds: float) -> None:
-    told: list[BatchStats] = []
-    with Engine(predictor.backend, batch_tokens=256, observe=told.append) as engine:
-        through = predictor.with_backend(engine)
-        assert through.model is predictor.model
-        assert expect_equal(through, serial, seconds=seconds) > THREADS
+    batches: list[BatchStats] = []
+    with Engine(predictor.backend, batch_tokens=256, observe=batches.append) as engine:
+        shared = predictor.with_backend(engine)
+        assert shared.model is predictor.model
+        assert expect_equal(shared, serial, seconds=seconds) > THREADS
         assert engine.queued_tokens == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "bertsmith-engine"]
-    assert {facts.query for facts in told} == {"vectors", "states", "answers", "attentions"}
-    assert max(facts.tokens for facts in told) <= 256
+    assert {batch.query for batch in batches} == {"embeddings", "token embeddings", "logits", "attention"}
+    assert max(batch.tokens for batch in batches) <= 256
     assert predictor.backend is not engine, "the first one still computes for itself"
 
 
 def test_an_exchange_of_answers_would_be_seen(predictor: Predictor, serial: list[Any]) -> None:
     class Exchanging:
-        def compute(self, wish: Any, items: Any) -> list[Any]:
-            return predictor.backend.run(wish, items)[::-1]
+        def run(self, query: Any, inputs: Any) -> list[Any]:
+            return predictor.backend.run(query, inputs)[::-1]
 
     with Engine(Exchanging()) as engine, pytest.raises((AssertionError, ValueError, IndexError)):
         expect_equal(predictor.with_backend(engine), serial, seconds=0)
@@ -120,7 +121,7 @@ def test_a_wrong_question_harms_nobody(predictor: Predictor, serial: list[Any]) 
         wrong = predictor.with_backend(engine)
         row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), length=8)
         row.ids[1] = 10_000
-        bad = [pool.submit(wrong.word_log_probabilities, [row], [1]) for _ in range(4)]
+        bad = [pool.submit(mask_log_probs, wrong, [row], [1]) for _ in range(4)]
         good = [pool.submit(ASKED[number], wrong) for number in (0, 7, 12)]
         for one in bad:
             with pytest.raises(BertsmithError, match="outside this encoder's table"):

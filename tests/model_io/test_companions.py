@@ -24,7 +24,9 @@ SMALL: dict[str, Any] = {"layers": 3, "width": 32, "heads": 4, "max_positions": 
 
 def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **changes: Any) -> Model:
     config = electra.Config(**SMALL | {"vocab_size": rows, "embedding_width": 24} | changes)
-    return randomize_weights(Model.build(config, [replaced_token.Config(generator=0.5)], vocabulary=vocabulary)).eval()
+    return randomize_weights(
+        Model.build(config, [replaced_token.Config(generator_width=0.5)], vocabulary=vocabulary)
+    ).eval()
 
 
 @pytest.mark.parametrize("narrow", [24, 16], ids=["with a map", "without one"])
@@ -60,15 +62,15 @@ def test_its_weights_are_the_model_s() -> None:
 
 def test_who_has_none() -> None:
     assert companions(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) == {}
-    judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator=0.0)])
+    judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator_width=0.0)])
     assert companions(judging) == {}
-    on_bert = Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
+    on_bert = Model.build(bert(pooler=False), [replaced_token.Config(generator_width=0.5)], vocabulary=VOCABULARY)
     assert companions(on_bert) == {}, "BERT's tables are as wide as its blocks: no folder could hold its generator"
 
 
 def test_a_folder_has_no_generator_to_go_on_with(tmp_path: Path) -> None:
     save_model(build(rows=tokenizer().vocab_size, vocabulary=None), tokenizer(), tmp_path / "m")
-    wanted = replaced_token.Config(generator=0.5)
+    wanted = replaced_token.Config(generator_width=0.5)
     with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* asked for as new_heads$"):
         open_model(tmp_path / "m", objectives=[wanted])
     model, _, _ = open_model(tmp_path / "m", objectives=[], new_heads=[wanted])

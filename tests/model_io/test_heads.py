@@ -40,14 +40,14 @@ SETTINGS = {
     "spans that may be none": span.Config(no_answer=-1.25),
 }
 OWN = {
-    "mean of a mix": classify.Config(labels=COLOURS, readout="mean", layers="mix"),
-    "last": regress.Config(readout="last"),
-    "raw": choose.Config(readout="raw_first", layers="second_to_last"),
-    "recurrent": tag.Config(between="bilstm", between_width=9, between_layers=2, layers="all_sum"),
-    "recurrent span": span.Config(between="bilstm", between_width=9, between_layers=1),
-    "recurrent class": classify.Config(labels=COLOURS, between="bilstm", between_width=9, readout="mean"),
-    "recurrent number": regress.Config(between="bilstm", between_width=9, between_layers=1, readout="last"),
-    "recurrent choice": choose.Config(between="bilstm", between_width=9, readout="concat_pool", layers="mix"),
+    "mean of a mix": classify.Config(labels=COLOURS, pooling="mean", layers="mix"),
+    "last": regress.Config(pooling="last"),
+    "raw": choose.Config(pooling="cls", layers="second_to_last"),
+    "recurrent": tag.Config(recurrent="bilstm", recurrent_width=9, recurrent_layers=2, layers="all_sum"),
+    "recurrent span": span.Config(recurrent="bilstm", recurrent_width=9, recurrent_layers=1),
+    "recurrent class": classify.Config(labels=COLOURS, recurrent="bilstm", recurrent_width=9, pooling="mean"),
+    "recurrent number": regress.Config(recurrent="bilstm", recurrent_width=9, recurrent_layers=1, pooling="last"),
+    "recurrent choice": choose.Config(recurrent="bilstm", recurrent_width=9, pooling="concat", layers="mix"),
     "wide": tag.Config(layers="last_four_concat"),
 }
 
@@ -88,7 +88,7 @@ def test_a_head_that_transformers_has_not_says_so(tmp_path: Path) -> None:
     folder(tmp_path / "m", OWN["mean of a mix"])
     written = json.loads((tmp_path / "m" / "config.json").read_text())
     assert written["model_type"] == "bertsmith"
-    assert written["bertsmith"]["objectives"]["classify"]["readout"] == "mean"
+    assert written["bertsmith"]["objectives"]["classify"]["pooling"] == "mean"
     card = (tmp_path / "m" / "README.md").read_text()
     assert "bertsmith.load" in card
     assert "from transformers" not in card
@@ -139,16 +139,19 @@ OWN_WRONG: dict[str, tuple[Any, str]] = {
     "a list": ({"objectives": []}, "does not say which heads"),
     "unknown": ({"objectives": {"guess\n": {}}}, r"'guess\\n', which is no objective"),
     "setting": ({"objectives": {"tag": {"betwixt": 1}}}, "betwixt=1 is no setting"),
-    "huge": ({"objectives": {"tag": {"between": "bilstm", "between_width": 10**9}}}, "between_width=1000000000"),
-    "wider": ({"objectives": {"tag": {"between": "bilstm", "between_width": 11}}}, "has the shape"),
-    "deep": ({"objectives": {"tag": {"between": "bilstm", "between_layers": 10**9}}}, "between_layers=1000000000"),
+    "huge": ({"objectives": {"tag": {"recurrent": "bilstm", "recurrent_width": 10**9}}}, "recurrent_width=1000000000"),
+    "wider": ({"objectives": {"tag": {"recurrent": "bilstm", "recurrent_width": 11}}}, "has the shape"),
+    "deep": (
+        {"objectives": {"tag": {"recurrent": "bilstm", "recurrent_layers": 10**9}}},
+        "recurrent_layers=1000000000",
+    ),
     "pre-training": ({"objectives": {"masked_lm": {}}}, "weights are missing: bertsmith.masked_lm"),
 }
 
 
 @pytest.mark.parametrize("case", OWN_WRONG)
 def test_wrong_words_of_our_own(case: str, tmp_path: Path) -> None:
-    path = foreign(tmp_path / "m", tag.Config(between="bilstm", between_width=9))
+    path = foreign(tmp_path / "m", tag.Config(recurrent="bilstm", recurrent_width=9))
     change_config(path, bertsmith=OWN_WRONG[case][0])
     with pytest.raises((ConfigError, DataError), match=OWN_WRONG[case][1]) as found:
         open_model(path)
@@ -211,7 +214,7 @@ def test_new_heads_are_a_function_of_the_seed(tmp_path: Path) -> None:
         assert not torch.equal(first.get_parameter(name), other.get_parameter(name))
 
 
-@pytest.mark.parametrize("settings", [span.Config(), tag.Config(), classify.Config(readout="mean")])
+@pytest.mark.parametrize("settings", [span.Config(), tag.Config(), classify.Config(pooling="mean")])
 def test_a_pooler_that_nobody_reads_is_left_out(settings: Any, tmp_path: Path) -> None:
     made, _, facts = open_for(folder(tmp_path / "m"), [settings])
     assert made.encoder.pooler is None
@@ -237,7 +240,7 @@ def test_one_task_after_another(tmp_path: Path) -> None:
 
 def test_heads_that_are_kept(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
-    made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(rate=0.3)])
+    made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(mask_probability=0.3)])
     assert set(made.objectives) == {"masked_lm", "classify"}
     trained = model("masked_lm", "next_sentence").objectives["masked_lm"]
     assert torch.equal(made.objectives["masked_lm"].bias, trained.bias)

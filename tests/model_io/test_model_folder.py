@@ -94,7 +94,7 @@ def test_wanted_type_of_the_weights(tmp_path: Path) -> None:
 
 
 def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> None:
-    settings = masked_lm.Config(rate=0.5, units="words")
+    settings = masked_lm.Config(mask_probability=0.5, units="words")
     again, words, _ = open_model(folder(tmp_path / "m"), objectives=[settings], seed=3)
     hiding = again.objectives["masked_lm"]
     assert isinstance(hiding, masked_lm.MaskedLM)

@@ -72,7 +72,7 @@ def test_a_pretrained_folder_under_new_heads_and_back(tmp_path: Path) -> None:
 def test_heads_without_a_place_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     for changes in ({}, {"norm": "after"}):
         with pytest.raises(BertsmithError, match="no model folder has the heads replaced_token"):
-            save_model(model([replaced_token.Config(generator=0)], **changes), tokenizer(), tmp_path / "m")
+            save_model(model([replaced_token.Config(generator_width=0)], **changes), tokenizer(), tmp_path / "m")
         assert not (tmp_path / "m").exists()
 
 

@@ -30,7 +30,7 @@ def packed(**how: Any) -> Batch:
     """All texts in as few rows as hold them, with empty slots."""
     rows, labels, places = rows_and_labels()
     how = {"pack": True, "shape": SHAPE} | how
-    return collate(rows, length=40, labels=labels, places=places, **how)
+    return collate(rows, length=40, labels=labels, indices=places, **how)
 
 
 def alone(number: int) -> Batch:

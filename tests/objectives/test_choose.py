@@ -50,12 +50,12 @@ def choose_right(labels: torch.Tensor) -> torch.Tensor:
 
 
 def test_labels_of_a_question() -> None:
-    assert choose.labels_of(2, 4) == [2, 1, 0, -1]
-    assert choose.labels_of(0, 1) == [0]
-    assert min(choose.labels_of(0, choose.MOST_CHOICES)) > IGNORE_INDEX
-    for right, choices in ((4, 4), (-1, 4), (0, choose.MOST_CHOICES + 1)):
+    assert choose.choice_labels(2, 4) == [2, 1, 0, -1]
+    assert choose.choice_labels(0, 1) == [0]
+    assert min(choose.choice_labels(0, choose.MAX_CHOICES)) > IGNORE_INDEX
+    for right, choices in ((4, 4), (-1, 4), (0, choose.MAX_CHOICES + 1)):
         with pytest.raises(BertsmithError, match=f"choice {right} of {choices}"):
-            choose.labels_of(right, choices)
+            choose.choice_labels(right, choices)
 
 
 def test_questions_cover_the_texts() -> None:

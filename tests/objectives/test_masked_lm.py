@@ -46,21 +46,30 @@ def hidden_places(before: Batch, after: Batch) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"rate": 0.4, "masked": 0.5, "kept": 0.0}, {"masked": 0.0, "kept": 0.2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"mask_probability": 0.4, "mask_token_share": 0.5, "keep_share": 0.0},
+        {"mask_token_share": 0.0, "keep_share": 0.2},
+    ],
+)
 def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]) -> None:
     objective = build(vocabulary=BIG, **settings)
     after = objective.corrupt(million)
     hidden = hidden_places(million, after)
     candidates = ~million.special_mask.flatten()
     config = objective.config
-    assert hidden.sum().item() / candidates.sum().item() == pytest.approx(config.rate, abs=0.001)
+    assert hidden.sum().item() / candidates.sum().item() == pytest.approx(config.mask_probability, abs=0.001)
     assert not hidden[~candidates].any()
     old, new = million.input_ids.flatten(), after.input_ids.flatten()
     assert torch.equal(new[~hidden], old[~hidden])
     became_mask = (new == MASK)[hidden].float().mean().item()
     stayed = (new == old)[hidden].float().mean().item()
-    assert became_mask == pytest.approx(config.masked, abs=0.005)
-    assert stayed == pytest.approx(config.kept + (1 - config.masked - config.kept) / 995, abs=0.005)
+    assert became_mask == pytest.approx(config.mask_token_share, abs=0.005)
+    assert stayed == pytest.approx(
+        config.keep_share + (1 - config.mask_token_share - config.keep_share) / 995, abs=0.005
+    )
     other = new[hidden & (new != old) & (new != MASK)]
     assert other.min() > UNKNOWN, "a random word is no special token"
     shares = torch.bincount(other, minlength=BIG.size)[UNKNOWN + 1 :] / len(other)
@@ -80,7 +89,7 @@ def test_every_place_of_a_text_is_as_likely() -> None:
 def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how: Any) -> dict[int, list[int]]:
     """What stands in each of fifty texts after hiding, in a batch of some of them."""
     rows = random_rows([12, 30, 25, 8, 40] * 10)
-    batch = collate([rows[number] for number in numbers], length=40, samples=numbers, epoch=epoch, **how)
+    batch = collate([rows[number] for number in numbers], length=40, sample_ids=numbers, epoch=epoch, **how)
     after = objective.corrupt(batch)
     return {number: after.input_ids[batch.sample_ids == number].tolist() for number in numbers}
 
@@ -104,7 +113,7 @@ def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
 def test_golden() -> None:
     """Old runs are resumed with these masks: they may never change."""
     rows = [make_row(5 + np.arange(18) * 7 % 92), make_row(5 + np.arange(14) * 11 % 92, 5 + np.arange(15) * 13 % 92)]
-    batch = collate(rows, length=32, samples=[5, 1 << 40], epoch=2)
+    batch = collate(rows, length=32, sample_ids=[5, 1 << 40], epoch=2)
     found = {}
     for units in ("tokens", "words", "ngrams"):
         after = build(seed=12345, units=units).corrupt(batch)
@@ -155,7 +164,7 @@ def test_lengths_of_ngrams(longest: int) -> None:
         UNKNOWN + 1, FIRST_CONTINUATION, batch.input_ids.shape, generator=torch.Generator().manual_seed(0)
     )
     batch = batch.replace(input_ids=torch.where(batch.special_mask, batch.input_ids, words))
-    objective = build(units="ngrams", longest_ngram=longest, rate=0.02)
+    objective = build(units="ngrams", max_ngram=longest, mask_probability=0.02)
     lengths = Counter(end - begin for begin, end in runs(hidden_places(batch, objective.corrupt(batch)), batch))
     whole = sum(1 / words for words in range(1, longest + 1))
     total = sum(lengths.values())
@@ -216,11 +225,11 @@ def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rate": 0.0}, "rate=0.0 must be more than 0"),
-        ({"masked": 0.8, "kept": 0.3}, "masked=0.8 and kept=0.3 must be shares"),
+        ({"mask_probability": 0.0}, "mask_probability=0.0 must be more than 0"),
+        ({"mask_token_share": 0.8, "keep_share": 0.3}, "mask_token_share=0.8 and keep_share=0.3 must not be negative"),
         ({"units": "letters"}, "units=letters must be one of tokens, words, ngrams"),
-        ({"longest_ngram": 0}, "longest_ngram=0"),
-        ({"units": "words", "reference_counts": True}, "cannot go with units=words"),
+        ({"max_ngram": 0}, "max_ngram=0"),
+        ({"units": "words", "reference_counts": True}, "needs units=tokens"),
     ],
 )
 def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -230,13 +239,15 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 def test_what_a_vocabulary_must_tell() -> None:
     batch = random_batch([20], length=20)
-    with pytest.raises(BertsmithError, match="knows the mask token: build it with a vocabulary"):
+    with pytest.raises(BertsmithError, match="needs the id of the mask token: build it with a vocabulary"):
         build(vocabulary=None).corrupt(batch)
-    with pytest.raises(ConfigError, match="units=words needs a tokenizer that says which tokens go on with a word"):
+    with pytest.raises(ConfigError, match="units=words needs a tokenizer that marks the tokens that continue a word"):
         build(vocabulary=Vocabulary(size=SIZE, mask_id=MASK), units="words")
-    with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's table 90 rows"):
+    with pytest.raises(ConfigError, match="the tokenizer has 97 tokens, the model's token table only 90 rows"):
         Config().build(BuildContext(width=8, vocab_size=90, vocabulary=VOCABULARY))
-    padded = Config(masked=0.0, kept=0.0).build(BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY))
+    padded = Config(mask_token_share=0.0, keep_share=0.0).build(
+        BuildContext(width=8, vocab_size=2000, vocabulary=VOCABULARY)
+    )
     assert padded.corrupt(random_batch([40] * 50, length=40)).input_ids.max() < SIZE, (
         "rows that only fill the table are no words"
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from model_fixtures import random_batch
 from torch import Tensor
 
-from bertsmith.objectives import masking
+from bertsmith.objectives import masked_lm
 
 # A world: texts of random lengths, padded or packed; some places are no candidates, some tokens continue words.
 worlds = some.tuples(
@@ -17,16 +17,16 @@ worlds = some.tuples(
 )
 
 
-def world(lengths: list[int], pack: bool, seed: int) -> tuple[masking.Sequences, Tensor, Tensor, torch.Generator]:
+def world(lengths: list[int], pack: bool, seed: int) -> tuple[masked_lm.Sequences, Tensor, Tensor, torch.Generator]:
     batch = random_batch(lengths, length=24, pack=pack, shape=(len(lengths) + 1, len(lengths) + 2))
     random = torch.Generator().manual_seed(seed)
     # Texts need no frame: a candidate may be a text's first or last token.
     candidate_T = (batch.document_ids.flatten() != 0) & (torch.rand(batch.input_ids.numel(), generator=random) < 0.9)
     continues_T = torch.rand(batch.input_ids.numel(), generator=random) < 0.4
-    return masking.Sequences.of(batch), candidate_T, continues_T, random
+    return masked_lm.Sequences.of(batch), candidate_T, continues_T, random
 
 
-def loop_over_words(sequences: masking.Sequences, candidate: Tensor, continues: Tensor) -> list[list[int]]:
+def loop_over_words(sequences: masked_lm.Sequences, candidate: Tensor, continues: Tensor) -> list[list[int]]:
     """The places where words begin, block by block."""
     found: list[list[int]] = []
     for begin, end in zip(sequences.begins.tolist(), sequences.ends.tolist(), strict=True):
@@ -54,9 +54,9 @@ def test_words(world_of: tuple[list[int], bool, int]) -> None:
     sequences, candidate_T, continues_T, _ = world(*world_of)
     blocks = loop_over_words(sequences, candidate_T, continues_T)
     size = len(candidate_T)
-    block_T = masking.blocks(sequences, candidate_T)
+    block_T = masked_lm.candidate_runs(sequences, candidate_T)
     assert torch.equal(block_T, marked(size, [block[0] for block in blocks]))
-    word_T = masking.words(candidate_T, block_T, continues_T)
+    word_T = masked_lm.word_starts(candidate_T, block_T, continues_T)
     assert torch.equal(word_T, marked(size, [place for block in blocks for place in block]))
 
 
@@ -71,9 +71,9 @@ def test_ngrams_stand_one_behind_the_other(world_of: tuple[list[int], bool, int]
         while word < len(block):
             expected.append(block[word])
             word += int(length_T[block[word]])
-    block_T = masking.blocks(sequences, candidate_T)
-    word_T = masking.words(candidate_T, block_T, continues_T)
-    found = masking.ngrams(word_T, block_T, length_T, longest_ngram=longest, longest_text=24)
+    block_T = masked_lm.candidate_runs(sequences, candidate_T)
+    word_T = masked_lm.word_starts(candidate_T, block_T, continues_T)
+    found = masked_lm.ngram_starts(word_T, block_T, length_T, max_ngram=longest, max_seqlen=24)
     assert torch.equal(found, marked(len(candidate_T), expected))
 
 
@@ -89,7 +89,7 @@ def test_choose_takes_those_that_drew_least(world_of: tuple[list[int], bool, int
         units = [place for place in range(begin, end) if unit_T[place]]
         assert len(units) == units_S[sequences.begins.tolist().index(begin)] or begin == end
         expected += sorted(units, key=lambda place: int(drawn_T[place]))[:wanted]
-    assert torch.equal(masking.choose(sequences, unit_T, drawn_T, wanted_S), marked(len(unit_T), expected))
+    assert torch.equal(masked_lm.choose_units(sequences, unit_T, drawn_T, wanted_S), marked(len(unit_T), expected))
 
 
 def test_spread_fills_units_and_nothing_between() -> None:
@@ -97,7 +97,7 @@ def test_spread_fills_units_and_nothing_between() -> None:
     unit = torch.tensor([0, 1, 0, 1, 0, 1, 0, 0, 0, 1], dtype=torch.bool)
     chosen = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 0, 0], dtype=torch.bool)
     expected = [0, 1, 1, 0, 0, 1, 1, 0, 0, 0]
-    assert masking.spread(unit, chosen, candidate).tolist() == [bool(number) for number in expected]
+    assert masked_lm.unit_tokens(unit, chosen, candidate).tolist() == [bool(number) for number in expected]
 
 
 def test_slots() -> None:
@@ -107,14 +107,14 @@ def test_slots() -> None:
         (3, [1, 3, 4], [1, 1, 1]),
         (2, [1, 3], [1, 1]),
     ):
-        found = masking.slots(hidden, count)
+        found = masked_lm.masked_slots(hidden, count)
         assert found[0].tolist() == places
         assert found[1].tolist() == [bool(number) for number in used]
 
 
 def test_sequences_know_their_numbers() -> None:
     batch = random_batch([5, 9, 6], length=12, pack=True, shape=(3, 4))
-    sequences = masking.Sequences.of(batch)
+    sequences = masked_lm.Sequences.of(batch)
     assert sequences.number[: 2 * 12].tolist() == [0] * 5 + [1] * 6 + [2] + [3] * 9 + [4] * 3
     assert np.flatnonzero(sequences.first()).tolist() == [0, 5, 11, 12, 21, 24]
     assert sequences.count(batch.document_ids.flatten() != 0).tolist() == [5, 6, 0, 9, 0, 0, 0]

@@ -12,10 +12,9 @@ from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
+from bertsmith.nn.pooling import POOLINGS, SLICES, TextTokens
 from bertsmith.objectives import choose, classify, regress, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.objectives.readout import READOUTS, SLICES
-from bertsmith.objectives.texts import Texts
 from bertsmith.types import Batch, Encoding
 
 Vectors = list[torch.Tensor]
@@ -36,56 +35,56 @@ LAYERS: dict[str, Callable[[Vectors, Any], torch.Tensor]] = {
     "mix": lambda layers, mix: mixed(layers, mix.weights, mix.scale),
 }
 TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "raw_first": lambda x: x[0],
+    "cls": lambda x: x[0],
     "last": lambda x: x[-1],
     "mean": lambda x: x.sum(0) / len(x),
-    "concat_pool": lambda x: torch.cat((x[-1], x.max(0).values, x.sum(0) / len(x))),
+    "concat": lambda x: torch.cat((x[-1], x.max(0).values, x.sum(0) / len(x))),
 }
 
 
 def test_every_choice_is_tested() -> None:
     assert set(LAYERS) == set(SLICES)
-    assert set(TEXTS) | {"first"} == set(READOUTS)
+    assert set(TEXTS) | {"pooler"} == set(POOLINGS)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("readout", TEXTS)
-def test_one_vector_of_each_text(readout: Any, layers: Any) -> None:
+@pytest.mark.parametrize("pooling", TEXTS)
+def test_one_vector_of_each_text(pooling: Any, layers: Any) -> None:
     """In packed rows with empty slots, from texts that never met."""
-    model = asking(classify.Config(readout=readout, layers=layers))
+    model = asking(classify.Config(pooling=pooling, layers=layers))
     head = model.objectives["classify"]
     with torch.no_grad():
         logits = model.predict(packed(), "classify")
         for number in range(len(LENGTHS)):
-            vector = TEXTS[readout](LAYERS[layers](layers_of(model, number), head.readout.layers))
+            vector = TEXTS[pooling](LAYERS[layers](layers_of(model, number), head.pooling.layers))
             expected = vector @ head.head.weight.T + head.head.bias
             assert relative_difference(logits[number], expected) < 1e-5
             assert relative_difference(model.predict(alone(number), "classify")[0], expected) < 1e-5
 
 
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
-@pytest.mark.parametrize("readout", TEXTS)
-def test_behind_a_bilstm(readout: Any, settings: Any) -> None:
+@pytest.mark.parametrize("pooling", TEXTS)
+def test_behind_a_bilstm(pooling: Any, settings: Any) -> None:
     """What it says of each text alone is read as what the encoder says is."""
     model = asking(
-        settings.Config(readout=readout, layers="all_sum", between="bilstm", between_width=7, between_layers=1)
+        settings.Config(pooling=pooling, layers="all_sum", recurrent="bilstm", recurrent_width=7, recurrent_layers=1)
     )
     (head,) = model.objectives.values()
-    ahead, back = head.readout.between.ahead[0], head.readout.between.back[0]
+    ahead, back = head.pooling.recurrent.ahead[0], head.pooling.recurrent.back[0]
     with torch.no_grad():
         said = model.predict(packed(), head.name)
         for number in range(len(LENGTHS)):
-            x = LAYERS["all_sum"](layers_of(model, number), head.readout.layers)[None]
+            x = LAYERS["all_sum"](layers_of(model, number), head.pooling.layers)[None]
             both = torch.cat((ahead(x)[0], back(x.flip(1))[0].flip(1)), -1)[0]
-            assert relative_difference(said[number], head.head(TEXTS[readout](both))) < 1e-5
+            assert relative_difference(said[number], head.head(TEXTS[pooling](both))) < 1e-5
 
 
 def test_the_pooler_is_not_behind_a_bilstm() -> None:
     for module in (classify, regress, choose):
-        with pytest.raises(ConfigError, match="behind between=bilstm, raw_first, last or mean"):
-            module.Config(between="bilstm")
-        with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
-            module.Config(between="gru", readout="last")
+        with pytest.raises(ConfigError, match="with recurrent=bilstm, use pooling=cls, last or mean"):
+            module.Config(recurrent="bilstm")
+        with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
+            module.Config(recurrent="gru", pooling="last")
 
 
 @pytest.mark.parametrize("layers", LAYERS)
@@ -114,14 +113,14 @@ def test_first_is_the_encoders_pooler() -> None:
     ("settings", "read", "kept"),
     [
         (classify.Config(), 10, False),
-        (classify.Config(readout="raw_first"), 10, False),
-        (classify.Config(readout="last"), 10, False),
-        (classify.Config(readout="mean"), 240, False),
-        (classify.Config(readout="last", between="bilstm", between_width=4), 240, False),
-        (classify.Config(readout="mean", layers="mix"), 240, True),
+        (classify.Config(pooling="cls"), 10, False),
+        (classify.Config(pooling="last"), 10, False),
+        (classify.Config(pooling="mean"), 240, False),
+        (classify.Config(pooling="last", recurrent="bilstm", recurrent_width=4), 240, False),
+        (classify.Config(pooling="mean", layers="mix"), 240, True),
         (tag.Config(layers="second_to_last"), 240, True),
     ],
-    ids=lambda value: "" if isinstance(value, int) else f"{value.readout if hasattr(value, 'readout') else 'tag'}",
+    ids=lambda value: "" if isinstance(value, int) else f"{value.pooling if hasattr(value, 'pooling') else 'tag'}",
 )
 def test_the_last_layer_is_computed_only_where_it_is_read(
     settings: Any, read: int, kept: bool, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +142,7 @@ def test_the_last_layer_is_computed_only_where_it_is_read(
 
 def test_two_objectives_that_read_differently() -> None:
     """One reads places of the top layer, one all layers, one the pooler: the same numbers as each alone."""
-    settings = [tag.Config(dropout=0.0), classify.Config(readout="mean", layers="all_sum", dropout=0.0)]
+    settings = [tag.Config(dropout=0.0), classify.Config(pooling="mean", layers="all_sum", dropout=0.0)]
     model = asking(settings[0])
     other = Model(model.encoder, [model.objectives["tag"], asking(settings[1]).objectives["classify"]])
     batch = packed()
@@ -155,36 +154,36 @@ def test_two_objectives_that_read_differently() -> None:
 
 def test_texts_go_there_and_back() -> None:
     batch = packed()
-    texts = Texts.of(batch)
+    texts = TextTokens.of(batch)
     assert texts.lengths()[: len(LENGTHS)].tolist() == LENGTHS
     values = torch.arange(batch.input_ids.numel(), dtype=torch.float32)[:, None]
-    again = texts.flat(values[texts.places], len(values))
+    again = texts.flatten(values[texts.indices], len(values))
     real = (batch.document_ids != 0).flatten()
     assert torch.equal(again[real], values[real])
     assert not again[~real].any()
 
 
 def test_a_mix_begins_with_equal_shares_and_learns() -> None:
-    settings = classify.Config(readout="mean", layers="mix", dropout=0.0)
-    mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).readout.layers
+    settings = classify.Config(pooling="mean", layers="mix", dropout=0.0)
+    mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).pooling.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
     assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
     model = asking(settings)
     model(packed()).mean().backward()
-    found = model.objectives["classify"].readout.layers
+    found = model.objectives["classify"].pooling.layers
     assert found.weights.grad.abs().min() > 0
     assert found.scale.grad != 0
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"readout=first is the encoder's pooler.*layers=mix, raw_first"):
+    with pytest.raises(ConfigError, match=r"pooling=pooler reads the top layer: with layers=mix, use pooling=cls"):
         classify.Config(layers="mix")
-    with pytest.raises(ConfigError, match=r"readout=max must be one of first, raw_first"):
-        classify.Config(readout="max")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"pooling=max must be one of pooler, cls"):
+        classify.Config(pooling="max")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"layers=middle must be one of top"):
         tag.Config(layers="middle")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"layers=last_four_sum: the encoder has only 3 layers"):
         asking(tag.Config(layers="last_four_sum"), layers=3)
     with pytest.raises(ConfigError, match=r"classify reads one vector for each text: it needs .* a pooler"):
         asking(classify.Config(), pooler=False)
-    asking(classify.Config(readout="mean"), pooler=False)
+    asking(classify.Config(pooling="mean"), pooler=False)

@@ -40,5 +40,5 @@ def test_whole_numbers_are_refused() -> None:
     """Their IGNORE_INDEX would be a number like any other."""
     batch = packed()
     batch = batch.replace(labels={"regress": torch.ones(len(batch.cls_positions), dtype=torch.int64)})
-    with pytest.raises(BertsmithError, match="labels of regress are whole numbers"):
+    with pytest.raises(BertsmithError, match="must be floating-point numbers"):
         asking(regress.Config())(batch)

@@ -27,7 +27,7 @@ def build(rows: int = SIZE, **settings: Any) -> Model:
     config = electra.Config(**small, vocab_size=rows, dropout=0.0, attention_dropout=0.0)
     known = VOCABULARY if rows == SIZE else None
     return randomize_weights(
-        Model.build(config, [replaced_lm.Config(generator=0.5, **settings)], vocabulary=known)
+        Model.build(config, [replaced_lm.Config(generator_width=0.5, **settings)], vocabulary=known)
     ).eval()
 
 
@@ -38,9 +38,9 @@ def filled(model: Model, hidden: Batch) -> Batch:
     return found
 
 
-@pytest.mark.parametrize("asked", ["hidden", "all"])
+@pytest.mark.parametrize("asked", ["masked", "all"])
 def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) -> None:
-    model, batch = build(asked=asked), random_batch(LENGTHS, length=40, pack=True)
+    model, batch = build(predict_at=asked), random_batch(LENGTHS, length=40, pack=True)
     hidden = model.corrupt(batch)
     after = filled(model, hidden)
     labels, places = after.labels["replaced_lm"], after.indices["replaced_lm"]
@@ -58,11 +58,11 @@ def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) 
 
 
 def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
-    model = build(asked="all")
+    model = build(predict_at="all")
     after = filled(model, model.corrupt(random_batch(LENGTHS, length=40)))
     objective = model.objectives["replaced_lm"]
     top = model.encoder(after).last_hidden
-    copy = torch.sigmoid(F.linear(top, objective.copies.weight, objective.copies.bias))
+    copy = torch.sigmoid(F.linear(top, objective.copy_gate.weight, objective.copy_gate.bias))
     h = objective.norm(F.gelu(objective.transform(top)))
     guessed = F.linear(h, model.encoder.token_embeddings, objective.bias).softmax(-1)
     expected = copy * F.one_hot(after.input_ids.flatten(), SIZE) + (1 - copy) * guessed
@@ -71,9 +71,9 @@ def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
     assert (found.sum(-1) - 1).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("asked", ["hidden", "all"])
+@pytest.mark.parametrize("asked", ["masked", "all"])
 def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
-    model = build(asked=asked).double()
+    model = build(predict_at=asked).double()
     hidden = model.corrupt(random_batch(LENGTHS, length=40))
     model(hidden).mean().backward()
     whole = {name: p.grad.clone() for name, p in model.named_parameters() if ".generator." in name}
@@ -87,23 +87,23 @@ def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
         assert torch.equal(gradient, model.get_parameter(name).grad)
 
 
-@pytest.mark.parametrize("asked", ["hidden", "all"])
+@pytest.mark.parametrize("asked", ["masked", "all"])
 def test_folders_are_those_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
-    model = build(rows, asked=asked)
+    model = build(rows, predict_at=asked)
     save_model(model, tokenizer(), tmp_path / "m")
     opened, _, facts = open_model(tmp_path / "m")
     assert facts.architectures == ("ElectraForMaskedLM",)
     batch = random_batch([12, 9], length=12)
     batch = batch.replace(input_ids=batch.input_ids % rows)
-    if asked == "hidden":
+    if asked == "masked":
         assert relative_difference(opened.predict(batch, "masked_lm"), model.predict(batch, "replaced_lm")) < 1e-6
     assert list(companions(model)) == ["generator"]
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^asked=some must be one of hidden, all$"):
-        replaced_lm.Config(asked="some")
-    model = Model.build(electra.Config(layers=1, vocab_size=SIZE), [replaced_lm.Config(generator=0.0)])
+    with pytest.raises(ConfigError, match=r"^predict_at=some must be one of masked, all$"):
+        replaced_lm.Config(predict_at="some")
+    model = Model.build(electra.Config(layers=1, vocab_size=SIZE), [replaced_lm.Config(generator_width=0.0)])
     with pytest.raises(BertsmithError, match=r"^replaced_lm has no generator here"):
         model.corrupt(random_batch([12], length=12))

@@ -14,7 +14,7 @@ from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.nn import counter_random
 from bertsmith.objectives import masked_lm, replaced_token
-from bertsmith.objectives.generator import guess
+from bertsmith.objectives.generator import sample_tokens
 from bertsmith.objectives.objective import BuildContext, Embed
 from bertsmith.objectives.replaced_token import ORIGINAL, REPLACED, ReplacedToken
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
@@ -28,7 +28,7 @@ def build(*, shake: bool = True, encoder: dict[str, Any] | None = None, rows: in
     torch.manual_seed(0)
     made = Model.build(
         electra.Config(**small | (encoder or {})),
-        [replaced_token.Config(**{"generator": 0.5} | settings)],
+        [replaced_token.Config(**{"generator_width": 0.5} | settings)],
         vocabulary=VOCABULARY,
         seed=3,
     )
@@ -120,7 +120,7 @@ class TestFillingIn:
         batch = random_batch(lengths, length=40, pairs=False)
         hidden = build(shake=False).corrupt(batch)
         context = BuildContext(width=8, vocab_size=SIZE, vocabulary=VOCABULARY, seed=3)
-        alone = masked_lm.Config(masked=0.85, kept=0.15).build(context)
+        alone = masked_lm.Config(mask_token_share=0.85, keep_share=0.15).build(context)
         assert torch.equal(hidden.input_ids, alone.corrupt(batch).input_ids)
         places = hidden_places(hidden)
         assert len(places) / (~batch.special_mask).sum() == pytest.approx(0.15, abs=0.002)
@@ -128,9 +128,9 @@ class TestFillingIn:
         assert (now == MASK).float().mean().item() == pytest.approx(0.85, abs=0.02)
         assert ((now == MASK) | (now == was)).all(), "no random words"
 
-    @pytest.mark.parametrize(("judged", "wanted"), [("all", "document"), ("words", "special"), ("hidden", "")])
-    def test_what_is_judged(self, judged: str, wanted: str) -> None:
-        model, batch = build(judged=judged), texts(shape=(9, 13))
+    @pytest.mark.parametrize(("predict_at", "wanted"), [("all", "document"), ("words", "special"), ("masked", "")])
+    def test_which_tokens_are_classified(self, predict_at: str, wanted: str) -> None:
+        model, batch = build(predict_at=predict_at), texts(shape=(9, 13))
         hidden = model.corrupt(batch)
         expected = {"document": (batch.document_ids != 0).flatten(), "special": ~batch.special_mask.flatten()}.get(
             wanted
@@ -151,7 +151,9 @@ class TestGuessing:
         draws = 100_000
         logits = torch.tensor([0.5, 1.5, 2.5, 1.0, -0.5])
         batch = random_batch([40] * 2500, length=40).replace(sample_ids=torch.arange(draws).view(2500, 40))
-        found = guess(logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream_key(0, "test"))
+        found = sample_tokens(
+            logits.expand(draws, 5), batch, torch.arange(draws), key=counter_random.stream_key(0, "test")
+        )
         shares = found.bincount(minlength=5) / draws
         expected = logits.softmax(0)
         assert (((shares - expected) ** 2 / expected).sum() * draws).item() < 23.5
@@ -161,7 +163,7 @@ class TestGuessing:
         """A thousand equal tokens: the noise that decides is large, where float32 must still tell numbers apart."""
         draws, tokens = 6_000, 1000
         batch = random_batch([40] * 150, length=40).replace(sample_ids=torch.arange(draws).view(150, 40))
-        found = guess(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(minlength=tokens)
+        found = sample_tokens(torch.zeros(draws, tokens), batch, torch.arange(draws), key=7).bincount(minlength=tokens)
         chi = ((found - draws / tokens) ** 2 / (draws / tokens)).sum().item()
         assert abs(chi - (tokens - 1)) < 4 * (2 * tokens) ** 0.5
 
@@ -186,7 +188,7 @@ class TestGuessing:
         model = build()
         hidden = model.corrupt(texts())
         whole, _ = filled(model, hidden)
-        monkeypatch.setattr("bertsmith.objectives.generator.AT_ONCE", 3 * SIZE)
+        monkeypatch.setattr("bertsmith.objectives.generator.NOISE_CHUNK", 3 * SIZE)
         assert torch.equal(filled(model, hidden)[0].input_ids, whole.input_ids)
 
     def test_seeds_and_epochs_guess_anew(self) -> None:
@@ -253,7 +255,10 @@ class TestLearning:
                     name: getattr(rows[0], name)[begin : begin + 8]
                     for name in ("input_ids", "position_ids", "segment_ids")
                 },
-                **{name: getattr(rows[0], name)[begin : begin + 8] for name in ("document", "special", "samples")},
+                **{
+                    name: getattr(rows[0], name)[begin : begin + 8]
+                    for name in ("document_ids", "special_mask", "sample_ids")
+                },
                 cu_seqlens=rows[0].cu_seqlens[
                     (rows[0].cu_seqlens >= 40 * begin) & (rows[0].cu_seqlens <= 40 * (begin + 8))
                 ]
@@ -305,7 +310,7 @@ class TestShapes:
         ):
             with torch.device("meta"):
                 encoder = electra.Config(width=width, heads=width // 64, layers=3)
-                model = Model.build(encoder, [replaced_token.Config(generator=share)])
+                model = Model.build(encoder, [replaced_token.Config(generator_width=share)])
             generator = objective_of(model).generator
             assert (generator.width, generator.heads, generator.inner) == (*expected, 4 * expected[0])
             assert len(generator.blocks) == 3
@@ -321,16 +326,16 @@ class TestShapes:
         from model_fixtures import small_bert_config as bert
 
         model = randomize_weights(
-            Model.build(bert(pooler=False), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY)
+            Model.build(bert(pooler=False), [replaced_token.Config(generator_width=0.5)], vocabulary=VOCABULARY)
         ).eval()
         assert model(model.corrupt(texts())).mean().item() > 0
 
 
 class TestRefused:
     def test_without_a_generator_it_only_judges(self) -> None:
-        model, batch = build(generator=0.0), texts()
+        model, batch = build(generator_width=0.0), texts()
         assert not [name for name, _ in model.named_parameters() if "generator" in name]
-        with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can judge texts, not"):
+        with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can predict, but not"):
             model.corrupt(batch)
         labels = torch.where(batch.document_ids != 0, ORIGINAL, IGNORE_INDEX).flatten()
         loss = model(batch.replace(labels={"replaced_token": labels}))
@@ -342,18 +347,18 @@ class TestRefused:
     def test_settings(self) -> None:
         for generator in (-0.1, 1.5):
             with pytest.raises(
-                ConfigError, match=f"^generator={generator} must be a share of the encoder's width, from 0"
+                ConfigError, match=f"^generator_width={generator} must be a share of the encoder's width, from 0"
             ):
-                replaced_token.Config(generator=generator)
-        with pytest.raises(ConfigError, match=r"^judged=some must be one of all, words, hidden$"):
-            replaced_token.Config(judged="some")
+                replaced_token.Config(generator_width=generator)
+        with pytest.raises(ConfigError, match=r"^predict_at=some must be one of all, words, masked$"):
+            replaced_token.Config(predict_at="some")
         with pytest.raises(
-            ConfigError, match=r"^a generator of width 200 cannot be split among 3 heads: choose its share"
+            ConfigError, match=r"^a generator of width 200 cannot have 3 attention heads: choose generator_width"
         ):
-            build(generator=200 / 256, encoder={"width": 256})
+            build(generator_width=200 / 256, encoder={"width": 256})
 
     def test_beside_masked_lm(self) -> None:
-        settings = [masked_lm.Config(), replaced_token.Config(generator=0.5)]
+        settings = [masked_lm.Config(), replaced_token.Config(generator_width=0.5)]
         with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss masked_lm: leave"):
             Model.build(electra.Config(layers=1, width=32, heads=4, vocab_size=SIZE), settings)
 

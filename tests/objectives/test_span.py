@@ -12,10 +12,10 @@ from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
 from bertsmith.types import IGNORE_INDEX
 
-SETTINGS = [span.Config(), span.Config(between="bilstm", between_width=12)]
+SETTINGS = [span.Config(), span.Config(recurrent="bilstm", recurrent_width=12)]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
     model = asking(settings)
     with torch.no_grad():
@@ -28,7 +28,7 @@ def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
             assert logits[number, length:].eq(-math.inf).all()
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.between)
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_loss_text_by_text(settings: span.Config) -> None:
     model = asking(settings)
     batch = packed()
@@ -65,7 +65,7 @@ def test_it_needs_no_pooler() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
-        span.Config(between="gru")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="between_layers=2 and between_width=0 must be at least 1"):
-        span.Config(between_width=0)
+    with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
+        span.Config(recurrent="gru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="recurrent_layers=2 and recurrent_width=0 must be at least 1"):
+        span.Config(recurrent_width=0)

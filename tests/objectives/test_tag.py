@@ -11,7 +11,7 @@ from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed, ro
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives import tag
 
-BETWEEN = {"between": "bilstm", "between_width": 12}
+BETWEEN = {"recurrent": "bilstm", "recurrent_width": 12}
 
 
 @pytest.mark.parametrize("change", [{}, BETWEEN, BETWEEN | {"layers": "last_four_concat"}], ids=str)
@@ -34,9 +34,9 @@ def test_loss_word_by_word(change: dict[str, Any]) -> None:
 
 
 def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
-    model = asking(tag.Config(between="bilstm", between_width=7, between_layers=1))
+    model = asking(tag.Config(recurrent="bilstm", recurrent_width=7, recurrent_layers=1))
     head = model.objectives["tag"]
-    ahead, back = head.between.ahead[0], head.between.back[0]
+    ahead, back = head.recurrent.ahead[0], head.recurrent.back[0]
     with torch.no_grad():
         for number in (0, 4):
             x = layers_of(model, number)[-1][None]
@@ -45,7 +45,7 @@ def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
 
 
 def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
-    head = asking(tag.Config(**BETWEEN, between_dropout=0.9)).objectives["tag"].between
+    head = asking(tag.Config(**BETWEEN, recurrent_dropout=0.9)).objectives["tag"].recurrent
     read: list[torch.Tensor] = []
     for lstm in head.ahead:
         lstm.register_forward_pre_hook(lambda module, given: read.append(given[0]))
@@ -72,9 +72,9 @@ def test_without_places(change: dict[str, Any]) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match="between=gru must be one of none, bilstm"):
-        tag.Config(between="gru")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="between_layers=0 and between_width=768 must be at least 1"):
-        tag.Config(between_layers=0)
-    with pytest.raises(ConfigError, match=r"between_dropout=1.0 must be at least 0 and less than 1"):
-        tag.Config(between_dropout=1.0)
+    with pytest.raises(ConfigError, match="recurrent=gru must be one of none, bilstm"):
+        tag.Config(recurrent="gru")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="recurrent_layers=0 and recurrent_width=768 must be at least 1"):
+        tag.Config(recurrent_layers=0)
+    with pytest.raises(ConfigError, match=r"recurrent_dropout=1.0 must be at least 0 and less than 1"):
+        tag.Config(recurrent_dropout=1.0)

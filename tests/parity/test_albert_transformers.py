@@ -84,7 +84,7 @@ def asked() -> Batch:
         "regress": torch.tensor([0.5, -2.0, 3.0]),
         "tag": torch.tensor([1, 0, 2, 0, 2, 1]),
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
-        "choose": torch.tensor(choose.labels_of(1, 3)),
+        "choose": torch.tensor(choose.choice_labels(1, 3)),
         "masked_lm": torch.tensor([5, 7, 9, 6, 11, 8]),
     }
     places = torch.stack((found.cls_positions + 1, found.cls_positions + 2), 1).flatten()
@@ -252,7 +252,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
         ((), {"sharing": "attention", "groups": 2}),
         ((masked_lm.Config(), next_sentence.Config()), {}),
         ((causal_lm.Config(),), {"causal": True, "sharing": "none", "pooler": False}),
-        ((classify.Config(labels=NAMES, readout="mean"),), {"groups": 2}),
+        ((classify.Config(labels=NAMES, pooling="mean"),), {"groups": 2}),
     ],
     ids=str,
 )

@@ -28,7 +28,7 @@ transformers.logging.disable_progress_bar()
 NAMES = ("O", "B", "I")
 CASES: dict[str, tuple[str, Any]] = {
     "alone": ("ElectraModel", None),
-    "replaced_token": ("ElectraForPreTraining", replaced_token.Config(generator=0.0)),
+    "replaced_token": ("ElectraForPreTraining", replaced_token.Config(generator_width=0.0)),
     "masked_lm": ("ElectraForMaskedLM", masked_lm.Config()),
     "causal_lm": ("ElectraForCausalLM", causal_lm.Config()),
     "classify": ("ElectraForSequenceClassification", classify.Config(labels=NAMES, dropout=0.3)),
@@ -204,7 +204,7 @@ def test_the_wrong_activation_shows(tmp_path: Path) -> None:
 
 
 def test_a_training_model_is_written_without_its_generator(tmp_path: Path) -> None:
-    heads = [replaced_token.Config(generator=0.5)]
+    heads = [replaced_token.Config(generator_width=0.5)]
     ours = randomize_weights(Model.build(settings("replaced_token", embedding_width=24), heads)).eval()
     save_model(ours, tokenizer(), tmp_path / "m")
     theirs, loading = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "m", output_loading_info=True)
@@ -213,7 +213,7 @@ def test_a_training_model_is_written_without_its_generator(tmp_path: Path) -> No
 
 
 def ours_without_generator(ours: Model) -> Model:
-    judging = Model.build(ours.encoder.config, [replaced_token.Config(generator=0.0)])
+    judging = Model.build(ours.encoder.config, [replaced_token.Config(generator_width=0.0)])
     judging.load_state_dict(ours.state_dict(), strict=False)
     return judging.eval()
 
@@ -223,7 +223,9 @@ def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
     small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40, "vocab_size": 97}
     ours = randomize_weights(
         Model.build(
-            electra.Config(**small, embedding_width=24), [replaced_token.Config(generator=0.5)], vocabulary=VOCABULARY
+            electra.Config(**small, embedding_width=24),
+            [replaced_token.Config(generator_width=0.5)],
+            vocabulary=VOCABULARY,
         )
     ).eval()
     hidden = ours.corrupt(random_batch([40, 17, 29, 5, 33], length=40))
@@ -300,7 +302,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "expected"), [("small", 13_549_057), ("base", 109_483_009), ("large", 335_142_913)])
 def test_parameter_counts(size: str, expected: int) -> None:
     with torch.device("meta"):
-        built = Model.build(electra.Config.size(size, vocab_size=30_522), [replaced_token.Config(generator=0.0)])
+        built = Model.build(electra.Config.size(size, vocab_size=30_522), [replaced_token.Config(generator_width=0.0)])
         config = built.encoder.config
         theirs = transformers.ElectraForPreTraining(
             transformers.ElectraConfig(

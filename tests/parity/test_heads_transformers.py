@@ -43,7 +43,7 @@ def with_labels(found: Batch) -> Batch:
         "regress": torch.tensor([0.5, -2.0, 3.0]),
         "tag": torch.tensor([1, 0, 2, 0, 2, 1]),
         "span": torch.tensor([[2, 4], [0, 0], [1, 1]]),
-        "choose": torch.tensor(choose.labels_of(1, 3)),
+        "choose": torch.tensor(choose.choice_labels(1, 3)),
     }
     return found.replace(labels=labels, indices={"tag": torch.stack((firsts + 1, firsts + 2), 1).flatten()})
 
@@ -167,6 +167,6 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
 
 
 def test_transformers_refuses_what_it_would_answer_wrongly(tmp_path: Path) -> None:
-    save_model(model(classify.Config(readout="mean")), tokenizer(), tmp_path / "m")
+    save_model(model(classify.Config(pooling="mean")), tokenizer(), tmp_path / "m")
     with pytest.raises(ValueError, match="bertsmith"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")

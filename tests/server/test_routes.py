@@ -56,7 +56,7 @@ def test_vectors_of_all_tokens(client: httpx.Client) -> None:
 
 def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> None:
     line = refused(client, "/embed", 413, inputs=["the cat", LONG])
-    assert "text 1 has 142 tokens" in line
+    assert "input 1 has 142 tokens" in line
     assert "takes 40" in line
     answer = client.post("/embed", json={"inputs": [LONG, "the cat", LONG], "truncate": True})
     assert answer.status_code == 200
@@ -158,11 +158,11 @@ def test_attention(client: httpx.Client) -> None:
     expected = predictor("words").attention("the cat", "a mat")
     found = asked(client, "/attention", inputs="the cat", second="a mat")
     assert found["tokens"] == list(expected.tokens)
-    assert found["texts"] == expected.sequence_ids.tolist()
+    assert found["sequence_ids"] == expected.sequence_ids.tolist()
     np.testing.assert_allclose(found["attention"], expected.weights, atol=1e-5)
     one = asked(client, "/attention", inputs="the cat", second="a mat", layer=2, head=3)["attention"]
     np.testing.assert_allclose(one, expected.weights[1:2, 2:3], atol=1e-5)
-    assert asked(client, "/attention", inputs=LONG, layer=1)["cut"] is True
+    assert asked(client, "/attention", inputs=LONG, layer=1)["truncated"] is True
     assert "1 to 2" in refused(client, "/attention", 422, inputs="the cat", layer=3)
 
 
@@ -184,7 +184,7 @@ def test_openai_clients_get_the_same_vectors(client: httpx.Client) -> None:
     assert [one.id for one in theirs.models.list()] == list(KINDS)
     with pytest.raises(openai.NotFoundError, match="no model of that name"):
         theirs.embeddings.create(input="the cat", model="ada")
-    with pytest.raises(openai.UnprocessableEntityError, match="outside this vocabulary"):
+    with pytest.raises(openai.UnprocessableEntityError, match="outside the vocabulary"):
         theirs.embeddings.create(input=[10**6], model="words")
 
 

@@ -12,7 +12,7 @@ from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, st
 
 from bertsmith.training.log import last_of_each_step, read_events
 
-SIZES = [*SMALL, "encoder.embedding_width=16", "packing.length=32", "learning_rate=3e-2", "keep_checkpoints=4"]
+SIZES = [*SMALL, "encoder.embedding_width=16", "max_length=32", "learning_rate=3e-2", "keep_checkpoints=4"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
     found = json.dumps(done("pretrain", "albert/tiny", *dry, *SIZES))
     assert "of these swapped" in found
     assert "blind guessing 0.693" in found
-    wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "packing.length=32", *SIZES, "--json")
+    wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "max_length=32", *SIZES, "--json")
     assert "sentence_order needs ordered_pairs, which packing.kind=pairs does not make" in wrong.stdout + wrong.stderr
 
 

@@ -14,8 +14,8 @@ from threads import threads
 
 from bertsmith import load
 
-SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "learning_rate=1e-2"]
-AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segments=2", "pooler=true"]
+SIZES = [*SMALL, "encoder.layers=2", "max_length=48", "learning_rate=1e-2"]
+AS_BERT = ["norm=after", "gated=false", "rotary=false", "biases=true", "segment_types=2", "pooler=true"]
 
 
 @pytest.fixture(scope="module")

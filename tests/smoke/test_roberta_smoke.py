@@ -11,7 +11,7 @@ from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, st
 
 from bertsmith import load
 
-SIZES = [*SMALL, "encoder.layers=2", "packing.length=48", "learning_rate=1e-2", "keep_checkpoints=4"]
+SIZES = [*SMALL, "encoder.layers=2", "max_length=48", "learning_rate=1e-2", "keep_checkpoints=4"]
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
 from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.sweep import numbers
+from bertsmith.training.finetuning.sweep import parse_learning_rates
 from bertsmith.training.finetuning.work import open_with_head
 
-SMALL = [f"head.{setting}" for setting in ("between_width=8", "between_layers=1")]
+SMALL = [f"head.{setting}" for setting in ("recurrent_width=8", "recurrent_layers=1")]
 QUICK = ["epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0", *SMALL]
 
 
@@ -62,7 +62,7 @@ def test_one_table_and_nothing_is_done_twice(
     given = [f"{name}={path}" for name, path in folders.items()] + ["ltr+bilstm"]
     places = ["--data", mrpc(tmp_path / "glue"), "--data", f"conll={conll(tmp_path / 'conll')}"]
     asked = ["ablate", *given, "-t", "glue/mrpc", "-t", "conll/conll2003", *places, "-o", tmp_path / "s"]
-    asked += ["--device", "cpu", "--rates", "1e-2", "--seeds", "2"]
+    asked += ["--device", "cpu", "--learning-rates", "1e-2", "--seeds", "2"]
     asked += [item for change in QUICK for item in ("--set", change)]
     done = call(*asked, "--json")
     assert done.returncode == 0, done.stderr
@@ -76,18 +76,18 @@ def test_one_table_and_nothing_is_done_twice(
     assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
     assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
-    asked_of_all = {"between_width": 8, "between_layers": 1}
-    assert ltr["glue/mrpc"]["head"] == asked_of_all | {"readout": "last"}
+    asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
+    assert ltr["glue/mrpc"]["head"] == asked_of_all | {"pooling": "last"}
     assert ltr["glue/mrpc"]["score"]["mean"] > 0.8  # the answer stands at the end: the first token could not know it
     assert base["glue/mrpc"]["head"] == asked_of_all
-    assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"between": "bilstm"}
+    assert bilstm["glue/mrpc"]["head"] == ltr["glue/mrpc"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["glue/mrpc"]["score"]["mean"] > 0.8
-    assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"between": "bilstm"}
+    assert bilstm["conll/conll2003"]["head"] == ltr["conll/conll2003"]["head"] | {"recurrent": "bilstm"}
     assert bilstm["conll/conll2003"]["score"]["runs"] == 2
     assert "base" in Path(found["page"]).read_text(encoding="utf-8")
-    kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/rate-*/best")]
+    kept = [path.parent.name for path in (tmp_path / "s").glob("*/*/lr-*/best")]
     assert len(kept) == 6  # the best run of each cell
-    assert not list((tmp_path / "s").glob("*/*/rate-*/checkpoints"))
+    assert not list((tmp_path / "s").glob("*/*/lr-*/checkpoints"))
     monkeypatch.setattr(ablations, "sweep", lambda *words, **how: pytest.fail("a finished sweep was done again"))
     assert json.loads(call(*asked, "--json").stdout) == found
     shown = call(*asked, "-q").stdout
@@ -164,11 +164,11 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     model, _, _ = open_with_head(cell.tuning, cell.task)
     assert model.encoder.causal
     assert model.objectives["classify"].readout.readout == "last"
-    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.readout=mean",)), tmp_path)
-    assert named.tuning.head == {"readout": "mean"}
+    named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
+    assert named.tuning.head == {"pooling": "mean"}
     assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
     behind = Candidate("base+bilstm", bidirectional.folder)
-    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"between": "bilstm", "readout": "raw_first"}
+    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"recurrent": "bilstm", "pooling": "raw_first"}
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 
@@ -205,7 +205,7 @@ def test_words_for_tasks() -> None:
     found = trials(
         ["glue/mrpc", "glue/rte", "squad/1.1"],
         ["all", "glue=g", "glue/rte=r"],
-        ["epochs=2", "squad:rows=48", "glue/rte:epochs=10"],
+        ["epochs=2", "squad:batch_size=48", "glue/rte:epochs=10"],
     )
     assert [(one.task, str(one.data)) for one in found] == [("glue/mrpc", "g"), ("glue/rte", "r"), ("squad/1.1", "all")]
     assert [one.changes for one in found] == [
@@ -213,10 +213,10 @@ def test_words_for_tasks() -> None:
         ("epochs=2", "epochs=10"),
         ("epochs=2", "batch_size=48"),
     ]
-    assert numbers("2e-5,3e-5") == [2e-5, 3e-5]
-    assert numbers("") == []
+    assert parse_learning_rates("2e-5,3e-5") == [2e-5, 3e-5]
+    assert parse_learning_rates("") == []
     with pytest.raises(ConfigError, match="such as 2e-5"):
-        numbers("fast")
+        parse_learning_rates("fast")
     with pytest.raises(ConfigError, match=r"pass --data squad/1\.1=DIR"):
         trials(["squad/1.1"], ["glue=g"], [])
 

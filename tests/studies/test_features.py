@@ -32,8 +32,8 @@ QUICK = [
     "batch_size=8",
     "learning_rate=3e-2",
     "max_length=32",
-    "head.between_width=16",
-    "head.between_layers=1",
+    "head.recurrent_width=16",
+    "head.recurrent_layers=1",
     "evals_per_epoch=0",
 ]
 

@@ -18,9 +18,9 @@ from model_fixtures import (
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
+from bertsmith.nn.pooling import LayerChoice
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.objectives.readout import Layers
 from bertsmith.studies.feature_files import Kind, Precision, keep_features
 from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
 from bertsmith.studies.replay import Replay, digest_of, speaking
@@ -38,19 +38,19 @@ def batch_of(*, pack: bool = True) -> Batch:
 
 def model_of(**head: object) -> Model:
     settings = small_bert_config(layers=4, dropout=0.0, attention_dropout=0.0)
-    return randomize_weights(Model.build(settings, [tag.Config(between_width=8, **head)]))  # type: ignore[arg-type]
+    return randomize_weights(Model.build(settings, [tag.Config(recurrent_width=8, **head)]))  # type: ignore[arg-type]
 
 
-def replayed(model: Model, folder: Path, layers: Layers, precision: Precision = "float32") -> Replay:
+def replayed(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> Replay:
     numbers = layer_numbers(layers, model.encoder)
     kind = Kind(digest_of(model.encoder), tuple(numbers), model.encoder.width, precision)
     say = speaking(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
     return Replay(keep_features(folder, random_rows(LENGTHS), kind, say, quiet=True), model.encoder, numbers)
 
 
-@pytest.mark.parametrize("between", ["none", "bilstm"])
+@pytest.mark.parametrize("recurrent", ["none", "bilstm"])
 @pytest.mark.parametrize("layers", [*ROWS, "mix"])
-def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, between: str, tmp_path: Path) -> None:
+def test_logits_and_gradients_are_those_of_the_live_encoder(layers: LayerChoice, between: str, tmp_path: Path) -> None:
     live = model_of(layers=layers, between=between, dropout=0.0).eval()
     cached, batch = live.with_encoder(replayed(live, tmp_path, layers)), batch_of()
     assert relative_difference(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6
@@ -64,13 +64,13 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(layers: Layers, betw
 
 
 def test_half_precision_is_near(tmp_path: Path) -> None:
-    live = model_of(layers="all_sum", between="bilstm").eval()
+    live = model_of(layers="all_sum", recurrent="bilstm").eval()
     cached = live.with_encoder(replayed(live, tmp_path, "all_sum", "float16"))
     assert 0 < relative_difference(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
 
 
 def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
-    live = model_of(layers="top", between="bilstm")
+    live = model_of(layers="top", recurrent="bilstm")
     cached = live.with_encoder(replayed(live, tmp_path, "top"))
     assert not list(cached.encoder.parameters())
     assert not cached.encoder.state_dict()
@@ -79,7 +79,7 @@ def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> No
 
 
 def test_what_it_cannot_do(tmp_path: Path) -> None:
-    live = model_of(layers="top", between="bilstm")
+    live = model_of(layers="top", recurrent="bilstm")
     replay = replayed(live, tmp_path, "top")
     with pytest.raises(BertsmithError, match="attention is not kept"):
         replay(batch_of(), return_attentions=True)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError, DataError, StorageError
-from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
 
 def names(folder: Path) -> list[str]:
@@ -149,20 +149,20 @@ def test_a_forked_worker_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Pat
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.text()), min_size=1))
 def test_sealed_contents_come_back(contents: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "a").write_bytes(sealed(contents))
-        read = read_sealed(Path(folder) / "a")
+        (Path(folder) / "a").write_bytes(checksummed_json(contents))
+        read = read_checksummed_json(Path(folder) / "a")
     assert {**read, "seal": ""} == {**contents, "seal": ""}
 
 
 def test_any_changed_byte_breaks_the_seal(tmp_path: Path) -> None:
-    data = sealed({"one": 1, "two": ["zwei", None]})
+    data = checksummed_json({"one": 1, "two": ["zwei", None]})
     for place in range(len(data)):
         for mask in (1, 0x20, 0x80, 0xFF):
             changed = bytearray(data)
             changed[place] ^= mask
             (tmp_path / "a").write_bytes(changed)
             with pytest.raises(DataError, match="is damaged"):
-                read_sealed(tmp_path / "a")
+                read_checksummed_json(tmp_path / "a")
 
 
 def found_after(disk: RecordingDisk, root: Path) -> list[dict[str, bytes | None]]:

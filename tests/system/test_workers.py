@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.errors import ConfigError, DataError, Stopped
-from bertsmith.system.workers import AHEAD, GRACE, CallerDied, Callers, ordered_map
-from bertsmith.training.stopper import Stopper
+from bertsmith.errors import ConfigError, DataError, StoppedError
+from bertsmith.system.workers import AHEAD, GRACE, FunctionWorkers, WorkerDied, ordered_map
+from bertsmith.training.stopper import StopSignal
 
 
 def slow_first(unit: int) -> int:
@@ -52,13 +52,13 @@ def tidy_up_at_the_end(unit: Path) -> int:
 
 def until_told(unit: Path) -> None:
     """As a training run does: it stops when a signal comes, and saves; a second signal does not keep it from that."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         unit.with_suffix(".begun").write_text(str(os.getpid()))
-        while not stopper.asked:
+        while not stopper.requested:
             time.sleep(0.01)
         time.sleep(0.5)
         unit.with_suffix(".saved").touch()
-    raise Stopped("saved")
+    raise StoppedError("saved")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -98,7 +98,7 @@ def test_who_has_all_results_lets_the_workers_end_of_themselves(tmp_path: Path) 
 
 def test_a_killed_worker_is_named() -> None:
     results = ordered_map(die_at_three, range(30), workers=2)
-    with pytest.raises(Stopped, match=r"a worker process was killed .* at work unit"):
+    with pytest.raises(StoppedError, match=r"a worker process was killed .* at work unit"):
         list(results)
 
 
@@ -159,7 +159,7 @@ def test_a_hung_worker_ends_within_its_time() -> None:
     assert list(ordered_map(hang_at_three, range(3), workers=2)) == [0, 1, 2]
     patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine is long in starting workers
     began = time.monotonic()
-    with pytest.raises(Stopped, match=f"no worker answered within {patience} s at work unit 3"):
+    with pytest.raises(StoppedError, match=f"no worker answered within {patience} s at work unit 3"):
         list(ordered_map(hang_at_three, range(6), workers=2, patience=patience))
     assert time.monotonic() - began < patience + 18  # far from the minute that it hangs for
 
@@ -188,27 +188,27 @@ class Shelf:
 
 
 @pytest.fixture
-def callers() -> Iterator[Callers]:
-    found = Callers(Shelf(["iron", "쇠"]).take, 2)
+def callers() -> Iterator[FunctionWorkers]:
+    found = FunctionWorkers(Shelf(["iron", "쇠"]).take, 2)
     yield found
     found.close()
 
 
-def test_callers_answer_from_processes_of_their_own(callers: Callers) -> None:
+def test_callers_answer_from_processes_of_their_own(callers: FunctionWorkers) -> None:
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda number: callers(number % 2, loud=number > 5), range(8)))
     assert [thing for thing, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
     assert os.getpid() not in {process for _, process in found}
 
 
-def test_callers_that_another_thread_closed_are_gone(callers: Callers) -> None:
+def test_callers_that_another_thread_closed_are_gone(callers: FunctionWorkers) -> None:
     callers.close()
     for _ in range(3):
-        with pytest.raises(CallerDied):
+        with pytest.raises(WorkerDied):
             callers("take", 0)
 
 
-def test_callers_raise_what_the_function_raises_and_go_on(callers: Callers) -> None:
+def test_callers_raise_what_the_function_raises_and_go_on(callers: FunctionWorkers) -> None:
     for _ in range(3):
         with pytest.raises(DataError, match="there is no thing 7"):
             callers(7)
@@ -216,15 +216,15 @@ def test_callers_raise_what_the_function_raises_and_go_on(callers: Callers) -> N
 
 
 def test_a_caller_that_is_gone_is_told() -> None:
-    callers = Callers(Shelf([]).end, 1)
+    callers = FunctionWorkers(Shelf([]).end, 1)
     for _ in range(2):
-        with pytest.raises(CallerDied):
+        with pytest.raises(WorkerDied):
             callers()
     callers.close()
 
 
 def test_callers_end_when_nobody_holds_them() -> None:
-    callers = Callers(os.getpid, 1)
+    callers = FunctionWorkers(os.getpid, 1)
     process = callers._all[0]
     assert process.poll() is None
     del callers

@@ -30,9 +30,9 @@ def befall(what: str, step: int) -> None:
     real = Trainer.__next__
 
     def struck(self: Trainer) -> Any:
-        if self.done == step and what == "fails":
+        if self.steps_done == step and what == "fails":
             raise DataError("the shards of rank 1 are damaged")
-        if self.done == step:
+        if self.steps_done == step:
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "told": signal.SIGTERM}[what])
         return real(self)
 
@@ -44,7 +44,7 @@ def dally(step: int) -> None:
     real = Trainer.__next__
 
     def slow(self: Trainer) -> Any:
-        if self.done == step:
+        if self.steps_done == step:
             time.sleep(3)
         return real(self)
 

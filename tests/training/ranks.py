@@ -20,9 +20,9 @@ from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 
 UNFREEZE = TrainingPlan(
     steps=6,
@@ -35,7 +35,7 @@ def told(made: Trainer) -> dict[str, Any]:
     """The rest of a run: losses and norms, then all weights as numbers."""
     steps = [(step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in made]
     weights = {name: value.flatten().tolist() for name, value in made.module.state_dict().items()}
-    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.done}
+    return {"steps": steps, "weights": weights, "stopped": made.stopped, "done": made.steps_done}
 
 
 def shared_feed(world: World) -> Any:
@@ -62,26 +62,26 @@ def real_model(world: World) -> dict[str, Any]:
 
 def one_rank_is_told_to_stop(world: World, run: Path) -> dict[str, Any]:
     """SIGTERM to rank 1 alone; rank 0 saves where both have stopped."""
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         made = trainer(feed=shared_feed(world), world=world, stopper=stopper, dropout=0.3)
         for step in made:
             if step.number == 4 and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
-        if world.leads:
+        if world.is_main:
             with Checkpoints(run) as checkpoints:
                 checkpoints.save(made.state())
-        return {"done": made.done, "stopped": made.stopped, "asked": stopper.asked}
+        return {"done": made.steps_done, "stopped": made.stopped, "asked": stopper.requested}
 
 
 def goes_on(world: World, run: Path) -> dict[str, Any]:
     """Only rank 0 reads the checkpoint."""
     made = trainer(feed=shared_feed(world), world=world, dropout=0.3)
     state = None
-    if world.leads:
+    if world.is_main:
         with Checkpoints(run) as checkpoints:
             state = checkpoints.resume().state
     notes = made.load(state)
-    return {"begun": made.done, "notes": notes, **told(made)}
+    return {"begun": made.steps_done, "notes": notes, **told(made)}
 
 
 def one_rank_has_nan(world: World) -> dict[str, Any]:
@@ -107,13 +107,13 @@ def clocks_differ(world: World) -> dict[str, Any]:
 def scored(world: World) -> dict[str, Any]:
     made = trainer(feed=shared_feed(world), world=world)
     half = slice(0, 3) if world.rank == 0 else slice(3, None)
-    scores = made.score([toy_batch(7, half)])
+    scores = made.evaluate([toy_batch(7, half)])
     return {"loss": scores.loss, "counts": scores.counts}
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    with join("cpu") as world:
+    with join_process_group("cpu") as world:
         answers = {
             "straight": straight(world),
             "dropout": straight(world, dropout=0.3),

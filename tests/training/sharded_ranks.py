@@ -27,7 +27,7 @@ from bertsmith.training.optimizers import adamw, lamb, muon, reference
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 
 CLIP = 0.3  # well below the norms of the toy's gradients
 
@@ -47,9 +47,9 @@ def told(made: Trainer, steps: int = 99) -> dict[str, Any]:
     reports = [
         (step.loss.hex(), step.gradient_norm, step.tokens, step.rows, step.skipped) for step in islice(made, steps)
     ]
-    weights = {name: value.flatten().tolist() for name, value in made.whole().items()}
-    split = [name for name, weight in made.holding.parameters.items() if isinstance(weight, DTensor)]
-    return {"steps": reports, "weights": weights, "done": made.done, "split": split}
+    weights = {name: value.flatten().tolist() for name, value in made.full_weights().items()}
+    split = [name for name, weight in made.parallel.parameters.items() if isinstance(weight, DTensor)]
+    return {"steps": reports, "weights": weights, "done": made.steps_done, "split": split}
 
 
 def compute(shard: bool, **how: Any) -> ComputeConfig:
@@ -90,18 +90,18 @@ def shared(world: World, shard: bool) -> Trainer:
 
 def save(made: Trainer, run: Path) -> None:
     state = made.state()
-    if made.world.leads:
+    if made.world.is_main:
         with Checkpoints(run) as checkpoints:
             checkpoints.save(state)
 
 
 def goes_on(world: World, shard: bool, run: Path, **how: Any) -> dict[str, Any]:
     made, state = toy(world, shard, dropout=0.3, **how), None
-    if world.leads:
+    if world.is_main:
         with Checkpoints(run) as checkpoints:
             state = checkpoints.resume().state
     notes = made.load(state)
-    return {"begun": made.done, "notes": notes, **told(made)}
+    return {"begun": made.steps_done, "notes": notes, **told(made)}
 
 
 def interrupted(world: World, folder: Path) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def held(world: World, shard: bool) -> int:
     """Bytes of weights, gradients and moments that this rank holds after a step."""
     made = real(world, shard)
     next(made)
-    gradients = [parameter.grad for parameter in made.holding.parameters.values() if parameter.grad is not None]
-    tensors = [*made.holding.parameters.values(), *gradients, *made.optimizer.state().values()]
+    gradients = [parameter.grad for parameter in made.parallel.parameters.values() if parameter.grad is not None]
+    tensors = [*made.parallel.parameters.values(), *gradients, *made.optimizer.state().values()]
     mine = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in mine)
 
@@ -147,7 +147,7 @@ def scored(world: World, shard: bool) -> dict[str, Any]:
     made = toy(world, shard)
     before = told(made, 3)
     half = slice(0, 3) if world.rank == 0 else slice(3, None)
-    scores = made.score([toy_batch(7, half)])
+    scores = made.evaluate([toy_batch(7, half)])
     return {"loss": scores.loss, "counts": scores.counts, "steps": [*before["steps"], *told(made)["steps"]]}
 
 
@@ -164,7 +164,7 @@ def another_model(world: World, run: Path) -> str:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    with join("cpu") as world:
+    with join_process_group("cpu") as world:
         answers: dict[str, Any] = {
             "toy": [told(toy(world, shard)) for shard in (False, True)],
             "thaw": [told(toy(world, shard, plan=UNFREEZE)) for shard in (False, True)],

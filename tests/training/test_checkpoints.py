@@ -19,14 +19,16 @@ from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import optimizer
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 from bertsmith.training.trainer import Trainer
 
 
-def state(step: int, **changes: Any) -> State:
+def state(step: int, **changes: Any) -> TrainingState:
     tensors = {"a": torch.full((3, 2), float(step)), "b": torch.arange(step, step + 4)}
     progress = {"step": step, "seconds": 1.5, "tokens": 10 * step}
-    return State(**{"weights": tensors, "optimizer": {"first/a": torch.ones(3, 2)}, "progress": progress, **changes})
+    return TrainingState(
+        **{"weights": tensors, "optimizer": {"first/a": torch.ones(3, 2)}, "progress": progress, **changes}
+    )
 
 
 def names(folder: Path) -> list[str]:
@@ -53,11 +55,11 @@ UNFREEZING = TrainingPlan(
 def bert_run(kind: str) -> Trainer:
     """A real model with dropout, two micro-batches a step, parts that wake within the run."""
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
-    settings = config.find(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizer.FOLDER, kind).Config()
     return Trainer(model, bert_feed(4, rows=8), plan=UNFREEZING, optimizer=settings, seed=3)
 
 
-@pytest.mark.parametrize("kind", config.names(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
     straight = bert_run(kind)
     losses = [step.loss.hex() for step in straight]
@@ -77,7 +79,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> Non
         with Checkpoints(tmp_path) as checkpoints:
             resumed = checkpoints.resume()
             assert heir.load(resumed.state) == ()
-        assert heir.done == number
+        assert heir.steps_done == number
         assert [*found[:number], *(step.loss.hex() for step in heir)] == losses
         assert same(heir.module.state_dict(), straight.module.state_dict())
         assert same(heir.optimizer.state(), straight.optimizer.state())
@@ -92,7 +94,7 @@ def test_without_the_optimisers_state_it_is_not_the_same() -> None:
         if step.number == 5:
             break
     heir, kept = bert_run("adamw"), begun.state()
-    heir.load(State(kept.weights, {}, kept.progress, kept.made_with))
+    heir.load(TrainingState(kept.weights, {}, kept.progress, kept.environment))
     assert [step.loss.hex() for step in heir] != losses[5:]
 
 
@@ -100,15 +102,19 @@ def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.Monkey
     begun = trainer()
     next(begun)
     kept = begun.state()
-    notes = trainer().load(State(kept.weights, kept.optimizer, kept.progress, {**kept.made_with, "threads": 77}))
+    notes = trainer().load(
+        TrainingState(kept.weights, kept.optimizer, kept.progress, {**kept.environment, "threads": 77})
+    )
     assert notes == (f"threads was 77, now {torch.get_num_threads()}",)
-    assert {"torch", "device", "threads", "ranks", "onednn"} <= kept.made_with.keys()
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.made_with["onednn"])
+    assert {"torch", "device", "threads", "ranks", "onednn"} <= kept.environment.keys()
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.environment["onednn"])
     notes = trainer().load(kept)
-    assert notes == (f"onednn was {kept.made_with['onednn']}, now {not kept.made_with['onednn']}",)
+    assert notes == (f"onednn was {kept.environment['onednn']}, now {not kept.environment['onednn']}",)
     with pytest.raises(DataError, match=r"of another model: heads.long.bias is in only one"):
         trainer().load(
-            State({name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress)
+            TrainingState(
+                {name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress
+            )
         )
 
 

@@ -15,7 +15,7 @@ from bertsmith import recipes
 from bertsmith.errors import ConfigError
 from bertsmith.training.compare import PAGE, chosen_recipes, compare, folder_name
 
-SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "packing.length=32", "batch_size=8", "steps=6"]
+SMALL = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "max_length=32", "batch_size=8", "steps=6"]
 SMALL += [
     "warmup=0.34",
     "learning_rate=3e-3",
@@ -83,7 +83,7 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
     timed = call("compare", *NAMES, *SMALL, "minutes=1", "-d", shards, "-o", tmp_path / "new", "--jobs", 2)
     assert timed.returncode == 78
     assert timed.stderr.count("\n") == 1
-    assert "bert/tiny is planned by minutes, which several jobs would share" in timed.stderr
+    assert "bert/tiny sets minutes, and parallel jobs would share that time" in timed.stderr
     assert not (tmp_path / "new").exists()
     last = call("compare", *NAMES, "bert/ltr,encoder.causal=false", *SMALL, "-d", shards, "-o", tmp_path / "new")
     assert (last.returncode, last.stderr.count("\n")) == (78, 1)

@@ -25,7 +25,7 @@ def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> No
         plan=TrainingPlan(learning_rate=1e-3, steps=10),
         world=SimpleNamespace(device=torch.device("cpu")),
     )
-    show = display.Display(trainer, stream=stream)
+    show = display.ProgressDisplay(trainer, stream=stream)
     for number in range(1, 11):
         clock += 60 if number == 1 else 10
         scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,32 +16,18 @@ import pytest
 from safetensors.torch import load_file
 
 from bertsmith import cli
-from bertsmith.data import prepare
-from bertsmith.errors import ConfigError, DataError, Lost
-from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.errors import ConfigError, DataError, PeerLostError
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
 pytestmark = pytest.mark.xdist_group("elastic")  # one process: its runs are made once
 
 TESTS = Path(__file__).resolve().parent
-SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "packing.length=32", "batch_size=16"]
+SMALL = ["encoder.width=32", "encoder.heads=2", "encoder.layers=2", "max_length=32", "batch_size=16"]
 SMALL += ["micro_batch_size=8", "eval_every=0", "eval_rows=16", "learning_rate=3e-3", "warmup=0.17"]
 SHORT = ["steps=12", "save_every=4"]
 LONG = ["steps=400", "save_every=20"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("elastic")
-    draw = random.Random(0)
-    words = ["the", "smith", "heats", "iron", "and", "strikes", "an", "anvil", "while", "fire", "burns"]
-    texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(100)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=60, workers=1, quiet=True)
-    prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
-    return base / "shards"
 
 
 def losses(folder: Path) -> list[str]:
@@ -116,7 +101,7 @@ def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agen
 
 
 @pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
-@pytest.mark.parametrize(("rank", "kind"), [("0", Lost), ("1", Lost), ("1", DataError)])
+@pytest.mark.parametrize(("rank", "kind"), [("0", PeerLostError), ("1", PeerLostError), ("1", DataError)])
 def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
 ) -> None:
@@ -143,7 +128,7 @@ def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
 
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(cli, "command", lambda: fail)
-    monkeypatch.setattr(cli, "_heard", [])
+    monkeypatch.setattr(cli, "_received", [])
     monkeypatch.setattr(time, "sleep", wait)
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -159,12 +144,12 @@ def test_a_rank_that_is_not_ended_says_why_it_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**given: object) -> None:
-        raise Lost("another rank has gone")
+        raise PeerLostError("another rank has gone")
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(cli, "command", lambda: fail)
-    monkeypatch.setattr(cli, "_heard", [])
-    monkeypatch.setattr(cli, "LOST_WITHIN", 0.1)
+    monkeypatch.setattr(cli, "_received", [])
+    monkeypatch.setattr(cli, "LOST_SECONDS", 0.1)
     with pytest.raises(SystemExit):
         cli.main()
     assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"

@@ -21,7 +21,7 @@ from threads import threads
 
 from bertsmith import config
 from bertsmith.encoders import bert
-from bertsmith.errors import ConfigError, DataError, Stopped
+from bertsmith.errors import ConfigError, DataError, StoppedError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import classify
@@ -29,7 +29,7 @@ from bertsmith.training import loop
 from bertsmith.training.finetuning import sweep as sweeping
 from bertsmith.training.finetuning import work
 from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.batches import Order, TaskFeeder, batches_in_order, make_batch
+from bertsmith.training.finetuning.batches import FinetuneLoader, SampleOrder, batches_in_order, make_batch
 from bertsmith.training.finetuning.tuning import make_finetune_config
 from bertsmith.training.finetuning.work import build_task, finetune, open_with_head, prepare
 from bertsmith.training.log import last_of_each_step, read_events
@@ -109,7 +109,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
         return answer(*given, **how)
 
     monkeypatch.setattr(work, "predict", stops)
-    with pytest.raises(Stopped, match="which is saved"):
+    with pytest.raises(StoppedError, match="which is saved"):
         finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     monkeypatch.undo()
     finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
@@ -123,7 +123,7 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
     tuning_of("classification", model, tmp_path)
     files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
     words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
-    words += ["--rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
+    words += ["--learning-rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
     first = json.loads(call(*words).stdout)
     assert [row["runs"] for row in first["learning_rates"]] == [2, 2]
     assert first["kept"]["learning_rate"] == 3e-3
@@ -189,7 +189,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
     shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
 
     def samples(micro: int, world: World, step: int) -> list[int]:
-        feeder = TaskFeeder(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
+        feeder = FinetuneLoader(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
         return [
             int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
         ]
@@ -202,7 +202,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
 
 
 def test_an_epoch_takes_every_question_once() -> None:
-    order = Order(10, seed=3)
+    order = SampleOrder(10, seed=3)
     taken = order.take(0, 30)
     for epoch in range(3):
         assert sorted(number for turn, number in taken if turn == epoch) == list(range(10))
@@ -262,8 +262,8 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not divide steps of 16"):
         finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
     one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
-    done = call(*one, "--rates", "fast")
-    assert (done.returncode, "numbers with commas" in done.stderr) == (78, True)
+    done = call(*one, "--learning-rates", "fast")
+    assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
     done = call(*one, "--seeds", "2", "--resume", "never")
     assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")

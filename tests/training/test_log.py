@@ -18,7 +18,7 @@ def test_events_come_back_as_they_were(tmp_path: Path) -> None:
     steps = []
     with EventLog(path, clock=lambda: 12.3456) as log:
         for step in made:
-            log.write("step", **step.facts())
+            log.write("step", **step.metrics())
             steps.append(step)
             assert len(read_events(path)) == step.number, "a kill now loses nothing"
         log.write("saved", step=12, path="step-00000012")

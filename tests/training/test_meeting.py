@@ -8,15 +8,15 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from bertsmith.errors import Lost
-from bertsmith.training.meeting import meet
+from bertsmith.errors import PeerLostError
+from bertsmith.training.meeting import private_store
 
 PATIENCE = timedelta(seconds=20)
 
 
 def together(store: dist.Store, size: int) -> list[dist.Store]:
     with ThreadPoolExecutor(size) as pool:
-        coming = [pool.submit(meet, store, rank=rank, size=size, patience=PATIENCE) for rank in range(size)]
+        coming = [pool.submit(private_store, store, rank=rank, size=size, patience=PATIENCE) for rank in range(size)]
         return [one.result() for one in coming]
 
 
@@ -39,5 +39,5 @@ def test_what_dead_ranks_wrote_is_not_found() -> None:
 
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(Lost, match="rank 1 has not come"):
-        meet(dist.HashStore(), rank=0, size=2, patience=timedelta(seconds=0.1))
+    with pytest.raises(PeerLostError, match="rank 1 has not come"):
+        private_store(dist.HashStore(), rank=0, size=2, patience=timedelta(seconds=0.1))

@@ -16,14 +16,14 @@ from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, GatedFeedForward
 from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
-from bertsmith.training.optimizers.optimizer import HeldRate, Optimizer, Weight
+from bertsmith.training.optimizers.optimizer import DeviceLearningRate, Optimizer, Weight
 
-KINDS = config.names(optimizer.FOLDER)
+KINDS = config.kinds(optimizer.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
 
 
 def build(kind: str, weights: list[Weight], **settings: Any) -> Optimizer:
-    return config.find(optimizer.FOLDER, kind).Config(**settings).build(weights)
+    return config.find_kind(optimizer.FOLDER, kind).Config(**settings).build(weights)
 
 
 def gradients(weights: list[Weight], seed: int) -> dict[str, Tensor]:
@@ -326,14 +326,14 @@ class TestEveryOptimizer:
             made, tensor = build(kind, weights), torch.zeros(())
             for step, rate in enumerate((0.5, 0.25, 0.125)):
                 gradients(weights, seed=step)
-                rates = [HeldRate(9.0, tensor)] * 3 if held else [rate] * 3
+                rates = [DeviceLearningRate(9.0, tensor)] * 3 if held else [rate] * 3
                 tensor.fill_(rate)
                 made.step(rates, divisor=ONE, skip=ZERO)
             found.append(snapshot({weight.name: weight.tensor for weight in weights}))
         assert same(*found)
 
     def test_wrong_settings(self, kind: str) -> None:
-        module = config.find(optimizer.FOLDER, kind)
+        module = config.find_kind(optimizer.FOLDER, kind)
         for wrong in ({"betas": (0.9, 1.0)}, {"epsilon": 0.0}, {"weight_decay": -0.1}):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 module.Config(**wrong)

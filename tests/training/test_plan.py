@@ -21,7 +21,7 @@ from bertsmith.training.schedules import (
     slanted_triangle,
 )
 
-KINDS = config.names(schedule.FOLDER)
+KINDS = config.kinds(schedule.FOLDER)
 STEPS = (0, 1, 99, 100, 101, 500, 999)
 
 
@@ -88,7 +88,7 @@ def test_ulmfits_rates() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_schedule(kind: str) -> None:
     """Never over 1 or under 0, up during the warm-up and not up after it; the same by minutes as by steps."""
-    made = config.find(schedule.FOLDER, kind).Config()
+    made = config.find_kind(schedule.FOLDER, kind).Config()
     by_steps = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1)
     by_minutes = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1, minutes=5.0)
     found = [by_steps.factor(by_steps.progress(step, 0.0)) for step in range(201)]

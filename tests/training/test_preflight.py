@@ -19,19 +19,19 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.passes import Passes
+from bertsmith.training.passes import ForwardBackward
 from bertsmith.training.preflight import run_folder, trial
 from bertsmith.training.preflight.case import Finding
 from bertsmith.training.preflight.checklist import check, summary
 from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import Data, build_model
+from bertsmith.training.pretraining.parts import PretrainData, build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "packing.length=32",
+    "max_length=32",
     "steps=40",
     "warmup=0.1",
     "batch_size=16",
@@ -104,14 +104,14 @@ def test_a_good_run_is_found_good_and_nothing_is_written(shards: Path, tmp_path:
 
 def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     found = {name: one.facts for name, one in looked(recipe(), shards).items()}
-    data = Data.open(shards)
-    whole = data.complete(recipe())
+    data = PretrainData.open(shards)
+    whole = data.with_vocabulary(recipe())
     packing, model = data.packing(whole), build_model(whole, data.tokenizer)
     weights = sum(weight.numel() for weight in model.parameters())
     assert found["shards"]["tokens"] == data.shards.tokens
     assert found["rows"]["rows_per_epoch"] == packing.rows_per_epoch
     assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
-    assert found["rows"]["padding"] == pytest.approx(packing.padding, abs=0.05)
+    assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
     assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
     assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
@@ -131,9 +131,9 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
         for width in (32, 64)
     }
     assert 1.3 < by_width[64] / by_width[32] < 2.1
-    data = Data.open(shards)
-    model = build_model(data.complete(recipe()), data.tokenizer).train()
-    batch = model.corrupt(from_packed(data.packing(recipe()).take(0, 8)))
+    data = PretrainData.open(shards)
+    model = build_model(data.with_vocabulary(recipe()), data.tokenizer).train()
+    batch = model.corrupt(from_packed(data.packing(recipe()).rows(0, 8)))
     known = {id(weight) for weight in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -287,7 +287,7 @@ def write(path: Path, text: str) -> Path:
     [
         (1, 40, [], "only one document"),
         (60, 1, ["packing.random_next=0"], "no text of"),
-        (60, 4, ["packing.kind=full_sentences", "packing.length=32"], "packing.kind=full_sentences does not make"),
+        (60, 4, ["packing.kind=full_sentences", "max_length=32"], "packing.kind=full_sentences does not make"),
     ],
     ids=["one document", "one sentence", "no pairs"],
 )
@@ -325,7 +325,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Passes, "learn", exhausted)
+    monkeypatch.setattr(ForwardBackward, "learn", exhausted)
     found = looked(recipe(), shards, until="step")["step"]
     assert found.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
     assert found.error is not None
@@ -358,7 +358,7 @@ def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> No
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "unknown recipe": (["bert/tinny", "-d", "{s}"], 78, "did you mean bert/tiny?"),
-    "length over positions": (["bert/tiny", "-d", "{s}", "packing.length=600"], 78, "encoder.max_positions"),
+    "length over positions": (["bert/tiny", "-d", "{s}", "max_length=600"], 78, "encoder.max_positions"),
     "no shards": (["bert/tiny", "-d", "{t}"], 65, "index.json"),
     "uneven micro-batches": (["bert/tiny", "-d", "{t}", "micro_batch_size=7"], 78, "7 rows"),
     "no such device": (["bert/tiny", "-d", "{s}", "--device", "abacus"], 2, "abacus"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -25,13 +24,13 @@ from threads import threads
 from bertsmith import recipes
 from bertsmith.data import prepare
 from bertsmith.data.shards import Shards
-from bertsmith.errors import BertsmithError, ConfigError, DataError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.wordpiece import Config
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import recipe_changes
 from bertsmith.training.pretraining import choices, feeder, pretrain
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -40,7 +39,7 @@ SMALL = [
     "encoder.width=32",
     "encoder.heads=2",
     "encoder.layers=2",
-    "packing.length=32",
+    "max_length=32",
     "steps=16",
     "warmup=0.25",
     "learning_rate=3e-3",
@@ -50,19 +49,6 @@ SMALL = [
     "eval_rows=16",
     "save_every=4",
 ]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("pretrain")
-    draw = random.Random(0)
-    line = "the smith heats iron and strikes an anvil while fire burns 쇠를 두드린다"
-    words = line.split()
-    texts = [" ".join(" ".join(draw.choices(words, k=7)) + "." for _ in range(6)) for _ in range(200)]
-    (base / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=90, workers=1, quiet=True)
-    prepare.prepare([base / "text.txt"], base / "shards", tokenizer=base / "t", held_out=0.1, workers=1, quiet=True)
-    return base / "shards"
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +76,12 @@ def stop_after(steps: int, work: Callable[[], Any]) -> None:
         before = Trainer.__next__
 
         def asked(trainer: Trainer) -> Any:
-            if trainer.done == steps:
-                trainer.stopper.ask()
+            if trainer.steps_done == steps:
+                trainer.stop_signal.request()
             return before(trainer)
 
         patch.setattr(Trainer, "__next__", asked)
-        with pytest.raises(Stopped, match=f"stopped after step {steps}"):
+        with pytest.raises(StoppedError, match=f"stopped after step {steps}"):
             work()
 
 
@@ -174,7 +160,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         "did you mean encoder.layers?",
     ),
     "length over positions": (
-        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "packing.length=600"],
+        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "max_length=600"],
         78,
         "encoder.max_positions",
     ),
@@ -218,7 +204,7 @@ def test_share_of_peak_and_baselines_are_in_the_log(whole: Path) -> None:
 
 
 def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
-    data = Data.open(shards)
+    data = PretrainData.open(shards)
     held_out = Shards.open(shards, "held-out")
     counts = Counter(data.shards.read(0, data.shards.tokens).tolist())
     total = data.shards.tokens + data.tokenizer.vocab_size
@@ -288,7 +274,7 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
 
 
 def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
-    longer = recipe("packing.length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
+    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
@@ -365,13 +351,13 @@ def test_on_cuda_a_measurement_settles_the_precision(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
-    monkeypatch.setattr(choices, "measure_peak", lambda *given: 1e15)
+    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
-    found, facts = choices.settled(recipe(), tmp_path, World(device=torch.device("cuda")))
+    found, facts = choices.resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
-    assert choices.settled(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
-    assert choices.settled(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
+    assert choices.resolve_auto(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
+    assert choices.resolve_auto(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
 
 
 @pytest.mark.parametrize(
@@ -388,19 +374,19 @@ def test_on_cuda_a_measurement_settles_the_precision(
 def test_on_cuda_short_steps_are_replayed(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "measure_peak", lambda *given: peak)
+    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: peak)
     asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
-    assert choices.settled(asked, tmp_path, world)[0].compute.cuda_graphs is expected
-    assert choices.settled(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
+    assert choices.resolve_auto(asked, tmp_path, world)[0].compute.cuda_graphs is expected
+    assert choices.resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
 
 
 def test_batches_from_other_processes_are_the_same_and_outlive_them(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, world, small = Data.open(shards), World(), recipe()
-    here = feeder.Feeder(small, data.packing(small), world)
+    data, world, small = PretrainData.open(shards), World(), recipe()
+    here = feeder.PretrainLoader(small, data.packing(small), world)
     monkeypatch.setattr(feeder, "_makers", lambda world: 2)
-    there = feeder.Feeder(small, data.packing(small), world)
+    there = feeder.PretrainLoader(small, data.packing(small), world)
     assert there.steps == 3
     for step in (0, 1, 2, 7, 3):
         for ours, theirs in zip(there(step), here(step), strict=True):

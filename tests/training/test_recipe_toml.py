@@ -22,9 +22,9 @@ from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
 FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers", "training.schedules")
 CONFIGS = [
-    config.find(f"bertsmith.{folder}", name).Config
+    config.find_kind(f"bertsmith.{folder}", name).Config
     for folder in FOLDERS
-    for name in config.names(f"bertsmith.{folder}")
+    for name in config.kinds(f"bertsmith.{folder}")
 ]
 
 

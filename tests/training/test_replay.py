@@ -11,8 +11,8 @@ import torch
 from training.train_world import toy_batch
 
 from bertsmith.training import replay
-from bertsmith.training.optimizers.optimizer import HeldRate, Rates
-from bertsmith.training.replay import WARM, Outcome, Replay, Told
+from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
+from bertsmith.training.replay import WARM, CudaGraphs, StepOutput, Told
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -36,32 +36,34 @@ class Steps:
     def __init__(self) -> None:
         self.values = torch.zeros(3)
 
-    def __call__(self, batches: Sequence[Batch], rates: Rates, told: Told) -> Outcome:
+    def __call__(self, batches: Sequence[Batch], rates: LearningRates, told: Told) -> StepOutput:
         def compute() -> None:
             rate = next(rate for rate in rates if rate is not None)
-            held = rate.tensor if isinstance(rate, HeldRate) else rate
+            held = rate.tensor if isinstance(rate, DeviceLearningRate) else rate
             self.values.copy_(torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), told()["seconds"]]))
 
         compute()
         Graph.made[-1].again = compute
-        return Outcome(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].input_ids))
+        return StepOutput(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].input_ids))
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Replay:
+def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     Graph.made.clear()
-    return Replay(Steps(), World())
+    return CudaGraphs(Steps(), World())
 
 
-def take(made: Replay, step: int, *, rates: Rates = (0.5, 0.5), told: Mapping[str, float] | None = None) -> Any:
+def take(
+    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), told: Mapping[str, float] | None = None
+) -> Any:
     found = made(toy_batch(step), rates, told or {"seconds": float(step)})
     return None if found is None else found.values.tolist()
 
 
-def test_a_step_is_recorded_once_and_then_filled(made: Replay) -> None:
+def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
     assert [take(made, step) for step in range(WARM)] == [None] * WARM
     for step in range(WARM, WARM + 4):
         rate = 0.25 * step
@@ -70,7 +72,7 @@ def test_a_step_is_recorded_once_and_then_filled(made: Replay) -> None:
     assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
 
 
-def test_what_the_feed_gave_is_left_as_it_was(made: Replay) -> None:
+def test_what_the_feed_gave_is_left_as_it_was(made: CudaGraphs) -> None:
     batch = toy_batch(0)
     before = batch.input_ids.clone()
     for _ in range(WARM + 1):
@@ -79,7 +81,7 @@ def test_what_the_feed_gave_is_left_as_it_was(made: Replay) -> None:
     assert torch.equal(batch.input_ids, before)
 
 
-def test_only_so_many_recordings_are_kept(made: Replay) -> None:
+def test_only_so_many_recordings_are_kept(made: CudaGraphs) -> None:
     for asleep in range(replay.MOST + 2):
         rates = [0.5] * 8
         rates[asleep] = None  # type: ignore[call-overload]
@@ -91,7 +93,7 @@ def test_only_so_many_recordings_are_kept(made: Replay) -> None:
     assert take(made, 0) is None
 
 
-def test_what_cannot_be_recorded_is_computed_as_usual(made: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_recorded_is_computed_as_usual(made: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: Graph, **how: object) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nat length")
 

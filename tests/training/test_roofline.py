@@ -10,7 +10,7 @@ from command_line import call
 
 from bertsmith.reports import terminal
 from bertsmith.system import devices
-from bertsmith.system.devices import measure_peak
+from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training import roofline
 from bertsmith.training.roofline import SHAPES, measure
 
@@ -58,7 +58,7 @@ def test_a_product_that_is_kept_waiting_does_not_make_the_peak_a_small_ones(
         return 1.0 if len(sizes) - 1 == slow else 0.001
 
     monkeypatch.setattr(devices, "_product_seconds", seconds)
-    assert devices.measure_peak(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 0.001
+    assert devices.measure_peak_flops(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 0.001
     assert set(sizes) == {128, 256, 512, 1024}
 
 
@@ -69,7 +69,7 @@ def test_the_peak_is_found_soon_and_changes_nobodys_draws() -> None:
     torch.manual_seed(3)
     for dtype in (torch.float32, torch.bfloat16):
         began = time.monotonic()
-        assert measure_peak(torch.device("cpu"), dtype) > 1e6
+        assert measure_peak_flops(torch.device("cpu"), dtype) > 1e6
         assert time.monotonic() - began < 10
     assert torch.equal(torch.rand(1), expected)
 
@@ -81,12 +81,12 @@ def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch)
         measured.append(dtype)
         return 5.0 * len(measured)
 
-    monkeypatch.setattr(devices, "measure_peak", measure)
-    devices.known_peak.cache_clear()
+    monkeypatch.setattr(devices, "measure_peak_flops", measure)
+    devices.cached_peak_flops.cache_clear()
     device, dtypes = torch.device("cpu"), (torch.float32, torch.bfloat16, torch.float32)
-    assert [devices.known_peak(device, dtype) for dtype in dtypes] == [5.0, 10.0, 5.0]
+    assert [devices.cached_peak_flops(device, dtype) for dtype in dtypes] == [5.0, 10.0, 5.0]
     assert measured == [torch.float32, torch.bfloat16]
-    devices.known_peak.cache_clear()
+    devices.cached_peak_flops.cache_clear()
 
 
 def test_numbers_as_a_person_reads_them() -> None:

@@ -14,7 +14,7 @@ from training.train_world import same, snapshot
 
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.optimizers import lamb
-from bertsmith.training.sharding import Whole
+from bertsmith.training.sharding import DataParallel
 from bertsmith.training.world import World
 
 pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are made once
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are ma
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    return on_two_ranks(TESTS / "train" / "sharded_ranks.py", tmp_path_factory)
+    return on_two_ranks(TESTS / "training" / "sharded_ranks.py", tmp_path_factory)
 
 
 @pytest.mark.parametrize("case", ["toy", "thaw", "real", "shared"])
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     heir = sharded_ranks.toy(World(), True)
     notes = {note for note in heir.load(states[0]) if not note.startswith("threads")}
     assert notes == {"ranks was 2, now 1", "sharded was True, now False"}
-    assert heir.done == 5
+    assert heir.steps_done == 5
     assert not next(heir).skipped
 
 
@@ -135,10 +135,10 @@ def test_another_models_checkpoint_is_refused_by_all(both: Any) -> None:
 
 def test_alone_there_is_nothing_to_split() -> None:
     made = sharded_ranks.toy(World(), True)
-    assert isinstance(made.holding, Whole)
+    assert isinstance(made.parallel, DataParallel)
     list(made)
     plain = sharded_ranks.toy(World(), False)
     list(plain)
-    assert same(made.module.state_dict(), snapshot(plain.whole()))
+    assert same(made.module.state_dict(), snapshot(plain.full_weights()))
     assert not torch.distributed.is_initialized()
     assert not next(sharded_ranks.toy(World(), True, optimiser=lamb.Config())).skipped

@@ -65,7 +65,7 @@ def test_nothing_is_set_aside_unasked(tmp_path: Path) -> None:
     [
         (["dev_fraction=0.1"], {"dev": True}, "has dev examples of its own: leave out dev_fraction=0.1"),
         (["dev_fraction=0.01"], {"rows": 2}, "of 2 examples to learn from, and sets 0 aside"),
-        (["dev_fraction=1"], {}, "dev_fraction=1 must be at least 0 and under 1"),
+        (["dev_fraction=1"], {}, "dev_fraction=1 must be at least 0 and below 1"),
     ],
 )
 def test_what_cannot_be(changes: list[str], how: dict[str, int], says: str, tmp_path: Path) -> None:

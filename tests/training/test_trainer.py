@@ -23,8 +23,8 @@ from bertsmith.training.optimizers import adamw, reference
 from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan, Unfreeze
 from bertsmith.training.schedules import constant_then_decay
-from bertsmith.training.step import Diverged, Reading, Step
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.step import DeviceValues, Diverged, Step
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
 
@@ -45,7 +45,7 @@ def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
             collate(
                 texts[begin : begin + micro_batch_size],
                 length=40,
-                samples=range(step * rows + begin, step * rows + begin + micro_batch_size),
+                sample_ids=range(step * rows + begin, step * rows + begin + micro_batch_size),
                 labels={"next_sentence": labels[begin : begin + micro_batch_size].tolist()},
             )
             for begin in range(0, rows, micro_batch_size)
@@ -111,7 +111,7 @@ def test_a_step_reports_what_was() -> None:
     rest = list(made)
     assert [step.number for step in rest] == [2, 3, 4]
     assert [step.learning_rate for step in rest] == [0.25, 0.5, 0.25]
-    assert made.done == 4
+    assert made.steps_done == 4
     assert {
         "step",
         "loss",
@@ -120,7 +120,7 @@ def test_a_step_reports_what_was() -> None:
         "gradient_norm",
         "learning_rate",
         "tokens",
-    } <= first.facts().keys()
+    } <= first.metrics().keys()
     assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
 
 
@@ -138,10 +138,10 @@ def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.Monkey
             assert other.waited
             return other.moment - self.moment
 
-    plain = Reading(("word",), torch.zeros(1))
+    plain = DeviceValues(("word",), torch.zeros(1))
     assert plain.seconds() is None
     assert Step(1, 0.1, 8, 0.002, plain, {}).seconds == 0.002
-    timed = Reading(("word",), torch.zeros(1), Event(1000.0))  # type: ignore[arg-type]
+    timed = DeviceValues(("word",), torch.zeros(1), Event(1000.0))  # type: ignore[arg-type]
     monkeypatch.setattr(timed, "_there", Event(1023.0))
     assert Step(1, 0.1, 8, 0.002, timed, {}).seconds == pytest.approx(0.023)
 
@@ -150,8 +150,8 @@ def test_scores_without_learning() -> None:
     made = trainer(dropout=0.5)
     next(made)
     before = snapshot(made.module.state_dict())
-    scores = made.score([toy_batch(7, slice(0, 3)), toy_batch(7, slice(3, ROWS))])
-    again = made.score([toy_batch(7)])
+    scores = made.evaluate([toy_batch(7, slice(0, 3)), toy_batch(7, slice(3, ROWS))])
+    again = made.evaluate([toy_batch(7)])
     assert scores.loss == pytest.approx(again.loss, rel=1e-6)
     assert scores.counts == again.counts
     assert same(made.module.state_dict(), before)
@@ -159,7 +159,7 @@ def test_scores_without_learning() -> None:
     next(made)
     assert made.module.training
     with pytest.raises(DataError, match="nothing to score"):
-        made.score([])
+        made.evaluate([])
     with pytest.raises(DataError, match="step 1 was given no batch"):
         next(trainer(feed=lambda step: []))
 
@@ -367,12 +367,12 @@ def test_ends_with_the_plan() -> None:
 
 
 def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
-    stopper = Stopper()
+    stopper = StopSignal()
     made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stopper=stopper)
     for step in made:
         if step.number == 3:
-            stopper.ask()
-    assert made.done == 3
+            stopper.request()
+    assert made.steps_done == 3
     assert not made.stopped
 
 
@@ -422,7 +422,7 @@ def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         made = trainer(stopper=stopper)
         seen = []
         for step in made:
@@ -438,8 +438,8 @@ def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) 
 
 
 def test_a_second_signal_does_not_wait() -> None:
-    with Stopper() as stopper:
-        stopper.ask()
+    with StopSignal() as stopper:
+        stopper.request()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
 
@@ -451,7 +451,7 @@ def test_what_sleeps_drops_nothing() -> None:
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.0)
     made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
     next(made)
-    assert [part.training for part in made.model.layer_groups()] == [False] * (made.parts - 1) + [True]
+    assert [part.training for part in made.model.layer_groups()] == [False] * (made.groups - 1) + [True]
     next(made)
     next(made)
     assert all(part.training for part in made.model.layer_groups())

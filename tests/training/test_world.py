@@ -19,8 +19,8 @@ from training import ranks
 from training.train_world import toy_batch, trainer
 
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.stopper import Stopper
-from bertsmith.training.world import World, join
+from bertsmith.training.stopper import StopSignal
+from bertsmith.training.world import World, join_process_group
 
 pytestmark = pytest.mark.xdist_group("world")  # one process: its runs are made once
 
@@ -29,7 +29,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    return on_two_ranks(TESTS / "train" / "ranks.py", tmp_path_factory)
+    return on_two_ranks(TESTS / "training" / "ranks.py", tmp_path_factory)
 
 
 def on_two_ranks(script: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     heir = trainer()
     notes = heir.load(Checkpoints(folder / "run").resume().state)
     assert "ranks was 2, now 1" in notes
-    assert heir.done == first["stop"]["done"]
+    assert heir.steps_done == first["stop"]["done"]
     assert not next(heir).skipped
 
 
@@ -140,7 +140,7 @@ def test_rank_0s_clock_is_everybodys(both: Any) -> None:
 
 def test_scores_are_of_all_ranks(both: Any) -> None:
     _, first, second = both
-    alone = trainer().score([toy_batch(7)])
+    alone = trainer().evaluate([toy_batch(7)])
     assert first["scored"] == second["scored"]
     assert first["scored"]["counts"] == alone.counts
     assert first["scored"]["loss"] == pytest.approx(alone.loss, rel=1e-6)
@@ -148,23 +148,23 @@ def test_scores_are_of_all_ranks(both: Any) -> None:
 
 def test_one_process_needs_no_torch_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with join("cpu") as world:
+    with join_process_group("cpu") as world:
         assert not torch.distributed.is_initialized()
-        assert (world.rank, world.size, world.leads, world.device.type) == (0, 1, True, "cpu")
-        assert world.share(None, lambda name, tensor: tensor) is None
+        assert (world.rank, world.size, world.is_main, world.device.type) == (0, 1, True, "cpu")
+        assert world.broadcast_state(None, lambda name, tensor: tensor) is None
         module = torch.nn.Linear(1, 1)
-        assert world.wrap(module) is module
+        assert world.data_parallel(module) is module
 
 
 def test_under_torchrun_a_second_signal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler signals every process, and torchrun hands on what it got: the ranks still save before they leave."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
-    with Stopper() as stopper:
+    with StopSignal() as stopper:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stopper.asked
+        assert stopper.requested
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
-    with Stopper(), pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the second of the two
+    with StopSignal(), pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the second of the two
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""The command line: verbs, flags and exit codes; no logic. Answers --help without importing torch."""
+"""The command line: commands, options and exit codes. --help works without importing torch."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ import signal
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from bertsmith import __version__
-from bertsmith.cli import (
-    data,
-    evaluation,
-    exporting,
-    inference,
-    machine,
-    models,
-    recipes,
-    runs,
-    serve,
-    studies,
-    training,
-)
-from bertsmith.errors import BertsmithError, Lost, Stopped
+from bertsmith.cli import data, doctor, evaluation, inference, models, recipes, runs, serve, studies, training
+from bertsmith.cli.options import Quiet
+from bertsmith.errors import BertsmithError, PeerLostError, StoppedError
 
 app = typer.Typer(
     name="bertsmith",
@@ -34,36 +24,47 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for part in (data, recipes, training, evaluation, studies, models, inference, exporting, serve, machine):
-    app.add_typer(part.app)
+for module in (data, recipes, training, evaluation, studies, inference, models, serve, doctor):
+    app.add_typer(module.app)
 app.add_typer(runs.app, name="runs")
 
 
 @app.callback(invoke_without_command=True)
 def bertsmith(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """From raw text to your own working BERT."""
+    """Train, evaluate and serve BERT-like encoders, from raw text to a working model."""
     if version:
         print(f"bertsmith {__version__}")
         raise typer.Exit
 
 
+@app.command("demo")
+def demo_command(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Output folder.")] = Path("demo-out"),
+    quiet: Quiet = False,
+) -> None:
+    """Run the whole pipeline in minutes on a CPU. Uses Python's own documentation and a little Korean text."""
+    from bertsmith.cli.demo import run_demo
+
+    run_demo(output, quiet=quiet)
+
+
 @cache
 def command() -> Any:
-    """All verbs with their flags. To read them takes a fifth of a second, once in a process."""
+    """All commands with their options. Building them takes a fifth of a second, once per process."""
     return typer.main.get_command(app)
 
 
-INTERRUPTED = 130  # what the option parser makes of a KeyboardInterrupt
-ENDED_WITHIN = 2.0  # seconds in which torchrun ends the other ranks when one has ended
-LOST_WITHIN = 20.0  # and when one is gone, which a busy machine takes longer to notice
+INTERRUPTED = 130  # the option parser's exit code for KeyboardInterrupt
+TERMINATION_SECONDS = 2.0  # within which torchrun terminates the other ranks after one has exited
+LOST_SECONDS = 20.0  # and after one has disappeared, which a busy machine notices later
 OUT_OF_MEMORY = (
-    "out of GPU memory; what was finished is kept: run the same command again with fewer --jobs, "
-    "or with nothing else on that GPU"
+    "out of GPU memory; finished work is kept: run the same command again with fewer --jobs or a smaller "
+    "micro_batch_size, or free the GPU"
 )
 
 
 def main() -> NoReturn:
-    """Runs a verb; whatever a user can cause ends as one line on standard error and its exit status."""
+    """Runs a command. Every error that a user can cause is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _stop)
     try:
         status = command()(standalone_mode=False) or 0
@@ -71,58 +72,58 @@ def main() -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(status)
     except BertsmithError as error:
-        if isinstance(error, Lost) and error.told:  # by torchrun, which has noticed first and ends who is left
+        if isinstance(error, PeerLostError) and error.stop_requested:  # torchrun has reported it already
             sys.exit(error.exit_code)
-        _leave(str(error), error.exit_code)
+        _exit(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _leave("stopped; what was finished is kept, and the same command goes on from there", Stopped.exit_code)
-    except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell
+        _exit("stopped; finished work is kept: run the same command again to resume", StoppedError.exit_code)
+    except BrokenPipeError:  # the reader of stdout has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the option parser's, where no verb is named: the help
+        if type(error).__name__ == "NoArgsIsHelpError":  # no command was named: print the help
             print(error, file=sys.stderr)
             sys.exit(2)
-        if hasattr(error, "format_message"):  # how it reports wrong usage
-            _leave(f"{error.format_message()} Try --help.", 2)
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name alone
-            _leave(OUT_OF_MEMORY, BertsmithError.exit_code)
+        if hasattr(error, "format_message"):  # a usage error of the option parser
+            _exit(f"{error.format_message()} Try --help.", 2)
+        if type(error).__name__ == "OutOfMemoryError":  # of torch, which may not be imported
+            _exit(OUT_OF_MEMORY, BertsmithError.exit_code)
         raise
 
 
-_heard: list[int] = []  # signals that came to a rank when its error was on its way out already
+_received: list[int] = []  # signals that arrived while an error was being reported
 
 
 def _stop(number: int, frame: Any) -> None:
-    """Interrupts; but where an error is on its way out of a rank, this does not take its place."""
+    """Interrupts the command, unless this rank is already handling an error."""
     if "RANK" in os.environ and sys.exc_info()[0] is not None:
-        _heard.append(number)
+        _received.append(number)
     else:
         raise KeyboardInterrupt
 
 
-def _leave(message: str, status: int) -> NoReturn:
-    if _speaks(status):
+def _exit(message: str, status: int) -> NoReturn:
+    if _should_report(status):
         rank = "" if _first_rank() else f"rank {os.environ['RANK']}: "
         print(f"bertsmith: {rank}{' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
 
 
-def _speaks(status: int) -> bool:
-    """Whether this process tells why it ends; of ranks that end for one reason, only one does.
+def _should_report(status: int) -> bool:
+    """Whether this rank prints its error, so that only one rank reports a common cause.
 
-    As soon as one ends, torchrun ends the others. So the first rank speaks at once; another one waits whether it is
-    ended, that is, whether the first has failed too; and who has only lost another waits longer than that one.
+    When one rank exits, torchrun terminates the others. So rank 0 prints at once. Other ranks wait: if they are
+    terminated meanwhile, rank 0 has failed too. A rank that only lost its peers waits longer than the failed rank.
     """
-    if status == Stopped.exit_code or (_first_rank() and status != Lost.exit_code):
+    if status == StoppedError.exit_code or (_first_rank() and status != PeerLostError.exit_code):
         return _first_rank()
-    limit = time.monotonic() + (LOST_WITHIN if status == Lost.exit_code else ENDED_WITHIN)
+    limit = time.monotonic() + (LOST_SECONDS if status == PeerLostError.exit_code else TERMINATION_SECONDS)
     try:
-        while not _heard and time.monotonic() < limit:
+        while not _received and time.monotonic() < limit:
             time.sleep(0.05)
     except KeyboardInterrupt:
         return False
-    return not _heard
+    return not _received
 
 
 def _first_rank() -> bool:

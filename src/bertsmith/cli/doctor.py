@@ -1,39 +1,64 @@
-"""Is this machine fit? Versions, device, memory, disk, and a numeric check of the device against the CPU."""
+"""The command doctor: versions, device, memory, disk, and a numeric check of the device."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import shutil
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch import Tensor, nn
+import typer
 
-from bertsmith.system.devices import choose_device
-from bertsmith.training.roofline import measure
+from bertsmith.cli.options import Device, Json, print_result
+from bertsmith.errors import BertsmithError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+app = typer.Typer()
 PACKAGES = ("bertsmith", "torch", "numpy", "tokenizers", "safetensors", "pyarrow", "typer", "rich")
-LEAST_FREE = 1 << 30  # bytes of disk under which nothing useful can be written
-# Largest allowed difference from the CPU in float64, relative to the largest value, forward and backward.
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+MIN_FREE_DISK = 1 << 30  # bytes
+# Largest error of outputs and gradients against float64 on the CPU, relative to the largest value.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 
 
-def examine(asked: str = "auto", *, ceilings: bool = False) -> dict[str, Any]:
-    """All findings as plain values; `ok` says whether bertsmith can work here, `problems` why not.
+@app.command()
+def doctor(
+    device: Device = "auto",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Also measure the peak rates of the GPU: matrix products, copies, attention.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check this machine. Shows versions, device, memory and disk, and tests the device's arithmetic."""
+    from bertsmith.reports import terminal
 
-    `ceilings`: also what the device can do at most, which takes a while to measure.
-    """
-    device = choose_device(asked)
-    checks = [_numeric_check(device, dtype) for dtype in TOLERANCE]
+    facts = examine("cuda" if gpu else device, ceilings=gpu)
+    print_result(facts, as_json, lambda: terminal.doctor_card(facts))
+    if not facts["ok"]:
+        raise BertsmithError("; ".join(facts["problems"]))
+
+
+def examine(requested: str = "auto", *, ceilings: bool = False) -> dict[str, Any]:
+    """The facts that `doctor` prints. `ceilings` adds the measured peak rates of the device, which takes a while."""
+    import torch
+
+    from bertsmith.system.devices import choose_device
+    from bertsmith.training.roofline import measure
+
+    device = choose_device(requested)
+    checks = [_numeric_check(device, precision) for precision in TOLERANCE]
     disk = shutil.disk_usage(os.getcwd())
     problems = [
-        f"{check['precision']} on {device} is wrong by {check['error']:.1e}" for check in checks if not check["ok"]
+        f"{check['precision']} on {device} has a relative error of {check['error']:.1e}"
+        for check in checks
+        if not check["ok"]
     ]
-    if disk.free < LEAST_FREE:
-        problems.append(f"only {disk.free:,} bytes are free in {os.getcwd()}")
+    if disk.free < MIN_FREE_DISK:
+        problems.append(f"only {disk.free:,} bytes free in {os.getcwd()}")
     return {
         "ok": not problems,
         "problems": problems,
@@ -52,23 +77,27 @@ def examine(asked: str = "auto", *, ceilings: bool = False) -> dict[str, Any]:
     }
 
 
-def _numeric_check(device: str, dtype: torch.dtype) -> dict[str, Any]:
-    """A small encoder block forward and backward on the device, against the CPU in float64."""
+def _numeric_check(device: str, precision: str) -> dict[str, Any]:
+    """Outputs and gradients of a small encoder block on the device, compared with float64 on the CPU."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells at length which of its kernels a CPU lacks; the figures tell more
-        expected, found = _block("cpu", torch.float64), _block(device, dtype)
-    error = max(float((a - b.double().cpu()).abs().max() / a.abs().max()) for a, b in zip(expected, found, strict=True))
-    finite = error == error
-    return {"precision": str(dtype).split(".")[-1], "error": error, "ok": finite and error <= TOLERANCE[dtype]}
+        warnings.simplefilter("ignore")  # torch warns about kernels that a CPU lacks
+        expected, actual = _block("cpu", "float64"), _block(device, precision)
+    errors = (float((a - b.double().cpu()).abs().max() / a.abs().max()) for a, b in zip(expected, actual, strict=True))
+    error = max(errors)
+    return {"precision": precision, "error": error, "ok": math.isfinite(error) and error <= TOLERANCE[precision]}
 
 
-def _block(device: str, dtype: torch.dtype) -> list[Tensor]:
+def _block(device: str, precision: str) -> list[Tensor]:
+    import torch
+    from torch.nn import functional
+
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((4, 96, 64), (64, 64), (64,))]
-    inputs, weight, scale = (value.to(device, dtype).requires_grad_() for value in drawn)
+    shapes = ((4, 96, 64), (64, 64), (64,))
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    inputs, weight, scale = (value.to(device, getattr(torch, precision)).requires_grad_() for value in drawn)
     heads = (inputs @ weight / 8).view(4, 96, 4, 16).transpose(1, 2)
-    attended = nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
-    output = nn.functional.gelu(nn.functional.layer_norm(inputs + attended, (64,), scale))
+    attended = functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
+    output = functional.gelu(functional.layer_norm(inputs + attended, (64,), scale))
     gradients = torch.autograd.grad(output.square().mean(), (inputs, weight, scale))
     return [output.detach(), *gradients]
 
@@ -81,6 +110,8 @@ def _version(name: str) -> str:
 
 
 def _device_name(device: str) -> str:
+    import torch
+
     return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
 
 

@@ -1,16 +1,111 @@
-"""Verbs that ask a model about a text: classify, ner, ask, choose, rank, attention."""
+"""Commands that apply a model to texts: fill-mask, next-sentence, embed, classify, ner, ask, choose, rank, ..."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bertsmith.cli.models import ModelFolder
-from bertsmith.cli.options import Broken, Device, Encoding, Field, Json, Layout, Limit, give, reading_of
+from bertsmith.cli.options import (
+    DecodingErrors,
+    Device,
+    Encoding,
+    Field,
+    FileFormat,
+    Json,
+    Limit,
+    ModelFolder,
+    Quiet,
+    print_result,
+    read_options,
+)
 
 app = typer.Typer()
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many answers to show, best first.")]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
+Source = Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or a file with one.")]
+Index = Annotated[int | None, typer.Option(min=1, help="Counted from 1; default: the mean over all.")]
+
+
+@app.command("fill-mask")
+def fill_mask(
+    model: ModelFolder,
+    text: Annotated[
+        str, typer.Argument(help="Text with one or more [MASK]; adjacent masks are filled together as one phrase.")
+    ],
+    top_k: TopK = 5,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", metavar="WORD", help="Score this word; may be repeated.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Predict the masked words of a text."""
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal_predictions
+
+    result = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
+    masks = result if result and isinstance(result[0], list) else [result]
+    print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
+
+
+@app.command("next-sentence")
+def next_sentence(
+    model: ModelFolder,
+    first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="A text that may follow it.")],
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Predict whether text B follows text A."""
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.reports import terminal_predictions
+
+    result = Predictor.open(model, device=device).next_sentence(first, second)
+    print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
+
+
+@app.command()
+def embed(
+    model: ModelFolder,
+    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the vectors to a .npy, .jsonl or .parquet file."),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="mean (over all tokens), first (the [CLS] token) or pooled; default: as configured in a "
+            "sentence-transformers folder, else mean.",
+        ),
+    ] = None,
+    layers: Annotated[
+        str, typer.Option(help="Layer indices, e.g. -1 or -4,-3,-2,-1; 0 is the embedding layer, -1 the last layer.")
+    ] = "-1",
+    combine: Annotated[str, typer.Option(help="How to combine several layers: mean or concat.")] = "mean",
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Scale the vectors to length 1.")
+    ] = None,
+    file_format: FileFormat = "auto",
+    field: Field = "text",
+    encoding: Encoding = "utf-8",
+    errors: DecodingErrors = "strict",
+    limit: Limit = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compute text embeddings."""
+    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
+    from bertsmith.reports import terminal_predictions
+
+    options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
+    reading = read_options(_one_text_per_line(file_format, source), field, encoding, errors)
+    facts = embed_source(
+        model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
+    )
+    print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command()
@@ -18,133 +113,131 @@ def classify(
     model: ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts of any length.")],
     second: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Second text of each pair, for models of pairs.", show_default=False),
+        str | None, typer.Option(metavar="TEXT", help="Second text of each pair, for models of text pairs.")
     ] = None,
     top_k: TopK = 1,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Give each text its label, or its number, by a model that was fine-tuned for it."""
+    """Predict labels, or numbers for a regression model."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    asked = texts if second is None else [(text, second) for text in texts]
-    found = Predictor.open(model, device=device).predict(asked, top_k=top_k)
-    lists = [one if isinstance(one, list) else [one] for one in found]
+    inputs = texts if second is None else [(text, second) for text in texts]
+    results = Predictor.open(model, device=device).predict(inputs, top_k=top_k)
+    lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "found": some} for text, some in zip(texts, lists, strict=True)]}
-    give(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
+    print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
 def ner(
     model: ModelFolder,
-    source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A text of any length, or the file it is in.")],
-    unit: Annotated[str, typer.Option(help="What the model was taught to tag: word, part or character.")] = "word",
+    source: Source,
+    unit: Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")] = "word",
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Find the entities of a text."""
+    """Find the named entities of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    found = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type] # it checks
-    give({"entities": found}, as_json, lambda: terminal_predictions.entities(found))
+    entities = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type]
+    print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
 @app.command()
 def ask(
     model: ModelFolder,
-    question: Annotated[str, typer.Argument(help="What is asked.")],
+    question: Annotated[str, typer.Argument(help="The question.")],
     context: Annotated[
-        str, typer.Option("--context", "-c", metavar="FILE|TEXT", help="Where the answer stands: any length.")
+        str, typer.Option("--context", "-c", metavar="FILE|TEXT", help="Text of any length that contains the answer.")
     ],
     top_k: TopK = 1,
     no_answer: Annotated[
         float | None,
         typer.Option(
-            metavar="ODDS",
-            help="Answer nothing where that scores more than ODDS above the best answer; else as the model learned.",
-            show_default=False,
+            metavar="MARGIN",
+            help="Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold.",
         ),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Answer a question with a stretch of a text."""
+    """Answer a question with a span of a text."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_text
+    from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
-    found = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
-    answers = found if isinstance(found, list) else [found]
-    give({"question": question, "answers": answers}, as_json, lambda: terminal_predictions.answers(passage, answers))
+    result = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    answers = result if isinstance(result, list) else [result]
+    facts = {"question": question, "answers": answers}
+    print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
 def choose(
     model: ModelFolder,
-    question: Annotated[str, typer.Argument(help="What is asked, or how a text begins.")],
+    question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Choose the right one of several answers."""
+    """Choose one of several answers or endings."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    found = Predictor.open(model, device=device).choose(question, choices)
-    give(found, as_json, lambda: terminal_predictions.choices(choices, found))
+    result = Predictor.open(model, device=device).choose(question, choices)
+    print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
 def rank(
     model: ModelFolder,
-    query: Annotated[str, typer.Argument(help="What the texts are held against.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of texts, one a line in txt.")],
+    query: Annotated[str, typer.Argument(help="The query.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of texts (txt: one per line).")],
     positive: Annotated[
-        str, typer.Option(metavar="LABEL", help="Whose probability is the score; of two labels the second.")
+        str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
     top_k: TopK = 10,
-    layout: Layout = "auto",
+    file_format: FileFormat = "auto",
     field: Field = "text",
     encoding: Encoding = "utf-8",
-    errors: Broken = "strict",
+    errors: DecodingErrors = "strict",
     limit: Limit = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Order texts by how well they match: by a model of pairs, or by the cosine of vectors."""
+    """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.sources import read_texts
+    from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
-    reading = reading_of("line" if layout == "auto" and file.endswith(".txt") else layout, field, encoding, errors)
+    reading = read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    found = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
-    give({"query": query, "ranked": found}, as_json, lambda: terminal_predictions.ranking(found))
+    ranked = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
+    print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
 @app.command()
 def attention(
     model: ModelFolder,
     text: Annotated[str, typer.Argument(help="A text.")],
-    second: Annotated[str | None, typer.Argument(metavar="[SECOND]", help="The second text of a pair.")] = None,
-    layer: Annotated[
-        int | None, typer.Option(min=1, help="Counted from 1; default: the mean of all.", show_default=False)
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(min=1, help="Counted from 1; default: the mean of all.", show_default=False)
-    ] = None,
+    second: Annotated[str | None, typer.Argument(metavar="[SECOND]", help="Second text of a pair.")] = None,
+    layer: Index = None,
+    head: Index = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Show which token attends to which."""
-    from bertsmith.inference.attending import attention_facts
+    """Show the attention weights between the tokens of a text."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    facts = attention_facts(Predictor.open(model, device=device).attention(text, second), layer, head)
-    give(facts, as_json, lambda: terminal_predictions.attention_map(facts))
+    facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
+    print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
+
+
+def _one_text_per_line(file_format: str, path: str) -> str:
+    return "line" if file_format == "auto" and path.endswith(".txt") else file_format

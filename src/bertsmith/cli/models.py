@@ -1,4 +1,4 @@
-"""Verbs for a model folder: show, fill-mask, next-sentence, embed, import."""
+"""Commands for model folders: show, import, export."""
 
 from __future__ import annotations
 
@@ -7,131 +7,106 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Broken, Device, Encoding, Field, Json, Layout, Limit, Quiet, give, reading_of
+from bertsmith.cli.options import Json, ModelFolder, Output, print_result
+from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, bertsmith's or transformers'.")]
 
 
 @app.command()
 def show(
     model: ModelFolder,
-    batch: Annotated[int, typer.Option(min=1, help="Rows of the batch whose memory is estimated.")] = 32,
-    length: Annotated[int | None, typer.Option(min=1, help="Length of its rows; default: all positions.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size of the memory estimate.")] = 32,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Sequence length of the memory estimate; default: the maximum.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a model is: shape, parameters by room, size, memory for a batch."""
+    """Show a model. Prints architecture, parameters, size on disk and memory of a batch."""
     from bertsmith.model_io.facts import model_facts
     from bertsmith.reports import terminal
 
     facts = model_facts(model, batch=batch, length=length)
-    give(facts, as_json, lambda: terminal.model_card(facts))
-
-
-@app.command("fill-mask")
-def fill_mask(
-    model: ModelFolder,
-    text: Annotated[
-        str, typer.Argument(help="Text with [MASK] where a word is wanted; several side by side make one phrase.")
-    ],
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="How many fillings to show.")] = 5,
-    target: Annotated[
-        list[str] | None, typer.Option("--target", metavar="WORD", help="Score this whole word; may be repeated.")
-    ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Find words for the gaps of a text."""
-    from bertsmith.inference.predictor import Predictor
-    from bertsmith.reports import terminal_predictions
-
-    found = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
-    runs = found if found and isinstance(found[0], list) else [found]
-    give({"text": text, "fillings": runs}, as_json, lambda: terminal_predictions.fillings(runs))
-
-
-@app.command("next-sentence")
-def next_sentence(
-    model: ModelFolder,
-    first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Does this follow it?")],
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Judge whether one text follows another."""
-    from bertsmith.inference.predictor import Predictor
-    from bertsmith.reports import terminal_predictions
-
-    found = Predictor.open(model, device=device).next_sentence(first, second)
-    give(found, as_json, lambda: terminal_predictions.next_sentence(found))
-
-
-@app.command()
-def embed(
-    model: ModelFolder,
-    source: Annotated[
-        str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (one a line in txt), or a text itself.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write vectors to this .npy, .jsonl or .parquet file."),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="mean (over all tokens), first (the [CLS] token) or pooled; default: what a sentence-transformers "
-            "folder says, else mean.",
-            show_default=False,
-        ),
-    ] = None,
-    layers: Annotated[
-        str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1 or -4,-3,-2,-1.")
-    ] = "-1",
-    combine: Annotated[str, typer.Option(help="What becomes of several layers: mean or concat.")] = "mean",
-    normalize: Annotated[
-        bool | None, typer.Option("--normalize/--no-normalize", help="Vectors of length 1.", show_default=False)
-    ] = None,
-    layout: Layout = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: Broken = "strict",
-    limit: Limit = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Turn texts into vectors."""
-    from bertsmith.inference.text_files import EmbeddingOptions, embed_source, layer_numbers
-    from bertsmith.reports import terminal_predictions
-
-    wish = EmbeddingOptions(pooling, layer_numbers(layers), combine, normalize)
-    reading = reading_of("line" if layout == "auto" and source.endswith(".txt") else layout, field, encoding, errors)
-    facts = embed_source(
-        model, source, output, wish=wish, reading=reading, limit=limit, device=device, quiet=quiet or as_json
-    )
-    give(facts, as_json, lambda: terminal_predictions.embeddings(facts))
+    print_result(facts, as_json, lambda: terminal.model_card(facts))
 
 
 @app.command("import")
 def import_model(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a Google TensorFlow checkpoint.")
+        Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Model folder to write.")],
-    cased: Annotated[
-        bool | None,
-        typer.Option("--cased/--uncased", help="For TensorFlow checkpoints, which do not say it.", show_default=False),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a model folder that is already there.")
-    ] = False,
+    output: Output,
+    cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Needed for TensorFlow checkpoints.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing model folder.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model of another make as a model folder; pickles are read by a process that can do nothing else."""
+    """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
     from bertsmith.model_io.facts import folder_facts
     from bertsmith.model_io.importing import import_folder
     from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased
     facts = folder_facts(import_folder(source, output, lowercase=lowercase, replace=overwrite))
-    give(facts, as_json, lambda: terminal.facts_table(facts))
+    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+
+
+@app.command()
+def export(
+    model: ModelFolder,
+    output: Output,
+    to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="ONNX: the head to export, e.g. masked_lm, or vectors for none; default: all heads."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="One vector per text: mean (over all tokens), first (the [CLS] token) or pooled. "
+            "Default: mean for sentence-transformers, none for ONNX.",
+        ),
+    ] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale text vectors to length 1.")] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Largest allowed difference from the model's outputs. "
+            "Default: 1e-4 for ONNX, 1e-5 for sentence-transformers.",
+        ),
+    ] = None,
+    opset: Annotated[int | None, typer.Option(help="ONNX: operator set version, 18 to 23; default: 20.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Export a model to ONNX or sentence-transformers. Compares the exported outputs with the model's."""
+    if to not in ("onnx", "sentence-transformers"):
+        raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
+    if to == "onnx":
+        from bertsmith.export import conversion, onnx
+
+        facts = onnx.export_onnx(
+            model,
+            output,
+            head=head,
+            pooling=pooling,
+            normalize=normalize,
+            opset=conversion.OPSET if opset is None else opset,
+            tolerance=onnx.TOLERANCE if tolerance is None else tolerance,
+        )
+    else:
+        from bertsmith.export import sentence_transformers
+
+        if head is not None or opset is not None:
+            raise BertsmithError(f"{'--head' if head is not None else '--opset'} is for --to onnx")
+        facts = sentence_transformers.export_sentence_transformers(
+            model,
+            output,
+            pooling=pooling or "mean",
+            normalize=normalize,
+            tolerance=sentence_transformers.TOLERANCE if tolerance is None else tolerance,
+        )
+    from bertsmith.reports import terminal_predictions
+
+    print_result(facts, as_json, lambda: terminal_predictions.export(facts))

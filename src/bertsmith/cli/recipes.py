@@ -1,4 +1,4 @@
-"""Verbs for recipes, before a run: init, check."""
+"""Commands for recipes: init, check."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Data, Device, Json, Overrides, give
+from bertsmith.cli.options import RECIPE_HELP, Data, Device, Json, Overrides, RecipeName, print_result
 
 app = typer.Typer()
 
 
 @app.command()
 def init(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RECIPE]", help="A name such as bert/base, or a recipe.json or .toml; none lists them."
-        ),
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help=RECIPE_HELP)] = None,
     overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="TOML file to write; default: print it.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a recipe as TOML with every setting explained, to be changed and trained; without one, list them all."""
+    """Write a recipe as a commented TOML file. Without a recipe, list all recipes."""
     from bertsmith import config, recipes
     from bertsmith.reports import terminal
     from bertsmith.training import recipe_toml
@@ -38,48 +33,46 @@ def init(
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
-        give(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
+        print_result(facts, as_json, lambda: terminal.recipe_list(facts["recipes"]))
         return
     chosen = with_overrides(recipes.find(recipe), overrides or [])
     facts = {"recipe": chosen.name, "file": None if output is None else str(output), "settings": config.to_dict(chosen)}
     if output is not None:
         recipe_toml.write_toml(chosen, output, force=force)
-        give(facts, as_json, lambda: terminal.facts_table({"recipe": chosen.name, "file": output}))
+        print_result(facts, as_json, lambda: terminal.facts_table({"recipe": chosen.name, "file": output}))
     else:
-        give(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
+        print_result(facts, as_json, lambda: print(recipe_toml.to_toml(chosen), end=""))
 
 
 @app.command()
 def check(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name such as bert/base, or a recipe.json or .toml.")
-    ],
+    recipe: RecipeName,
     data: Data,
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Run folder that would be written to.")
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Run folder of the planned run.")
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Would this run work, how fast, in how much memory? Takes a few steps on the real rows, writes nothing."""
+    """Check a pre-training run before starting it. Tests recipe, data, a few training steps, speed and memory."""
     from bertsmith import recipes
     from bertsmith.training.recipe import with_overrides
 
-    show_checks(with_overrides(recipes.find(recipe), overrides or []), data, output, device=device, as_json=as_json)
+    run_preflight(with_overrides(recipes.find(recipe), overrides or []), data, output, device=device, as_json=as_json)
 
 
-def show_checks(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
-    """The checklist, line by line as it is made; the first problem's error at the end."""
+def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
+    """Prints each check as it completes; raises the first problem's error at the end."""
     from bertsmith.reports import terminal
     from bertsmith.training.preflight import checklist
 
     findings = []
-    for found in checklist.check(recipe, data, output=output, device=device):
-        findings.append(found)
+    for finding in checklist.check(recipe, data, output=output, device=device):
+        findings.append(finding)
         if not as_json:
-            terminal.preflight_check(found.plain())
-    give(checklist.summary(findings), as_json)
-    for found in findings:
-        if found.error is not None:
-            raise found.error
+            terminal.preflight_check(finding.to_dict())
+    print_result(checklist.summary(findings), as_json)
+    for finding in findings:
+        if finding.error is not None:
+            raise finding.error

@@ -1,4 +1,4 @@
-"""Verbs that look at runs: list, show, compare, plot."""
+"""Commands for training runs: runs list, show, compare and plot."""
 
 from __future__ import annotations
 
@@ -8,47 +8,45 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Json, give
+from bertsmith.cli.options import Json, print_result
 from bertsmith.errors import BertsmithError, DataError
 
-app = typer.Typer(no_args_is_help=True, help="Look at training runs: list, show, compare, plot.")
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, the -o of a training command.")]
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")]
+app = typer.Typer(no_args_is_help=True, help="List, show, compare and plot training runs.")
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder: the -o of a training command.")]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")]
 
 
 @app.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder below which runs are looked for.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to search for runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List the runs below a folder: how far, how fast, how good."""
+    """List the runs below a folder with progress, throughput and held-out loss."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import with_unique_names
     from bertsmith.reports.run_history import find_runs, read_run
     from bertsmith.reports.run_summary import summary
 
-    found, damaged = [], []
+    histories, damaged = [], []
     for path in find_runs(folder):
         try:
-            found.append(read_run(path))
-        except DataError as error:  # the others can still be listed
+            histories.append(read_run(path))
+        except DataError as error:  # the other runs can still be listed
             damaged.append(str(error))
-    if not found and not damaged:
-        raise BertsmithError(f"there is no run in {folder} or below it")
-    found = with_unique_names(found)
-    facts = {"runs": [summary(run) for run in found], "damaged": damaged}
-    give(facts, as_json, lambda: terminal_runs.run_list(found, damaged))
+    if not histories and not damaged:
+        raise BertsmithError(f"no run in {folder} or below it")
+    histories = with_unique_names(histories)
+    facts = {"runs": [summary(run) for run in histories], "damaged": damaged}
+    print_result(facts, as_json, lambda: terminal_runs.run_list(histories, damaged))
 
 
 @app.command()
 def show(
     run: RunFolder,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Draw anew until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Redraw until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show one run: figures, curves, the last evaluation."""
+    """Show one run: figures, curves and the last evaluation."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.run_history import RunReader
     from bertsmith.reports.run_summary import summary
@@ -57,30 +55,31 @@ def show(
     if follow and not as_json:
         terminal_runs.follow(reader)
         return
-    found = reader.read()
-    give(summary(found), as_json, lambda: terminal_runs.run_card(found))
+    history = reader.read()
+    print_result(summary(history), as_json, lambda: terminal_runs.run_card(history))
 
 
 @app.command()
 def compare(
     runs: RunFolders,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write an HTML page too.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write an HTML page.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: where their recipes differ, and what came of each."""
+    """Compare runs: differences of their recipes, scores and losses."""
     from bertsmith.reports import terminal_runs
     from bertsmith.reports.comparison import differences, read_runs, scores
     from bertsmith.reports.report_page import write_report
 
-    found = read_runs(runs)
-    if len(found) < 2:
+    histories = read_runs(runs)
+    if len(histories) < 2:
         raise BertsmithError(f"{runs[0]} is a single run: name another one to compare it with")
-    facts = {"runs": [run.name for run in found], "differences": differences(found), "scores": scores(found)}
+    names = [run.name for run in histories]
+    facts = {"runs": names, "differences": differences(histories), "scores": scores(histories)}
     if output is not None:
-        facts["page"] = str(write_report(found, output))
-    give(facts, as_json, lambda: terminal_runs.comparison(found))
+        facts["page"] = str(write_report(histories, output))
+    print_result(facts, as_json, lambda: terminal_runs.comparison(histories))
 
 
 @app.command()
@@ -89,25 +88,26 @@ def plot(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The page; default: RUN/report.html, of several runs.html beside."
+            "--output", "-o", metavar="FILE", help="HTML page; default: RUN/report.html, for several runs runs.html."
         ),
     ] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw the curves of runs: here, and as an HTML page that needs nothing else."""
+    """Plot the curves of runs in the terminal and as a self-contained HTML page."""
     import webbrowser
 
     from bertsmith.reports import terminal, terminal_runs
     from bertsmith.reports.comparison import read_runs
     from bertsmith.reports.report_page import write_report
 
-    found = read_runs(runs)
-    folders = [run.folder.resolve() for run in found]
-    beside = Path(os.path.commonpath([folder.parent for folder in folders])) / "runs.html"
-    page = write_report(found, output or (found[0].folder / "report.html" if len(found) == 1 else beside))
-    facts = {"runs": [run.name for run in found], "page": str(page), "bytes": page.stat().st_size}
-    give(facts, as_json, lambda: terminal_runs.curves(found))
+    histories = read_runs(runs)
+    parents = [run.folder.resolve().parent for run in histories]
+    together = Path(os.path.commonpath(parents)) / "runs.html"
+    default = histories[0].folder / "report.html" if len(histories) == 1 else together
+    page = write_report(histories, output or default)
+    facts = {"runs": [run.name for run in histories], "page": str(page), "bytes": page.stat().st_size}
+    print_result(facts, as_json, lambda: terminal_runs.curves(histories))
     if not as_json:
         terminal.console.print(f"page: {page}", soft_wrap=True)
     if browser:

@@ -1,4 +1,4 @@
-"""Verbs for studies, many fine-tunings in one table: features, ablate."""
+"""Commands for studies, which fine-tune many models and print one table: features, ablate."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import Device, Json, Quiet, give
+from bertsmith.cli.options import Device, Json, ModelFolder, Quiet, TaskData, TaskName, given_files, print_result
 
 app = typer.Typer()
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the study; what is finished is not done again.")
+StudyFolder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the study; finished runs in it are skipped.")
 ]
 
 
 @app.command()
 def features(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, ours or transformers'.")],
-    task: Annotated[str, typer.Option("--task", "-t", metavar="TASK", help="Such as conll/conll2003, tagging.")],
-    output: Folder,
+    model: ModelFolder,
+    task: TaskName,
+    output: StudyFolder,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SETTING=VALUE]...", help="Such as epochs=20 head.dropout=0.5 task.context=document."),
+        typer.Argument(
+            metavar="[SETTING=VALUE]...",
+            help="Override settings, e.g. epochs=20 head.dropout=0.5 task.context=document.",
+        ),
     ] = None,
-    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.", show_default=False)] = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to choose on.", show_default=False)] = None,
-    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report.", show_default=False)] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The benchmark's folder, instead of files.", show_default=False)
-    ] = None,
+    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to select on.")] = None,
+    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to report.")] = None,
+    data: TaskData = None,
     layers: Annotated[
         str,
         typer.Option(
@@ -39,23 +40,22 @@ def features(
             show_default="all but mix",
         ),
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Taggers for each choice of layers.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Taggers at a time: a large GPU has room for several.")] = 1,
-    precision: Annotated[str, typer.Option(help="Of features on disk: float32, or float16 for half the room.")] = (
-        "float32"
-    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Taggers per layer selection, each with another seed.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Taggers in parallel, on a GPU with enough memory.")] = 1,
+    precision: Annotated[
+        str, typer.Option(help="Precision of the features on disk: float32, or float16 for half the size.")
+    ] = "float32",
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train BiLSTM taggers on the features of a frozen model: which layers say most?"""
+    """Train taggers on features of a frozen model. One BiLSTM per layer selection, as in table 7 of the BERT paper."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.features import feature_tuning
     from bertsmith.studies.features import features as study
 
-    given = {"train": train, "dev": dev, "test": test, "data": data}
-    files = {name: path for name, path in given.items() if path}
-    found = study(
+    files = given_files(train=train, dev=dev, test=test, data=data)
+    result = study(
         feature_tuning(task, model, files, overrides or []),
         output,
         layers=[name for name in layers.split(",") if name],
@@ -65,55 +65,55 @@ def features(
         device=device,
         quiet=quiet or as_json,
     )
-    give(found, as_json, lambda: terminal_runs.features(found))
+    print_result(result, as_json, lambda: terminal_runs.features(result))
 
 
 @app.command()
 def ablate(
-    folders: Annotated[
+    models: Annotated[
         list[str],
         typer.Argument(
             metavar="[NAME=]FOLDER...",
-            help="Pre-trained model folders; ltr+bilstm is ltr's once more, with a BiLSTM on top, base+fresh base's "
-            "without what it learned.",
+            help="Pre-trained model folders. NAME+bilstm repeats a model with a BiLSTM on top, NAME+fresh repeats it "
+            "with random weights.",
         ),
     ],
     task: Annotated[
-        list[str], typer.Option("--task", "-t", metavar="TASK", help="Such as glue/mrpc, squad/1.1; may be repeated.")
+        list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/mrpc; may be repeated.")
     ],
     data: Annotated[
-        list[str], typer.Option("--data", metavar="[TASK=]DIR", help="The benchmark's folder; may be repeated.")
+        list[str], typer.Option("--data", metavar="[TASK=]DIR", help="Folder of the benchmark; may be repeated.")
     ],
-    output: Folder,
+    output: StudyFolder,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="[TASK:]SETTING=VALUE", help="For all tasks, or one; may be repeated."),
+        typer.Option("--set", metavar="[TASK:]SETTING=VALUE", help="For all tasks or for one; may be repeated."),
     ] = None,
-    rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev counts.", show_default=False)
+    learning_rates: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Fine-tunings at a time: a large GPU has room for several.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per learning rate, each with another seed.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel, on a GPU with enough memory.")] = 1,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune several pre-trained models alike on several tasks: what was each part of pre-training worth?"""
+    """Compare pre-trained models on several tasks. All are fine-tuned alike, as in table 5 of the BERT paper."""
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
     from bertsmith.studies.ablations import candidates, trials
-    from bertsmith.training.finetuning.sweep import numbers
+    from bertsmith.training.finetuning.sweep import parse_learning_rates
 
     quiet = quiet or as_json
-    found = study(
-        candidates(folders),
+    result = study(
+        candidates(models),
         trials(task, data, settings or []),
         output,
-        rates=numbers(rates),
+        rates=parse_learning_rates(learning_rates),
         seeds=seeds,
         jobs=jobs,
         device=device,
         quiet=quiet,
         say=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),
     )
-    give(found, as_json, lambda: terminal_runs.ablations(found))
+    print_result(result, as_json, lambda: terminal_runs.ablations(result))

@@ -1,4 +1,4 @@
-"""Verbs that train: pretrain, compare, finetune."""
+"""Commands that train: pretrain, compare, finetune."""
 
 from __future__ import annotations
 
@@ -8,57 +8,68 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Data, Device, Json, Overrides, Quiet, give
-from bertsmith.cli.recipes import show_checks
+from bertsmith.cli.options import (
+    Data,
+    Device,
+    Json,
+    ModelFolder,
+    Overrides,
+    Quiet,
+    RecipeName,
+    TaskData,
+    TaskName,
+    given_files,
+    print_result,
+)
+from bertsmith.cli.recipes import run_preflight
 from bertsmith.errors import BertsmithError
 
 app = typer.Typer()
+RunFolder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run in it is resumed.")
+]
 Resume = Annotated[
     str,
     typer.Option(
-        metavar="auto|never|PATH", help="Go on with an interrupted run, refuse to, or go on from a checkpoint."
+        metavar="auto|never|PATH", help="Resume the run in the folder, fail if there is one, or resume a checkpoint."
     ),
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="NAME", help="Also write to tensorboard, wandb or mlflow; may be repeated."),
+    typer.Option("--track", metavar="NAME", help="Also log to tensorboard, wandb or mlflow; may be repeated."),
 ]
 
 
 @app.command()
 def pretrain(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name such as bert/base, or a recipe.json or .toml.")
-    ],
+    recipe: RecipeName,
     data: Data,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run goes on.")
-    ],
+    output: RunFolder,
     overrides: Overrides = None,
-    start: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model folder whose weights a new run begins with.", show_default=False)
-    ] = "",
+    start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
     resume: Resume = "auto",
-    seed: Annotated[int | None, typer.Option(help="Of weights, rows, masks and dropout.", show_default=False)] = None,
-    picture: Annotated[bool, typer.Option("--picture", help="Curves while it runs, on a terminal.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
+    chart: Annotated[bool, typer.Option("--chart", help="Show the loss curve in the terminal while training.")] = False,
     track: Track = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check recipe, data, memory and one step.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check recipe, data, memory and a few steps (as `check`).")
+    ] = False,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Pre-train a model on shards. Interrupted at any moment, the same command goes on from there."""
+    """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
     from bertsmith.reports import terminal
     from bertsmith.training.pretraining import pretrain as run_pretraining
     from bertsmith.training.recipe import with_overrides
     from bertsmith.training.trackers import check_trackers
 
-    changes = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
-    chosen = with_overrides(recipes.find(recipe), [*changes, *(overrides or [])])
+    flags = [*([f"start={start}"] if start else []), *([f"seed={seed}"] if seed is not None else [])]
+    chosen = with_overrides(recipes.find(recipe), [*flags, *(overrides or [])])
     check_trackers(track or ())
     if dry_run:
-        show_checks(chosen, data, output, device=device, as_json=as_json)
+        run_preflight(chosen, data, output, device=device, as_json=as_json)
         return
     facts = run_pretraining(
         chosen,
@@ -67,32 +78,32 @@ def pretrain(
         device=device,
         resume=resume,
         quiet=quiet or as_json,
-        picture=picture,
+        picture=chart,
         trackers=tuple(track or ()),
     )
-    give(facts, as_json, lambda: terminal.facts_table(facts))
+    print_result(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
 def compare(
-    words: Annotated[
+    variants: Annotated[
         list[str],
         typer.Argument(
             metavar="RECIPE[,SETTING=VALUE]... [SETTING=VALUE]...",
-            help="Recipes, each with settings of its own behind commas (name=… is its folder); then settings for all.",
+            help="Recipes, each with its own settings after commas (name=... names its folder); "
+            "then settings for all of them.",
         ),
     ],
     data: Data,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs; finished ones are not done again."),
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs; finished runs are skipped.")
     ],
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time: one compiles while another one learns.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel.")] = 1,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Pre-train several recipes on the same data; then one table, one picture, one page."""
+    """Pre-train several recipes and compare them. Prints a table and a chart, and writes an HTML page."""
     from bertsmith import recipes
     from bertsmith.reports import terminal, terminal_runs
     from bertsmith.reports.comparison import scores
@@ -100,63 +111,58 @@ def compare(
     from bertsmith.training.compare import PAGE, chosen_recipes
     from bertsmith.training.compare import compare as run_comparison
 
-    say = (lambda text: None) if quiet or as_json else (lambda text: print(text, file=sys.stderr))
-    chosen = chosen_recipes(words, recipes.find)
-    folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet or as_json, say=say)
+    quiet = quiet or as_json
+    say = (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr))
+    chosen = chosen_recipes(variants, recipes.find)
+    folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet, say=say)
     runs = [read_run(folder) for folder in folders]
     page = output / PAGE
-    facts = {"runs": scores(runs), "page": str(page)}
-    give(facts, as_json, lambda: terminal_runs.comparison(runs))
+    print_result({"runs": scores(runs), "page": str(page)}, as_json, lambda: terminal_runs.comparison(runs))
     if not as_json:
-        terminal.console.print(f"\n{page} has the curves")
+        terminal.console.print(f"\ncurves: {page}")
 
 
 @app.command()
 def finetune(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, ours or transformers'.")],
-    task: Annotated[str, typer.Option("--task", "-t", metavar="TASK", help="Such as glue/cola, squad/1.1, tagging.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder; an interrupted run goes on.")
-    ],
+    model: ModelFolder,
+    task: TaskName,
+    output: RunFolder,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SETTING=VALUE]...", help="Such as epochs=4 batch_size=16 task.text=review."),
+        typer.Argument(
+            metavar="[SETTING=VALUE]...", help="Override settings, e.g. epochs=4 batch_size=16 task.text=review."
+        ),
     ] = None,
-    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.", show_default=False)] = None,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.", show_default=False)] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The benchmark's folder, instead of files.", show_default=False)
-    ] = None,
-    rates: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Rates to try; the best on dev is kept.", show_default=False)
+    train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
+    data: TaskData = None,
+    learning_rates: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with other heads and orders for each rate.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="So many of them at a time: a large GPU has room for several.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per learning rate, each with another seed.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel, on a GPU with enough memory.")] = 1,
     resume: Resume = "auto",
     track: Track = None,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a model folder on a task; with several rates or seeds, a table of all and the best of them."""
+    """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import numbers, sweep
+    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
     from bertsmith.training.finetuning.tuning import make_finetune_config
     from bertsmith.training.finetuning.work import finetune as run_finetuning
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    given = {"train": train, "dev": dev, "data": data}
-    files = {name: path for name, path in given.items() if path}
-    tuning = make_finetune_config(task, model, files, overrides or [])
-    how: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
-    if not rates and seeds == 1:
-        facts = run_finetuning(tuning, output, resume=resume, **how)
-        give(facts, as_json, lambda: terminal.facts_table(facts))
+    settings = make_finetune_config(task, model, given_files(train=train, dev=dev, data=data), overrides or [])
+    options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
+    if not learning_rates and seeds == 1:
+        facts = run_finetuning(settings, output, resume=resume, **options)
+        print_result(facts, as_json, lambda: terminal.facts_table(facts))
         return
     if resume != "auto":
-        raise BertsmithError("--resume is for one run: with --rates or --seeds what is finished is not done again")
-    found = sweep(
-        tuning, output, learning_rates=numbers(rates) or [tuning.learning_rate], seeds=seeds, jobs=jobs, **how
-    )
-    give(found, as_json, lambda: terminal_runs.sweep(found))
+        raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")
+    rates = parse_learning_rates(learning_rates) or [settings.learning_rate]
+    result = sweep(settings, output, learning_rates=rates, seeds=seeds, jobs=jobs, **options)
+    print_result(result, as_json, lambda: terminal_runs.sweep(result))

@@ -70,10 +70,10 @@ def collate(
     padding_id: int = 0,
     pack: bool = False,
     shape: tuple[int, int] | tuple[int, int, int] | None = None,
-    samples: Sequence[int] | None = None,
+    sample_ids: Sequence[int] | None = None,
     epoch: int = 0,
     labels: Mapping[str, Sequence[Any]] | None = None,
-    places: Mapping[str, Sequence[Any]] | None = None,
+    indices: Mapping[str, Sequence[Any]] | None = None,
 ) -> Batch:
     """A batch of lines of `length` places; `pack` puts several rows into one line where they fit.
 
@@ -91,7 +91,7 @@ def collate(
     begins = seats.line * length + seats.offset
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     flat_places = np.repeat(begins, sizes) + within
-    readings = {name: _reading(name, rows_places, sizes, begins) for name, rows_places in (places or {}).items()}
+    readings = {name: _reading(name, rows_places, sizes, begins) for name, rows_places in (indices or {}).items()}
 
     def laid_out(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
         flat = np.full(lines * length, filler, dtype)
@@ -99,7 +99,7 @@ def collate(
         return flat.reshape(lines, length)
 
     document = laid_out(np.repeat(seats.turn, sizes), 0, np.int32)
-    numbers = _of_rows("samples", range(len(rows)) if samples is None else samples, len(rows))
+    numbers = _of_rows("sample_ids", range(len(rows)) if sample_ids is None else sample_ids, len(rows))
     return Batch(
         input_ids=torch.from_numpy(laid_out(np.concatenate([row.ids for row in rows]), padding_id)),
         position_ids=torch.from_numpy(laid_out(within, 0)),
@@ -108,7 +108,7 @@ def collate(
         special_mask=torch.from_numpy(laid_out(np.concatenate([row.sequence_ids for row in rows]) < 0, 1, np.bool_)),
         sample_ids=torch.from_numpy(laid_out(np.repeat(numbers, sizes), -1)),
         epoch=torch.tensor(epoch),
-        cu_seqlens=torch.from_numpy(bounds(document, sequences=lines + texts)),
+        cu_seqlens=torch.from_numpy(cu_seqlens_of(document, sequences=lines + texts)),
         cls_positions=torch.from_numpy(_filled(begins, texts, -1)),
         max_seqlen=length,
         dense=len(rows) == lines and bool((sizes == length).all()),
@@ -122,20 +122,20 @@ def collate(
     )
 
 
-def in_one_line(
-    rows: Sequence[Row], *, padding_id: int = 0, places: Mapping[str, Sequence[Any]] | None = None
+def collate_unpadded(
+    rows: Sequence[Row], *, padding_id: int = 0, indices: Mapping[str, Sequence[Any]] | None = None
 ) -> Batch:
     """A batch of one line that holds all rows and no padding; text n is row n.
 
     Rows of equal length that stand side by side are attended to together: bring them in the order of their lengths.
     """
     sizes = [len(row) for row in rows]
-    found = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, places=places)
+    found = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, indices=indices)
     runs = tuple((len(list(some)), size) for size, some in groupby(sizes))
     return found.replace(max_seqlen=max(sizes), equal_length_runs=runs)
 
 
-def lines_needed(sizes: Sequence[int], length: int) -> int:
+def rows_needed(sizes: Sequence[int], length: int) -> int:
     """How many lines rows of these sizes take when they are packed."""
     return int(_first_fit(np.asarray(sizes, np.int64), length).line.max()) + 1
 
@@ -161,7 +161,7 @@ def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
     )
 
 
-def bounds(document: NDArray[Any], *, sequences: int) -> NDArray[np.int32]:
+def cu_seqlens_of(document: NDArray[Any], *, sequences: int) -> NDArray[np.int32]:
     """Where texts and runs of padding begin in the flat places of `document` [B, L]; B*L to the end [sequences+1]."""
     begins = np.ones(document.shape, np.bool_)
     begins[:, 1:] = document[:, 1:] != document[:, :-1]

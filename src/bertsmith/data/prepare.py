@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith import config
-from bertsmith.data.document import Corpus, Reading, no_documents
-from bertsmith.data.selection import Seen
+from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
+from bertsmith.data.document_hash import Seen
 from bertsmith.data.shards import ShardBuilder
-from bertsmith.data.units import (
+from bertsmith.data.work_units import (
     UNIT_CHARACTERS,
     EncodedUnit,
     Unit,
@@ -44,7 +43,7 @@ def train_tokenizer(
     *,
     settings: Any,
     vocab_size: int,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     max_words: int = 1_000_000,
     workers: int | None = None,
     limit: int | None = None,
@@ -53,14 +52,14 @@ def train_tokenizer(
     """Learns a tokenizer of the kind whose `Config` is given and writes its folder."""
     output = Path(output)
     _must_be_free(output)
-    corpus = Corpus(paths, reading or Reading())
+    corpus = Corpus(paths, read_options)
     units = work_units(islice(corpus, limit), position=corpus)
     count = partial(_count, splitter=settings.splitter())
     with Progress("counting words", total=corpus.bytes_total, quiet=quiet) as progress:
         counted = ordered_map(count, units, workers=workers or default_workers())
         table = merge(_watched(counted, progress), limit=max_words)
     if not table:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     learned: Tokenizer = settings.learn(table, vocab_size=vocab_size)
     learned.save(output)
     return learned
@@ -72,7 +71,7 @@ def _count(unit: Unit, splitter: Any) -> tuple[int, dict[str, int]]:
 
 def _watched(counted: Iterator[tuple[int, dict[str, int]]], progress: Progress) -> Iterator[dict[str, int]]:
     for bytes_read, table in counted:
-        progress.at(bytes_read)
+        progress.update(bytes_read)
         yield table
 
 
@@ -80,14 +79,14 @@ def measure_tokenizer(
     folder: str | Path,
     paths: Sequence[str | Path],
     *,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     workers: int | None = None,
     limit: int | None = None,
     quiet: bool = False,
 ) -> dict[str, float]:
     """What a tokenizer makes of a corpus: tokens per word, unknown rate, bytes per token."""
     tokenizer = text_tokenizer.load(folder)
-    corpus = Corpus(paths, reading or Reading())
+    corpus = Corpus(paths, read_options)
     units = work_units(islice(corpus, limit), position=corpus)
     totals: Counter[str] = Counter()
     used = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
@@ -96,9 +95,9 @@ def measure_tokenizer(
         for bytes_read, counts, seen in ordered_map(measure, units, workers=workers or default_workers()):
             totals.update(counts)
             used[seen] = True
-            progress.at(bytes_read)
+            progress.update(bytes_read)
     if not totals["words"]:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     tokens = max(totals["tokens"], 1)
     return {
         **totals,
@@ -115,7 +114,7 @@ def prepare(
     output: str | Path,
     *,
     tokenizer: str | Path,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     held_out: float = 0.01,
     unique: bool = False,
     workers: int | None = None,
@@ -127,14 +126,14 @@ def prepare(
 ) -> dict[str, Any]:
     """Writes a corpus as shards and returns their index; an interrupted call goes on where it was."""
     loaded = text_tokenizer.load(tokenizer)
-    corpus = Corpus(paths, reading or Reading())
+    corpus = Corpus(paths, read_options)
     units = work_units(islice(corpus, limit), position=corpus)
     first = next(units, None)
     if first is None:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     settings = {
         "files": {str(path): path.stat().st_size for path in corpus.files},
-        "reading": config.to_dict(corpus.reading),
+        "reading": _read_settings(corpus.options),
         "held_out": held_out,
         "unique": unique,
         "limit": limit,
@@ -164,19 +163,30 @@ def prepare(
         wanted = every if unique else (unit for unit in every if unit.number >= builder.units_done)
         encoded = ordered_map(encode, wanted, workers=workers or default_workers(), engine=engine)
         _fill(builder, encoded, unique=unique, progress=progress)
-        return builder.finish(cut_documents=corpus.cut)
+        return builder.finish(cut_documents=corpus.split_documents)
+
+
+def _read_settings(options: ReadOptions) -> dict[str, Any]:
+    """The options as the index on disk stores them."""
+    return {
+        "layout": options.format,
+        "field": options.field,
+        "encoding": options.encoding,
+        "errors": options.errors,
+        "longest": options.max_characters,
+    }
 
 
 def preview(
     paths: Sequence[str | Path],
     *,
     tokenizer: str | Path,
-    reading: Reading | None = None,
+    read_options: ReadOptions | None = None,
     sample: int = 4 * UNIT_CHARACTERS,
 ) -> dict[str, Any]:
     """What `prepare` would find and write, judged by the first documents; writes nothing."""
     loaded = text_tokenizer.load(tokenizer)
-    corpus = Corpus(paths, reading or Reading())
+    corpus = Corpus(paths, read_options)
     texts: list[str] = []
     size = 0
     for document in corpus:
@@ -185,7 +195,7 @@ def preview(
         if size >= sample:
             break
     if not texts:
-        raise no_documents(corpus)
+        raise empty_corpus_error(corpus)
     pieces = encode_documents(texts, loaded)
     share = corpus.bytes_read / corpus.bytes_total if size >= sample else 1.0
     return {
@@ -205,10 +215,10 @@ def _fill(builder: ShardBuilder, encoded: Iterator[EncodedUnit], *, unique: bool
     for unit in encoded:
         keep = np.array([not unique or seen.add(value) for value in unit.hashes.tolist()], dtype=np.bool_)
         if unit.pieces is None:
-            progress.skip(unit.bytes_read)
+            progress.resume_from(unit.bytes_read)
             continue
         if not documents and unit.number:
-            progress.skip(unit.bytes_read)
+            progress.resume_from(unit.bytes_read)
         counts = {
             "documents_read": len(keep),
             "duplicates": int(np.sum(~keep)),
@@ -218,7 +228,7 @@ def _fill(builder: ShardBuilder, encoded: Iterator[EncodedUnit], *, unique: bool
         pieces = {"train": unit.select(keep & ~unit.held_out), "held-out": unit.select(keep & unit.held_out)}
         builder.add(unit.number, pieces, counts)
         documents += len(keep)
-        progress.at(unit.bytes_read, documents=documents)
+        progress.update(unit.bytes_read, documents=documents)
 
 
 def _with_first(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:

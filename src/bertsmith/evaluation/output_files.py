@@ -19,6 +19,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageErro
 from bertsmith.evaluation.evaluation import Evaluation
 from bertsmith.evaluation.evaluator import Evaluator, in_parts
 from bertsmith.evaluation.page import page
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.html import write
 from bertsmith.system.durable import Disk
 from bertsmith.tasks.task import Example, Prediction
@@ -29,7 +30,7 @@ LEFT_OUT = ("answers", "unread")  # details that are in submission files or for 
 
 def prediction_row(objective: str, example: Example, prediction: Prediction) -> dict[str, Any]:
     """Id, value, score where there is one, and what else the answer has: probabilities, offsets, entities."""
-    score = {} if objective == "regress" else {"score": prediction.score}
+    score = {} if pipeline_of(objective) == "text-regression" else {"score": prediction.score}
     detail = {name: value for name, value in prediction.detail.items() if name not in LEFT_OUT}
     return {"id": example.id, "value": prediction.value, **score, **detail}
 

@@ -21,6 +21,7 @@ from bertsmith.evaluation.tables import (
     metric_title,
     sure_title,
 )
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports import html as pages
 
 ASSETS = files("bertsmith.evaluation") / "assets"
@@ -68,7 +69,7 @@ def page_data(evaluation: Evaluation) -> dict[str, Any]:
     cells = {key: [number(case) for case in cases] for key, cases in _behind(evaluation).items()}
     return {
         "sure": sure_title(evaluation.objective),
-        "share": evaluation.objective != "regress",
+        "share": pipeline_of(evaluation.objective) != "text-regression",
         "wrong": evaluation.wrong,
         "errors": errors,
         "cells": cells,

@@ -18,6 +18,7 @@ from bertsmith.evaluation.tables import (
     most_confused,
     sure_title,
 )
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.terminal import console
 
 MOST_LABELS = 8  # of a matrix; pairs where there are more
@@ -91,10 +92,10 @@ def _count(table: Confusion, row: int, column: int) -> Text:
 
 
 def _errors(found: Evaluation) -> None:
-    title = "furthest off" if found.objective == "regress" else "most confident errors"
+    title = "furthest off" if pipeline_of(found.objective) == "text-regression" else "most confident errors"
     console.print(Text(f"\n{title}, {min(MOST_ERRORS, len(found.errors))} of {found.wrong:,}", "bold"))
     for case in found.errors[:MOST_ERRORS]:
-        sure = f"{case.sure:.3g}" if found.objective == "regress" else f"{case.sure:.1%}"
+        sure = f"{case.sure:.3g}" if pipeline_of(found.objective) == "text-regression" else f"{case.sure:.1%}"
         said = (f"said {case.said}", "red")
         words = (said, f" ({sure_title(found.objective)} {sure}), right is ", (case.gold, "green"))
         console.print(Text.assemble((f"{case.source}  ", "dim"), *words), soft_wrap=True)

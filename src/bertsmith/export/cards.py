@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from bertsmith.model_io.loading import parameters
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_card import TASKS, plain, table
+from bertsmith.model_io.model_card import pipeline_tag, plain, table
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 
@@ -31,8 +31,8 @@ def export_card(
 
 def task_of(model: Model) -> dict[str, object]:
     """What the hub calls the use of the model, where it has a name for it."""
-    found = [TASKS[name] for name in model.objectives if name in TASKS]
-    return {"pipeline_tag": found[0]} if found else {}
+    tag = pipeline_tag(model.objectives)
+    return {"pipeline_tag": tag} if tag else {}
 
 
 def shape_of(model: Model, tokenizer: Tokenizer) -> dict[str, object]:

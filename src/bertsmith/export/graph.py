@@ -18,16 +18,9 @@ from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
 from bertsmith.objectives.objective import Objective
-from bertsmith.objectives.text_head import TextHead
 from bertsmith.types import Batch, Encoding
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# The outputs of a model that has several heads; one that has a single head calls what it says logits.
-AMONG_OTHERS = {
-    "masked_lm": "prediction_logits",
-    "next_sentence": "seq_relationship_logits",
-    "sentence_order": "sop_logits",
-}
 TOP, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
 POOLINGS = ("mean", "first", "pooled")
 
@@ -50,30 +43,34 @@ class OnnxModule(nn.Module):
             raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
         self.input_names = INPUTS if model.encoder.segment_types > 1 else INPUTS[:2]
         self.output_names = self._outputs()
-        self.multiple_choice = "choose" in model.objectives  # its inputs are [B, C, L]
+        self.multiple_choice = any(head.several_rows for head in self._heads())  # its inputs are [B, C, L]
 
     def _outputs(self) -> tuple[str, ...]:
-        names = list(self.model.objectives)
-        if not names:
+        heads = self._heads()
+        if not heads:
             return (TOP, SENTENCE) if self.pooling else (TOP, POOLED) if self.model.encoder.has_pooler else (TOP,)
         found: list[str] = []
-        for name in names:
-            before = "" if len(names) == 1 else f"{name}_"
-            ends = ("start_logits", "end_logits") if name == "span" else ("logits",)
-            found += [AMONG_OTHERS[name]] if before and name in AMONG_OTHERS else [before + end for end in ends]
+        for head in heads:
+            before = "" if len(heads) == 1 else f"{head.name}_"
+            combined = head.combined_output_name if before else ""
+            found += [combined] if combined else [before + end for end in head.output_names]
         return tuple(found)
+
+    def _heads(self) -> list[Objective]:
+        return cast(list[Objective], list(self.model.objectives.values()))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
         """What `outputs` names, in that order; `attention_mask` is 0 at padding."""
         shape = input_ids.shape  # [B, L], or [B, C, L]
         batch = as_batch(input_ids.view(-1, shape[-1]), attention_mask.view(-1, shape[-1]), token_type_ids)
-        heads = cast(list[Objective], list(self.model.objectives.values()))
+        heads = self._heads()
         if not heads:
             return self._vectors(batch)
         encoding = self._encoding(batch, heads)
         found: list[Tensor] = []
         for head in heads:
-            found += self._said(head, encoding, batch, shape)
+            logits = head.predict(encoding, batch, self.model.encoder.token_embeddings)
+            found += head.graph_outputs(logits, shape)
         return found
 
     def _vectors(self, batch: Batch) -> list[Tensor]:
@@ -90,7 +87,7 @@ class OnnxModule(nn.Module):
 
     def _encoding(self, batch: Batch, heads: list[Objective]) -> Encoding:
         """With the last layer only at the places that heads read, where these are few."""
-        few = all(of_texts(head) and not (head.reads_all_tokens or head.reads_all_layers) for head in heads)
+        few = all(head.per_text and not (head.reads_all_tokens or head.reads_all_layers) for head in heads)
         places = {head.name: cast(Tensor, head.indices(batch)) for head in heads if few and not head.reads_pooled}
         encoding: Encoding = self.model.encoder(
             batch.replace(indices={}),
@@ -103,23 +100,7 @@ class OnnxModule(nn.Module):
     def _reads(self, batch: Batch, heads: list[Objective]) -> dict[str, slice | Tensor]:
         """Where in all places each head reads: at a token of each text, or everywhere."""
         everywhere = slice(None)
-        return {head.name: cast(Tensor, head.indices(batch)) if of_texts(head) else everywhere for head in heads}
-
-    def _said(self, head: Objective, encoding: Encoding, batch: Batch, shape: torch.Size) -> list[Tensor]:
-        logits = head.predict(encoding, batch, self.model.encoder.token_embeddings)
-        if head.name == "span":
-            return list(logits.unbind(-1))  # [B, L] each
-        if head.name == "choose":
-            return [logits.view(shape[:-1])]  # [B, C]
-        if of_texts(head):
-            return [logits]  # [B, K]
-        logits_BLK = logits.view(*batch.input_ids.shape, -1)
-        return [logits_BLK[..., 1] if head.name == "replaced_token" else logits_BLK]  # of ORIGINAL it is always 0
-
-
-def of_texts(head: Objective) -> bool:
-    """Whether it says something of each text, not of each place."""
-    return head.reads_pooled or isinstance(head, TextHead)
+        return {head.name: cast(Tensor, head.indices(batch)) if head.per_text else everywhere for head in heads}
 
 
 def as_batch(ids: Tensor, mask: Tensor, segments: Tensor | None) -> Batch:

@@ -24,12 +24,12 @@ from bertsmith.export.conversion import (
 )
 from bertsmith.export.graph import OnnxModule
 from bertsmith.export.parity import check_parity, measure_parity
-from bertsmith.inference.asking import require_head
+from bertsmith.inference.forward import require_head
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
 from bertsmith.model_io.seal import SEAL, seal
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.durable import Disk, Written, partial
+from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 VECTORS = "vectors"  # instead of a head's name: the encoder alone
@@ -69,7 +69,7 @@ def export_onnx(
     graph = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, tokenizer, final.name, {})
     converted = convert(graph, opset=opset, most_in_one=most_in_one)
-    aside = partial(final)
+    aside = partial_path(final)
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
@@ -89,9 +89,9 @@ def export_onnx(
 
 def _write_graph(
     aside: Path, graph: OnnxModule, tokenizer: Tokenizer, converted: OnnxFiles, *, tolerance: float, disk: Disk
-) -> tuple[dict[str, Any], dict[str, Written]]:
+) -> tuple[dict[str, Any], dict[str, WrittenFile]]:
     """Writes the graph and its weights; gives what was measured of them."""
-    written: dict[str, Written] = {MODEL: disk.write_file(aside / MODEL, [converted.model], atomic=False)}
+    written: dict[str, WrittenFile] = {MODEL: disk.write_file(aside / MODEL, [converted.model], atomic=False)}
     if converted.weights is not None:
         written[WEIGHTS] = disk.write_file(aside / WEIGHTS, converted.weights, atomic=False)
     found = measure_parity(graph, aside / MODEL, tokens=tokenizer.vocab_size, padding_id=tokenizer.padding_id)

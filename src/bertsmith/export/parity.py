@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import BertsmithError
-from bertsmith.export.graph import POOLED, SENTENCE, TOP, OnnxModule, of_texts
+from bertsmith.export.graph import POOLED, SENTENCE, TOP, OnnxModule
 from bertsmith.inference.encoder_outputs import EmbeddingQuery
 from bertsmith.inference.forward import LocalBackend, ModelInput
 from bertsmith.objectives.objective import Objective
@@ -132,13 +132,10 @@ def model_says(graph: OnnxModule, row: Row) -> Said:
         outputs, found = list(graph.output_names), {}
         for name in model.objectives:
             logits = model.predict(batch, name)
-            if name == "span":
-                for part in logits[0].unbind(-1):
-                    found[outputs.pop(0)] = part.numpy()
-                continue
-            logits = logits[:, 1] if name == "replaced_token" else logits
-            alone = of_texts(cast(Objective, model.objectives[name]))
-            found[outputs.pop(0)] = (logits[0] if alone else logits).numpy()
+            head = cast(Objective, model.objectives[name])
+            shape = (1, 1, len(row)) if head.several_rows else (1, len(row))
+            for part in head.graph_outputs(logits, shape):
+                found[outputs.pop(0)] = part[0].numpy()
     return found
 
 

@@ -21,7 +21,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
 from bertsmith.model_io.seal import SEAL, read_seal, seal
 from bertsmith.model_io.sentence_folder import SentenceSettings, sentence_files, tanh_pooler
-from bertsmith.system.durable import Disk, Written, partial
+from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 TOLERANCE = 1e-5
@@ -48,7 +48,7 @@ def export_sentence_transformers(
     model, tokenizer, _ = open_model(folder, objectives=())
     if pooling == "pooled" and tanh_pooler(model.encoder) is None:
         raise BertsmithError(f"{folder} has no pooler with tanh to make pooled vectors: use pooling mean or first")
-    settings, aside = SentenceSettings(pooling, normalize), partial(final)
+    settings, aside = SentenceSettings(pooling, normalize), partial_path(final)
     if aside.exists():
         disk.remove_folder(aside)
     save_model(model, tokenizer, aside, disk=disk)
@@ -74,7 +74,7 @@ def _finish(
 ) -> dict[str, Any]:
     """The files that make a model folder one of sentence-transformers."""
     encoder = model.encoder
-    written: dict[str, Written] = dict(read_seal(aside) or {})
+    written: dict[str, WrittenFile] = dict(read_seal(aside) or {})
     for file, data in sentence_files(settings, encoder).items():
         disk.make_folder((aside / file).parent)
         written[file] = disk.write_file(aside / file, [data], atomic=False)

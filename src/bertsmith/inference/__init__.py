@@ -1,1 +1,1 @@
-"""A model folder in use: text in, prediction out."""
+"""Inference: texts in, predictions out."""

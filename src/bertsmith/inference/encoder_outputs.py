@@ -1,6 +1,6 @@
-"""Vectors of texts and of their tokens, from any layers of an encoder. Knows no tokenizer.
+"""Queries on the encoder: one vector per text, one vector per token, attention weights.
 
-N texts in a batch, L tokens of a text, T flat places, D width.
+N texts in a batch, L tokens of a text, T flat tokens, D width.
 """
 
 from __future__ import annotations
@@ -29,109 +29,156 @@ class Embeddings:
     """One vector for each text."""
 
     vectors: NDArray[np.float32]  # [texts, D]
-    truncated: tuple[int, ...]  # numbers of the texts that were longer than the model takes
+    truncated: tuple[int, ...]  # indices of the texts that were longer than the model's maximum length
 
 
 @dataclass(frozen=True)
 class TokenEmbeddings:
-    """One vector for each token of each text, special tokens among them."""
+    """One vector for each token of each text, special tokens included."""
 
     vectors: list[NDArray[np.float32]]  # of each text [L, D]
     tokens: list[tuple[str, ...]]  # of each text [L]
-    truncated: tuple[int, ...]  # numbers of the texts that were longer than the model takes
+    truncated: tuple[int, ...]  # indices of the texts that were longer than the model's maximum length
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention weights of a model over one text or pair, special tokens included."""
+
+    tokens: tuple[str, ...]  # [L]
+    offsets: NDArray[np.int32]  # [L, 2] characters of the text in `sequence_ids`; (0, 0) for special tokens
+    sequence_ids: NDArray[np.int8]  # [L] 0 first text, 1 second text, -1 special token
+    weights: NDArray[np.float32]  # [layers, heads, L, L], query tokens by key tokens; rows sum to 1
+    truncated: bool  # the text was longer than the model's maximum length
+
+    def select(self, layer: int | None = None, head: int | None = None) -> NDArray[np.float32]:
+        """The weights [L, L] of one layer and head, counted from 1; None averages over all of them."""
+        weights = self.weights
+        for axis, (name, number) in enumerate({"layer": layer, "head": head}.items()):
+            count = weights.shape[axis]
+            if number is not None and not 1 <= number <= count:
+                raise BertsmithError(f"{name} {number} does not exist: choose 1 to {count}")
+            weights = weights if number is None else weights.take([number - 1], axis=axis)
+        mean: NDArray[np.float32] = weights.mean((0, 1))
+        return mean
+
+    def to_json(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+        """Plain values, with the weights of `select`."""
+        return {
+            "tokens": list(self.tokens),
+            "offsets": self.offsets.tolist(),
+            "layer": layer,
+            "head": head,
+            "weights": self.select(layer, head).tolist(),
+            "truncated": self.truncated,
+        }
 
 
 @dataclass(frozen=True)
 class EmbeddingQuery:
-    """One vector [D] for each text; several layers are averaged or stand side by side."""
+    """One vector [D] for each text; several layers are averaged or concatenated."""
 
     pooling: Pooling
     layers: tuple[int, ...]
     combine: Combine
-    name: ClassVar[str] = "vectors"
+    name: ClassVar[str] = "embeddings"
     one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
-        """See `Wish`."""
-        found = embed_batch(model.encoder, batch, pooling=self.pooling, layers=self.layers, combine=self.combine)
-        values: NDArray[np.float32] = found.cpu().numpy()
-        return list(values)
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Query`."""
+        vectors_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
+        if len(vectors_ND) > 1 and self.combine == "concat":
+            return list(torch.cat(vectors_ND, dim=-1).cpu().numpy())
+        return list((vectors_ND[0] if len(vectors_ND) == 1 else torch.stack(vectors_ND).mean(0)).cpu().numpy())
 
 
 @dataclass(frozen=True)
 class TokenEmbeddingQuery:
-    """The vectors of all tokens of each text [L, D], as one layer has them."""
+    """The outputs of one layer for all tokens of each text [L, D]."""
 
     layer: int
-    name: ClassVar[str] = "states"
+    name: ClassVar[str] = "token embeddings"
     one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
-        """See `Wish`."""
-        (layer_TD,) = layer_outputs(model.encoder, batch, (self.layer,))
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Query`."""
+        (layer_TD,) = _layer_outputs(model.encoder, batch, (self.layer,))
         values: NDArray[np.float32] = layer_TD.float().cpu().numpy()
-        parts = np.split(values, np.cumsum([item.tokens for item in items])[:-1])
-        return [part.copy() for part in parts]  # a caller that keeps one does not keep all
+        texts = np.split(values, np.cumsum([one.tokens for one in inputs])[:-1])
+        return [text.copy() for text in texts]  # a view would keep the whole batch in memory
 
 
-def embed_batch(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int], combine: Combine) -> Tensor:
-    """One vector for each text of a batch without padding [N, D], float32."""
+@dataclass(frozen=True)
+class AttentionQuery:
+    """The attention weights of one row in all layers and heads [layers, heads, L, L]."""
+
+    name: ClassVar[str] = "attention"
+    one_per_batch: ClassVar[bool] = True  # the result grows with the square of the length
+    objective: ClassVar[str] = ""
+
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Query`."""
+        encoding = model.encoder(batch, pool=False, return_attentions=True)
+        return [torch.cat(encoding.attentions).float().cpu().numpy()]
+
+
+def _pool(encoder: Encoder, batch: Batch, *, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
+    """One vector for each text of a batch without padding [N, D] float32, for each layer."""
     if pooling == "pooled":
-        pooled: Tensor = encoder(batch, indices={}).pooled.float()  # the last layer at first tokens only
-        return pooled
-    if pooling == "first" and is_top(encoder, layers):
+        return [encoder(batch, indices={}).pooled.float()]  # the last layer runs on the first tokens only
+    if pooling == "first" and _is_last_layer(encoder, layers):
         encoding: Encoding = encoder(batch, indices={"first": batch.cls_positions}, pool=False)
-        each = [encoding.at("first").float()]
-    elif pooling == "first":
-        each = [layer_TD[batch.cls_positions].float() for layer_TD in layer_outputs(encoder, batch, layers)]
-    else:
-        each = [_means(layer_TD.float(), batch) for layer_TD in layer_outputs(encoder, batch, layers)]
-    if len(each) == 1:
-        return each[0]
-    return torch.stack(each).mean(0) if combine == "mean" else torch.cat(each, dim=-1)
+        return [encoding.at("first").float()]
+    outputs = _layer_outputs(encoder, batch, layers)
+    if pooling == "first":
+        return [layer_TD[batch.cls_positions].float() for layer_TD in outputs]
+    return [_text_means(layer_TD.float(), batch) for layer_TD in outputs]
 
 
-def is_top(encoder: Encoder, layers: Sequence[int]) -> bool:
-    """Whether only the top layer is read."""
+def _is_last_layer(encoder: Encoder, layers: Sequence[int]) -> bool:
     return len(layers) == 1 and layers[0] in (-1, encoder.layers)
 
 
-def layer_outputs(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
-    """The outputs of these layers at all places [T, D]; lower ones are not kept where nobody asks for them."""
-    if is_top(encoder, layers):
+def _layer_outputs(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
+    """The outputs of these layers at all tokens [T, D]; only the last layer is kept if no other is used."""
+    if _is_last_layer(encoder, layers):
         return [encoder(batch, pool=False).last_hidden]
-    kept: tuple[Tensor, ...] = encoder(batch, pool=False, return_layers=True).layers
-    return [kept[layer] for layer in layers]
+    outputs: tuple[Tensor, ...] = encoder(batch, pool=False, return_layers=True).layers
+    return [outputs[layer] for layer in layers]
 
 
-def _means(layer_TD: Tensor, batch: Batch) -> Tensor:
-    """The mean over the tokens of each text [N, D], texts of equal length at once."""
+def _text_means(layer_TD: Tensor, batch: Batch) -> Tensor:
+    """The mean over the tokens of each text [N, D], computed for all texts of equal length at once."""
     runs = (tuple(batch.input_ids.shape),) if batch.dense else batch.equal_length_runs
-    assert runs, "texts stand in one line, or fill their rows"
+    assert runs, "the batch has no padding"
     parts = torch.split(layer_TD, [texts * length for texts, length in runs])
     return torch.cat([part.view(texts, length, -1).mean(1) for part, (texts, length) in zip(parts, runs, strict=True)])
 
 
-def check_embedding_options(encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: str) -> tuple[int, ...]:
-    """The layers; an error where the encoder has no such vectors."""
+def check_embedding_options(
+    encoder: Encoder, *, pooling: str, layers: Sequence[int], combine: str = "mean"
+) -> tuple[int, ...]:
+    """The layers; an error if the encoder cannot produce these embeddings."""
     if pooling not in ("mean", "first", "pooled"):
-        raise BertsmithError(f"pooling {pooling} is not known: mean, first or pooled")
+        raise BertsmithError(f'pooling "{pooling}" does not exist: choose mean, first or pooled')
     if combine not in ("mean", "concat"):
-        raise BertsmithError(f"combine {combine} is not known: mean or concat")
+        raise BertsmithError(f'combine "{combine}" does not exist: choose mean or concat')
     if pooling == "pooled" and not encoder.has_pooler:
         raise BertsmithError("this model has no pooler: use pooling mean or first")
     count = encoder.layers + 1
     for layer in layers:
         if not -count <= layer < count:
-            raise BertsmithError(f"layer {layer} is not there: 0 (the embeddings) to {count - 1}, or from the end")
+            raise BertsmithError(
+                f"layer {layer} does not exist: choose 0 (the embeddings) to {count - 1}, or -1 (last)"
+            )
     if not layers:
-        raise BertsmithError("no layer was chosen: -1 is the last")
+        raise BertsmithError("layers is empty: name at least one layer, for example -1 (last)")
     return tuple(layers)
 
 
 def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same directions at length 1."""
-    found: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return found
+    """The vectors divided by their L2 norms."""
+    unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    return unit

@@ -1,8 +1,8 @@
-"""One thread that computes for many: what they ask at the same time shares forwards. Knows no model, no wish by name.
+"""The batching engine: one thread that runs the queries of many callers in shared forward passes.
 
-While a batch is computed, others wait; the next batch holds what has come meanwhile. So batches grow with the load and
-nobody waits for company. Those who wait take turns: each batch serves the next in turn, and of those with the same
-wish everyone gets a share of it, so that a small request never waits behind all of a large one.
+While one batch runs, new requests queue; the next batch takes what has arrived since. Batches grow with the load, and
+no request waits for a batch to fill. Requests take turns: each batch runs the query of the oldest request, and all
+queued requests with an equal query get a share of its tokens: a small request never waits for all of a large one.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import DEFAULT_BATCH_TOKENS, Backend, LocalBackend, ModelInput, Query
 
 LOG = logging.getLogger(__name__)
-LATE = "this was not computed in the time that it had"
-WAITING_BATCHES = 64  # so many batches' tokens may wait before nothing more is taken
+LATE = "the deadline passed before the result was computed"
+QUEUED_BATCHES = 64  # the default queue holds the tokens of this many batches
 
 
 class Overloaded(BertsmithError):
-    """More tokens would wait than may."""
+    """The queue is full."""
 
-    def __init__(self, waiting: int, limit: int) -> None:
-        super().__init__(f"{waiting} tokens wait to be computed, and at most {limit} may: try again later")
-        self.queued, self.limit = waiting, limit
+    def __init__(self, queued: int, limit: int) -> None:
+        super().__init__(f"{queued} tokens would be queued; the limit is {limit}: try again later")
+        self.queued, self.limit = queued, limit
 
 
 class DeadlineExceeded(BertsmithError):
-    """The caller's time is over, or they gave up; what was not yet computed never will be."""
+    """The request's deadline has passed, or it was cancelled. Inputs that had not run are dropped."""
 
 
 class EngineClosed(BertsmithError):
-    """The engine takes nothing more."""
+    """The engine accepts no more requests."""
 
 
 @dataclass
 class Deadline:
-    """How long a caller waits. Any thread may end it."""
+    """When a request expires. Any thread may cancel it earlier."""
 
-    at: float = float("inf")  # by time.monotonic
+    at: float = float("inf")  # time.monotonic()
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """Ends it at once: what was not yet computed is dropped."""
+        """Drops the inputs of the request that have not run yet."""
         self.cancelled = True
 
     @property
@@ -58,25 +58,25 @@ class Deadline:
         return self.cancelled or time.monotonic() >= self.at
 
 
-_patience: ContextVar[Deadline | None] = ContextVar("patience", default=None)
+_deadline: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[Deadline]:
-    """What this context asks of an engine must be there within so many seconds, or it is `Expired`; None: no limit."""
-    mine = Deadline() if seconds is None else Deadline(time.monotonic() + seconds)
-    before = _patience.set(mine)
+    """Engine requests in this context raise `DeadlineExceeded` after so many seconds; None sets no limit."""
+    own = Deadline() if seconds is None else Deadline(time.monotonic() + seconds)
+    token = _deadline.set(own)
     try:
-        yield mine
+        yield own
     finally:
-        _patience.reset(before)
+        _deadline.reset(token)
 
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What one batch was."""
+    """Size and duration of one batch."""
 
-    query: str  # of its wish
+    query: str  # Query.name
     inputs: int
     tokens: int
     seconds: float
@@ -84,108 +84,106 @@ class BatchStats:
 
 @dataclass(eq=False)
 class _Request:
-    """What one caller waits for."""
+    """One call of `Engine.run`."""
 
-    wish: Query
-    items: Sequence[ModelInput]
-    patience: Deadline
+    query: Query
+    inputs: Sequence[ModelInput]
+    deadline: Deadline
     results: list[Any]
-    left: int  # items without a result
-    taken: int = 0  # items that are in a batch or were
+    missing: int  # inputs without a result
+    started: int = 0  # inputs that are or were in a batch
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def waiting(self) -> int:
-        """Tokens that are in no batch yet."""
-        return sum(item.tokens for item in self.items[self.taken :])
+    def queued_tokens(self) -> int:
+        return sum(one.tokens for one in self.inputs[self.started :])
 
     def fail(self, error: Exception) -> None:
-        """The caller gets the error, and nothing else."""
         if not self.done.is_set():
             self.error = error
             self.done.set()
 
-    def fill(self, first: int, results: Sequence[Any]) -> None:
-        """The caller gets the results once all are there."""
-        self.results[first : first + len(results)] = results
-        self.left -= len(results)
-        if not self.left:
+    def add_results(self, start: int, results: Sequence[Any]) -> None:
+        self.results[start : start + len(results)] = results
+        self.missing -= len(results)
+        if not self.missing:
             self.done.set()
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Items of one request that are in a batch."""
+class _Slice:
+    """The inputs of one request that are in a batch."""
 
     request: _Request
-    first: int
-    last: int  # exclusive
+    start: int
+    stop: int
 
     @property
-    def items(self) -> Sequence[ModelInput]:
-        return self.request.items[self.first : self.last]
+    def inputs(self) -> Sequence[ModelInput]:
+        return self.request.inputs[self.start : self.stop]
 
 
 class Engine:
-    """Computes what many threads ask, in a thread of its own. Close it, or use it in a `with`."""
+    """A `Backend` that many threads share; forward passes run in its own thread. Close it, or use it in a `with`."""
 
     def __init__(
         self,
-        direct: Backend,
+        backend: Backend,
         *,
         batch_tokens: int | None = None,
         max_queued_tokens: int | None = None,
         observe: Callable[[BatchStats], None] | None = None,
     ) -> None:
-        self.backend = direct
-        self.batch_tokens = batch_tokens or (
-            direct.batch_tokens if isinstance(direct, LocalBackend) else DEFAULT_BATCH_TOKENS
-        )
-        self.max_queued_tokens = max_queued_tokens or WAITING_BATCHES * self.batch_tokens
+        self.backend = backend
+        local_tokens = backend.batch_tokens if isinstance(backend, LocalBackend) else DEFAULT_BATCH_TOKENS
+        self.batch_tokens = batch_tokens or local_tokens
+        self.max_queued_tokens = max_queued_tokens or QUEUED_BATCHES * self.batch_tokens
         self.observe = observe
-        self._turns: deque[_Request] = deque()
-        self._waiting = 0
+        self._queue: deque[_Request] = deque()
+        self._queued_tokens = 0
         self._closed = self._abandoned = False
-        self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="bertsmith-engine", daemon=True)
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._loop, name="bertsmith-engine", daemon=True)
         self._thread.start()
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens that are in no batch yet."""
-        return self._waiting
+        """Tokens that are not in a batch yet."""
+        return self._queued_tokens
 
-    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
-        """See `Computing`; waits until all is computed.
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Backend`; blocks until all results are computed.
 
-        Raises `Overloaded` at once where more tokens would wait than may, unless none wait; `Expired` where the
-        `deadline` has passed; `Closed`; or what the computing itself raised.
+        Raises `Overloaded` at once if the queue is full (an empty queue accepts a request of any size),
+        `DeadlineExceeded` after the `deadline`, `EngineClosed`, or the error of the forward pass.
         """
-        if not items:
+        if not inputs:
             return []
-        patience = _patience.get() or Deadline()
-        request = _Request(wish, items, patience, [None] * len(items), len(items))
-        self._enter(request)
-        finite = patience.at < float("inf")
-        if not request.done.wait(patience.at - time.monotonic() if finite else None):
-            self._leave(request)
+        own = _deadline.get() or Deadline()
+        request = _Request(query, inputs, own, [None] * len(inputs), len(inputs))
+        self._enqueue(request)
+        finite = own.at < float("inf")
+        if not request.done.wait(own.at - time.monotonic() if finite else None):
+            with self._changed:
+                request.fail(DeadlineExceeded(LATE))
+                self._drop_failed()
         if request.error is not None:
             raise request.error
         return request.results
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
-        """Takes nothing more; ends when what waits is computed, or without it. Whether all of it was computed.
+        """Accepts no more requests and stops, after the queue if `drain`. Returns whether every request was computed.
 
-        Whoever still waits after `timeout` seconds gets `Closed`; only the batch that is under way goes on to its end.
+        Requests that still wait after `timeout` seconds raise `EngineClosed`; a batch that runs is finished.
         """
-        with self._wake:
+        with self._changed:
             self._closed = True
             if not drain:
                 self._abandon()
-            self._wake.notify_all()
+            self._changed.notify_all()
         self._thread.join(timeout)
-        with self._wake:
+        with self._changed:
             self._abandon()
             return not self._abandoned and not self._thread.is_alive()
 
@@ -197,119 +195,109 @@ class Engine:
     ) -> None:
         self.close(drain=error is None)
 
-    # In the callers' threads.
-
-    def _enter(self, request: _Request) -> None:
-        tokens = request.waiting
-        with self._wake:
+    def _enqueue(self, request: _Request) -> None:
+        tokens = request.queued_tokens
+        with self._changed:
             if self._closed:
-                raise EngineClosed("the engine is closed and computes nothing more")
-            if request.patience.expired:
+                raise EngineClosed("the engine is closed")
+            if request.deadline.expired:
                 raise DeadlineExceeded(LATE)
-            if self._waiting and self._waiting + tokens > self.max_queued_tokens:
-                raise Overloaded(self._waiting + tokens, self.max_queued_tokens)
-            self._waiting += tokens
-            self._turns.append(request)
-            self._wake.notify()
+            if self._queued_tokens and self._queued_tokens + tokens > self.max_queued_tokens:
+                raise Overloaded(self._queued_tokens + tokens, self.max_queued_tokens)
+            self._queued_tokens += tokens
+            self._queue.append(request)
+            self._changed.notify()
 
-    def _leave(self, request: _Request) -> None:
-        with self._wake:
-            request.fail(DeadlineExceeded(LATE))
-            self._forget_failed()
+    # The caller of these two holds the lock.
 
-    # In both, with the lock.
-
-    def _forget_failed(self) -> None:
-        """Those who failed wait no longer."""
-        gone = [request for request in self._turns if request.error is not None]
-        self._waiting -= sum(request.waiting for request in gone)
-        self._turns = deque(request for request in self._turns if request.error is None)
+    def _drop_failed(self) -> None:
+        """Removes failed requests from the queue."""
+        failed = [request for request in self._queue if request.error is not None]
+        self._queued_tokens -= sum(request.queued_tokens for request in failed)
+        self._queue = deque(request for request in self._queue if request.error is None)
 
     def _abandon(self) -> None:
-        self._abandoned |= bool(self._turns)
-        for request in self._turns:
-            request.fail(EngineClosed("the engine was closed before this was computed"))
-        self._forget_failed()
+        self._abandoned |= bool(self._queue)
+        for request in self._queue:
+            request.fail(EngineClosed("the engine was closed before the result was computed"))
+        self._drop_failed()
 
-    # In the engine's own thread.
+    # The rest runs in the engine's thread.
 
-    def _work(self) -> None:
-        while parts := self._next_batch():
-            self._compute(parts)
+    def _loop(self) -> None:
+        while batch := self._next_batch():
+            self._run_batch(batch)
 
-    def _next_batch(self) -> list[_Part]:
-        """Waits for something to do; nothing where there will never be anything."""
-        with self._wake:
+    def _next_batch(self) -> list[_Slice]:
+        """Waits for requests; empty when the engine is closed and its queue is empty."""
+        with self._changed:
             while True:
-                for request in self._turns:
-                    if request.patience.expired:
+                for request in self._queue:
+                    if request.deadline.expired:
                         request.fail(DeadlineExceeded(LATE))
-                self._forget_failed()
-                if self._turns:
-                    return self._taken()
+                self._drop_failed()
+                if self._queue:
+                    return self._take_batch()
                 if self._closed:
                     return []
-                self._wake.wait()
+                self._changed.wait()
 
-    def _taken(self) -> list[_Part]:
-        """The items of the next batch; those who have more than that go to the end of the line."""
-        wish = self._turns[0].wish
-        served = [request for request in self._turns if request.wish == wish]
-        firsts = [request.taken for request in served]
-        room = 1 if wish.one_per_batch else self.batch_tokens
-        left = room
-        for share in (room // len(served), room):  # everyone their share, then the rest in order
-            for request in served:
-                left -= _take(request, share=share, left=left, whole=left == room)
-        parts = [
-            _Part(request, first, request.taken)
-            for request, first in zip(served, firsts, strict=True)
-            if request.taken > first
+    def _take_batch(self) -> list[_Slice]:
+        """The inputs of the next batch; requests that have more go to the end of the queue."""
+        query = self._queue[0].query
+        requests = [request for request in self._queue if request.query == query]
+        starts = [request.started for request in requests]
+        budget = 1 if query.one_per_batch else self.batch_tokens
+        left = budget
+        for share in (budget // len(requests), budget):  # an equal share for each request, then the rest in order
+            for request in requests:
+                left -= _take(request, share=share, left=left, empty=left == budget)
+        batch = [
+            _Slice(request, start, request.started)
+            for request, start in zip(requests, starts, strict=True)
+            if request.started > start
         ]
-        self._waiting -= sum(item.tokens for part in parts for item in part.items)
-        chosen = [part.request for part in parts]
-        self._turns = deque(request for request in self._turns if request not in chosen)
-        self._turns.extend(request for request in chosen if request.taken < len(request.items))
-        return parts
+        self._queued_tokens -= sum(one.tokens for part in batch for one in part.inputs)
+        taken = [part.request for part in batch]
+        self._queue = deque(request for request in self._queue if request not in taken)
+        self._queue.extend(request for request in taken if request.started < len(request.inputs))
+        return batch
 
-    def _compute(self, parts: Sequence[_Part]) -> None:
-        wish, items = parts[0].request.wish, [item for part in parts for item in part.items]
+    def _run_batch(self, batch: Sequence[_Slice]) -> None:
+        query, inputs = batch[0].request.query, [one for part in batch for one in part.inputs]
         began = time.perf_counter()
         try:
-            results = self.backend.run(wish, items)
-            assert len(results) == len(items)
-        except Exception as error:  # whatever it is, it is the asker's: this thread works for others too
-            if len(parts) == 1:
-                with self._wake:
-                    parts[0].request.fail(error)
+            results = self.backend.run(query, inputs)
+            assert len(results) == len(inputs)
+        except Exception as error:  # any error belongs to a caller; the thread serves others too
+            if len(batch) == 1:
+                with self._changed:
+                    batch[0].request.fail(error)
             else:
-                for part in parts:  # once more, each request alone: only those at fault fail
-                    self._compute([part])
+                for part in batch:  # run each request alone, so that only the failing ones fail
+                    self._run_batch([part])
             return
         seconds = time.perf_counter() - began
-        for part in parts:
-            part.request.fill(part.first, results[: part.last - part.first])
-            results = results[part.last - part.first :]
-        self._tell(BatchStats(wish.name, len(items), sum(item.tokens for item in items), seconds))
-
-    def _tell(self, facts: BatchStats) -> None:
+        for part in batch:
+            part.request.add_results(part.start, results[: part.stop - part.start])
+            results = results[part.stop - part.start :]
         if self.observe is not None:
             try:
-                self.observe(facts)
+                self.observe(BatchStats(query.name, len(inputs), sum(one.tokens for one in inputs), seconds))
             except Exception:
-                LOG.exception("what observes the engine failed")
+                LOG.exception("the observer of the engine failed")
 
 
-def _take(request: _Request, *, share: int, left: int, whole: bool) -> int:
-    """Takes items of a request for about `share` tokens, and no more than are `left`; how many tokens they have.
+def _take(request: _Request, *, share: int, left: int, empty: bool) -> int:
+    """Moves inputs of a request to the batch: about `share` tokens, at most `left`. Returns their tokens.
 
-    One item is taken in any case where the batch is still `whole`, that is empty, and beyond the share if it fits.
+    The first input of an `empty` batch is taken whatever its size; the first of a request may exceed the share.
     """
-    taken = 0
-    while request.taken < len(request.items):
-        cost = request.items[request.taken].tokens
-        if not (whole and not taken) and (taken + cost > left or (taken and taken + cost > share)):
+    tokens = 0
+    while request.started < len(request.inputs):
+        cost = request.inputs[request.started].tokens
+        if not (empty and not tokens) and (tokens + cost > left or (tokens and tokens + cost > share)):
             break
-        request.taken += 1
-        taken += cost
-    return taken
+        request.started += 1
+        tokens += cost
+    return tokens

@@ -1,145 +1,146 @@
-"""Words for gaps: runs of masks found in a text, filled by beam search, whole words scored piece by piece."""
+"""Fill-mask: runs of mask tokens in a text, filled by beam search, or target words scored token by token."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
-BEAM = 16  # partial fillings kept while a run of several masks is filled
-
-
-class Guesser(Protocol):
-    """What filling needs of a predictor."""
-
-    tokenizer: Tokenizer
-    max_length: int
-
-    def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        """log p of every token [rows, V] at one place of each row."""
+BEAM = 16  # beam width for runs of several masks
 
 
 @dataclass(frozen=True)
-class Run:
-    """Masks side by side: tokens `first` to `last` (exclusive), characters `begin` to `end` of the text."""
+class MaskRun:
+    """Adjacent masks: tokens `first` to `last` (exclusive), characters `start` to `end` of the text."""
 
     first: int
     last: int
-    begin: int
+    start: int
     end: int
 
 
-@dataclass(frozen=True)
-class Filling:
-    """One way to fill a run."""
-
-    score: float  # probability of all its pieces, each given those before it
-    ids: tuple[int, ...]
-    word: str
-    sequence: str
-    truncated: bool = False  # the text was too long and was read only round the gap
-
-    def to_json(self) -> dict[str, Any]:
-        """As the fill-mask pipelines show it; `token` is a list where there are several."""
-        token = self.ids[0] if len(self.ids) == 1 else list(self.ids)
-        found = {"score": self.score, "token": token, "token_str": self.word, "sequence": self.sequence}
-        return found | ({"cut": True} if self.truncated else {})
+def fill_mask(model: TextModel, text: str, *, top_k: int, targets: Sequence[str] | None) -> list[Any]:
+    """See `Predictor.fill_mask`."""
+    require_pipeline(model.model, "fill-mask")
+    check_top_k(top_k)
+    results = [
+        _score_targets(model, text, run, targets)[:top_k] if targets else _beam_search(model, text, run, top_k=top_k)
+        for run in find_masks(model.tokenizer, text)
+    ]
+    return results[0] if len(results) == 1 else results
 
 
-def mask_runs(tokenizer: Tokenizer, text: str) -> list[Run]:
-    """The runs of masks in a text; a text without any is an error."""
+def find_masks(tokenizer: Tokenizer, text: str) -> list[MaskRun]:
+    """The runs of masks in a text; an error if it has none."""
     encoded = tokenizer.encode(text, specials_in_text=True)
-    places = np.flatnonzero(encoded.ids == tokenizer.mask_id)
-    if not len(places):
+    positions = np.flatnonzero(encoded.ids == tokenizer.mask_id)
+    if not len(positions):
         mask = tokenizer.token(tokenizer.mask_id)
-        raise BertsmithError(f"the text has no {mask}: put {mask} where a word is to be found")
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        raise BertsmithError(f"the text has no {mask}: write {mask} in place of the word to predict")
+    runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
     return [_run(encoded, int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
-def _run(encoded: Encoded, first: int, last: int) -> Run:
-    return Run(first, last, int(encoded.offsets[first, 0]), int(encoded.offsets[last - 1, 1]))
+def _run(encoded: Encoded, first: int, last: int) -> MaskRun:
+    return MaskRun(first, last, int(encoded.offsets[first, 0]), int(encoded.offsets[last - 1, 1]))
 
 
-def fill_run(guesser: Guesser, text: str, run: Run, *, top_k: int) -> list[Filling]:
-    """The best fillings of one run, from left to right by beam search."""
-    tokenizer = guesser.tokenizer
-    row, shift = _framed(guesser, tokenizer.encode(text, specials_in_text=True), run)
+def _beam_search(model: TextModel, text: str, run: MaskRun, *, top_k: int) -> list[dict[str, Any]]:
+    """The best fillings of one run, filled from left to right."""
+    tokenizer = model.tokenizer
+    row, shift = _frame_around(model, tokenizer.encode(text, specials_in_text=True), run)
     beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    for place in range(run.first, run.last):
-        rows = [_with(row, run.first + shift, ids) for _, ids in beams]
-        log_probabilities = guesser.word_log_probabilities(rows, [place + shift] * len(rows))
-        best, tokens = log_probabilities.topk(min(max(BEAM, top_k), log_probabilities.shape[-1]))
-        grown = [
+    for position in range(run.first, run.last):
+        rows = [_with_ids(row, run.first + shift, ids) for _, ids in beams]
+        log_probs = mask_log_probs(model, rows, [position + shift] * len(rows))
+        best, tokens = log_probs.topk(min(max(BEAM, top_k), log_probs.shape[-1]))
+        candidates = [
             (score + gain, (*ids, token))
             for (score, ids), gains, choices in zip(beams, best.tolist(), tokens.tolist(), strict=True)
             for gain, token in zip(gains, choices, strict=True)
-            if gain > -np.inf  # special tokens and rows that pad the table are no words
+            if gain > -np.inf  # special tokens and padding of the vocabulary
         ]
-        beams = sorted(grown, key=lambda beam: (-beam[0], beam[1]))[: max(BEAM, top_k)]
-    return [_filling(tokenizer, text, run, score, ids, cut=any(row.truncated)) for score, ids in beams[:top_k]]
+        beams = sorted(candidates, key=lambda beam: (-beam[0], beam[1]))[: max(BEAM, top_k)]
+    return [_result(text, run, score, ids, tokenizer.decode(ids).strip(), row) for score, ids in beams[:top_k]]
 
 
-def score_targets(guesser: Guesser, text: str, run: Run, targets: Sequence[str]) -> list[Filling]:
-    """Whole words in the place of a run, best first: each piece scored given those before it, the rest masked."""
-    found = []
+def _score_targets(model: TextModel, text: str, run: MaskRun, targets: Sequence[str]) -> list[dict[str, Any]]:
+    """Target words in place of a run, best first: each token is scored given those before it, the rest masked."""
+    scored = []
     for target in targets:
-        filled = f"{text[: run.begin]}{target}{text[run.end :]}"
-        encoded, place = _find_target(guesser.tokenizer, filled, run.begin, target)
-        row, shift = _framed(guesser, encoded, place)
-        pieces = [int(number) for number in encoded.ids[place.first : place.last]]
-        masked = _with(row, place.first + shift, [guesser.tokenizer.mask_id] * len(pieces))
-        rows = [_with(masked, place.first + shift, pieces[:count]) for count in range(len(pieces))]
-        places = [place.first + shift + count for count in range(len(pieces))]
-        log_probabilities = guesser.word_log_probabilities(rows, places)
-        score = sum(float(line[piece]) for line, piece in zip(log_probabilities, pieces, strict=True))
-        found.append(Filling(float(np.exp(score)), tuple(pieces), target, filled, truncated=any(row.truncated)))
-    return sorted(found, key=lambda filling: -filling.score)
+        encoded, span = _encode_target(model.tokenizer, text, run, target)
+        row, shift = _frame_around(model, encoded, span)
+        ids = [int(number) for number in encoded.ids[span.first : span.last]]
+        masked = _with_ids(row, span.first + shift, [model.tokenizer.mask_id] * len(ids))
+        rows = [_with_ids(masked, span.first + shift, ids[:count]) for count in range(len(ids))]
+        positions = [span.first + shift + count for count in range(len(ids))]
+        log_probs = mask_log_probs(model, rows, positions)
+        score = sum(float(row_V[token]) for row_V, token in zip(log_probs, ids, strict=True))
+        scored.append(_result(text, run, score, tuple(ids), target, row))
+    return sorted(scored, key=lambda one: -one["score"])
 
 
-def _find_target(tokenizer: Tokenizer, text: str, begin: int, target: str) -> tuple[Encoded, Run]:
-    """The text encoded, other masks in it read as such, and the tokens that spell the target standing at `begin`."""
-    encoded = tokenizer.encode(text, specials_in_text=True)
+def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -> tuple[Encoded, MaskRun]:
+    """The text with the target in place of the run, and the tokens of the target."""
+    encoded = tokenizer.encode(f"{text[: run.start]}{target}{text[run.end :]}", specials_in_text=True)
     starts, ends = encoded.offsets[:, 0], encoded.offsets[:, 1]
-    inside = np.flatnonzero((starts >= begin) & (ends <= begin + len(target)) & (ends > starts))
+    inside = np.flatnonzero((starts >= run.start) & (ends <= run.start + len(target)) & (ends > starts))
     if not len(inside):
-        raise BertsmithError(f"the target {target!r} is no word of this tokenizer: it comes to nothing")
+        raise BertsmithError(f"the target {target!r} has no tokens in this tokenizer: choose another word")
     ids = encoded.ids[inside]
     if np.any(ids == tokenizer.unknown_id) or np.any(ids == tokenizer.mask_id):
-        raise BertsmithError(f"the target {target!r} cannot be spelled with this vocabulary")
+        raise BertsmithError(f"the target {target!r} cannot be encoded with this vocabulary: choose another word")
     return encoded, _run(encoded, int(inside[0]), int(inside[-1]) + 1)
 
 
-def _framed(guesser: Guesser, encoded: Encoded, run: Run) -> tuple[Row, int]:
-    """A row with the run in it, and what must be added to a token's number to find it in the row.
+def mask_log_probs(model: TextModel, rows: Sequence[Row], positions: Sequence[int]) -> Tensor:
+    """Log probabilities of all tokens [rows, V] at one position of each row; special tokens are excluded."""
+    inputs = [ModelInput((row,), np.array([position])) for row, position in zip(rows, positions, strict=True)]
+    logits = torch.from_numpy(
+        np.stack(model.backend.run(LogitsQuery(require_pipeline(model.model, "fill-mask")), inputs))
+    )
+    logits[:, list(model.tokenizer.special_ids)] = -torch.inf
+    logits[:, model.tokenizer.vocab_size :] = -torch.inf  # padding of the vocabulary
+    return logits.log_softmax(-1)
 
-    A text that is too long is read only round the run, and the row says so.
+
+def _frame_around(model: TextModel, encoded: Encoded, run: MaskRun) -> tuple[Row, int]:
+    """A row that contains the run, and the offset from token indices of the text to positions in the row.
+
+    Of a text that is too long the row has a window around the run, and counts the other tokens as truncated.
     """
-    specials = sum(isinstance(part, int) for part in guesser.tokenizer.frame_parts.single)
-    room = guesser.max_length - specials
-    start = min(max(0, (run.first + run.last - room) // 2), max(0, len(encoded) - room))
-    window = Encoded(*(part[start : start + room] for part in (encoded.ids, encoded.offsets, encoded.words)))
-    row = guesser.tokenizer.frame(window, length=guesser.max_length)
+    specials = sum(isinstance(part, int) for part in model.tokenizer.frame_parts.single)
+    size = model.max_length - specials
+    start = min(max(0, (run.first + run.last - size) // 2), max(0, len(encoded) - size))
+    window = Encoded(*(part[start : start + size] for part in (encoded.ids, encoded.offsets, encoded.words)))
+    row = model.tokenizer.frame(window, length=model.max_length)
     row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
     return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start
 
 
-def _with(row: Row, place: int, ids: Sequence[int]) -> Row:
+def _with_ids(row: Row, position: int, ids: Sequence[int]) -> Row:
     changed: NDArray[np.int32] = row.ids.copy()
-    changed[place : place + len(ids)] = ids
+    changed[position : position + len(ids)] = ids
     return dataclasses.replace(row, ids=changed)
 
 
-def _filling(tokenizer: Tokenizer, text: str, run: Run, score: float, ids: tuple[int, ...], *, cut: bool) -> Filling:
-    word = tokenizer.decode(ids).strip()
-    sequence = f"{text[: run.begin]}{word}{text[run.end :]}"
-    return Filling(float(np.exp(score)), ids, word, sequence, cut)
+def _result(text: str, run: MaskRun, log_prob: float, ids: tuple[int, ...], word: str, row: Row) -> dict[str, Any]:
+    """The shape of transformers' fill-mask pipeline; `token` is a list for several tokens."""
+    return {
+        "score": float(np.exp(log_prob)),
+        "token": ids[0] if len(ids) == 1 else list(ids),
+        "token_str": word,
+        "sequence": f"{text[: run.start]}{word}{text[run.end :]}",
+        **({"truncated": True} if any(row.truncated) else {}),
+    }

@@ -1,7 +1,7 @@
-"""The one seam through which a predictor computes: wishes and items in, results out.
+"""Forward passes of a predictor: queries and model inputs in, one result per input out.
 
-Whoever asks makes items of texts and says by a wish what is to come of them; who computes them, and beside whose, is
-not their concern. Knows no wish by name.
+A pipeline turns texts into `ModelInput`s and names the result it needs with a `Query`. A `Backend` runs the query: in
+the caller's thread (`LocalBackend`), or batched with the inputs of other callers (`engine.Engine`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import in_one_line
+from bertsmith.data.collate import collate_unpadded
+from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
+from bertsmith.objectives.objective import Pipeline, objectives_with
+from bertsmith.tasks.task import Features
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.finetuning.answering import apart
 from bertsmith.types import Batch, Row
 
-BATCH_TOKENS = {"cuda": 65_536}  # of one forward; elsewhere FEW_TOKENS
-DEFAULT_BATCH_TOKENS = 1024  # as fast as four times as many, and whoever comes next waits less
+BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
+DEFAULT_BATCH_TOKENS = 1024  # on a CPU as fast as 4096, and queued requests wait less
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """What one result is computed from; it is never torn apart."""
+    """The input of one result. All its rows are in the same forward pass."""
 
     rows: tuple[Row, ...]  # one, or one for each choice
-    indices: NDArray[np.int64] | None = None  # of the row, that are read [R]; None where the wish says which
+    indices: NDArray[np.int64] | None = None  # token indices in the row that the objective reads [R]
 
     @property
     def tokens(self) -> int:
@@ -35,32 +40,32 @@ class ModelInput:
 
 
 class Query(Protocol):
-    """What is computed of items: a frozen dataclass. Items of equal wishes may be computed together."""
+    """A result to compute for model inputs: a frozen dataclass. Inputs of equal queries may share a forward pass."""
 
-    name: ClassVar[str]  # one word for those who count
-    one_per_batch: ClassVar[bool]  # results are so large that every item has a forward of its own
+    name: ClassVar[str]  # for metrics
+    one_per_batch: ClassVar[bool]  # results are so large that every input needs its own forward pass
 
     @property
     def objective(self) -> str:
-        """Whose answers these are; it reads the items' places."""
+        """The objective that reads `ModelInput.indices`; "" for queries on the encoder."""
 
-    def forward(self, model: Model, batch: Batch, items: Sequence[ModelInput]) -> list[Any]:
-        """A result for each item of a batch."""
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """One result for each input of a batch."""
 
 
 class Backend(Protocol):
-    """Whoever computes."""
+    """Runs queries."""
 
-    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
-        """One result for each item, in order."""
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """One result for each input, in order."""
 
 
 class LocalBackend:
-    """Computes in the caller's thread. Threads may share one: nothing in it changes.
+    """Runs queries in the caller's thread. Stateless, so threads may share it.
 
-    A forward has all its texts in one line without padding, those of equal length side by side: matrices see only real
-    tokens, and attention is one product for each length, without a mask. A token so costs less than three quarters of
-    what it does in groups of like length that are padded, and less than half of what it does in groups of equal
+    A forward pass concatenates its texts without padding, texts of equal length next to each other: matrix products
+    see only real tokens, and attention is one product per length, without a mask. A token costs less than three
+    quarters of its cost in padded batches of similar length, and less than half of its cost in batches of equal
     length, which are too small to keep a processor busy (LOG.md).
     """
 
@@ -70,35 +75,80 @@ class LocalBackend:
         self.model = model
         self.padding_id = padding_id
         self.device = device
-        self.autocast = autocast  # in bfloat16, as far as the device computes in it
+        self.autocast = autocast  # to bfloat16
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
 
-    def run(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
-        """See `Computing`."""
-        found: list[Any] = [None] * len(items)
-        for group in self._groups(wish, items):
-            some = [items[number] for number in group]
-            for number, result in zip(group, self._forward(wish, some), strict=True):
-                found[number] = result
-        return found
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Backend`."""
+        results: list[Any] = [None] * len(inputs)
+        for batch in self._batches(query, inputs):
+            for index, result in zip(batch, self._forward(query, [inputs[index] for index in batch]), strict=True):
+                results[index] = result
+        return results
 
-    def _groups(self, wish: Query, items: Sequence[ModelInput]) -> list[list[int]]:
-        """The numbers of items that share a forward, in the order of their lengths."""
-        longest = [max(map(len, item.rows)) for item in items]
-        order = sorted(range(len(items)), key=longest.__getitem__)
-        groups: list[list[int]] = []
+    def _batches(self, query: Query, inputs: Sequence[ModelInput]) -> list[list[int]]:
+        """Indices of the inputs that share a forward pass, sorted by length."""
+        lengths = [max(map(len, one.rows)) for one in inputs]
+        batches: list[list[int]] = []
         tokens = 0
-        for number in order:
-            tokens += items[number].tokens
-            if not groups or wish.one_per_batch or tokens > self.batch_tokens:
-                groups.append([])
-                tokens = items[number].tokens
-            groups[-1].append(number)
-        return groups
+        for index in sorted(range(len(inputs)), key=lengths.__getitem__):
+            tokens += inputs[index].tokens
+            if not batches or query.one_per_batch or tokens > self.batch_tokens:
+                batches.append([])
+                tokens = inputs[index].tokens
+            batches[-1].append(index)
+        return batches
 
-    def _forward(self, wish: Query, items: Sequence[ModelInput]) -> list[Any]:
-        rows = [row for item in items for row in item.rows]
-        read = {wish.objective: [item.indices for item in items]} if items[0].indices is not None else None
-        batch = in_one_line(rows, padding_id=self.padding_id, places=read).to(self.device)
+    def _forward(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        rows = [row for one in inputs for row in one.rows]
+        indices = {query.objective: [one.indices for one in inputs]} if inputs[0].indices is not None else None
+        batch = collate_unpadded(rows, padding_id=self.padding_id, indices=indices).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
-            return wish.forward(self.model, batch, items)
+            return query.forward(self.model, batch, inputs)
+
+
+@dataclass(frozen=True)
+class LogitsQuery:
+    """The logits of one objective, in the shapes that `Task.decode` takes."""
+
+    objective: str
+    name: ClassVar[str] = "logits"
+    one_per_batch: ClassVar[bool] = False
+
+    def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Query`."""
+        return list(apart(model.predict(batch, self.objective), inputs, self.objective))
+
+
+class TextModel(Protocol):
+    """The parts of a predictor that the pipelines use."""
+
+    model: Model
+    tokenizer: Tokenizer
+    backend: Backend
+    max_length: int
+
+
+def require_head(model: Model, *names: str) -> str:
+    """The first of these heads that the model has; an error if it has none of them."""
+    for name in names:
+        if name in model.objectives:
+            return name
+    heads = ", ".join(model.objectives) or "none"
+    raise BertsmithError(f"this model has no {' or '.join(names)} head (heads: {heads}): load a model trained for it")
+
+
+def require_pipeline(model: Model, *pipelines: Pipeline) -> str:
+    """The model's first head for one of these pipelines; an error if it has none."""
+    return model.head_for(*pipelines) or require_head(model, *objectives_with(*pipelines))
+
+
+def predict_logits(model: TextModel, features: Sequence[Features], objective: str) -> list[NDArray[np.float32]]:
+    """The logits of each of the features."""
+    return model.backend.run(LogitsQuery(objective), [ModelInput(one.rows, one.indices) for one in features])
+
+
+def check_top_k(top_k: int) -> None:
+    """An error if top_k is less than 1."""
+    if top_k < 1:
+        raise BertsmithError(f"top_k={top_k}: it must be at least 1")

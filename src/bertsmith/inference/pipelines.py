@@ -1,11 +1,12 @@
-"""Labels and numbers for whole texts and pairs of any length: a text that is too long is read in windows.
+"""Classification, regression, ranking, NER, question answering and multiple choice of texts given as strings.
 
+Texts are encoded and predictions decoded by the code of the tasks. Texts that are too long are read in windows.
 N texts, K classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,147 +15,232 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.asking import TextModel, check_top_k, predict_logits, require_head
-from bertsmith.tasks.tagged_text import token_windows
-from bertsmith.tasks.task import Example, Features, Prediction
-from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, TextTask, encode_texts
+from bertsmith.inference.forward import TextModel, check_top_k, predict_logits, require_pipeline
+from bertsmith.objectives.objective import Pipeline
+from bertsmith.tasks.qa_windows import QAConfig
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
+from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
+from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
+from bertsmith.tasks.text_tasks import ClassificationTask, MultipleChoiceTask, RegressionTask, TextTask, encode_texts
+from bertsmith.tasks.token_classification import TokenClassificationTask
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded, Row
 
-OVERLAP = 64  # tokens that neighbouring windows share at least
-HEADS = ("classify", "regress")
-
-Text = str | tuple[str, str]  # one text, or a pair
+OVERLAP = 64  # minimum number of tokens that neighbouring windows share
+TEXT_PIPELINES: tuple[Pipeline, ...] = ("text-classification", "text-regression")
+UNITS = ("word", "part", "character")
 
 
 @dataclass(frozen=True)
 class Probabilities:
-    """How likely each label is for each text."""
+    """Class probabilities of each text."""
 
     values: NDArray[np.float64]  # [N, K]
     labels: tuple[str, ...]  # [K]
-    windows: tuple[int, ...]  # [N] in how many windows each text was read
+    windows: tuple[int, ...]  # [N] number of windows of each text
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a model says of whole texts."""
+class TextPredictions:
+    """Predictions of a text-level head."""
 
     predictions: list[Prediction]
-    windows: tuple[int, ...]
+    windows: tuple[int, ...]  # number of windows of each text
 
-    def told(self, number: int, result: dict[str, Any]) -> dict[str, Any]:
-        """A result about one text, with the number of its windows where there were several."""
-        return result | ({"windows": self.windows[number]} if self.windows[number] > 1 else {})
-
-
-def as_texts(given: Any) -> tuple[list[tuple[str, ...]], bool]:
-    """What was given as texts or pairs, and whether it was only one: a string, or a tuple of two."""
-    alone = isinstance(given, str) or (isinstance(given, tuple) and [*map(type, given)] == [str, str])
-    found = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in ([given] if alone else given)]
-    for number, texts in enumerate(found):
-        if len(texts) > 2 or not texts or not all(isinstance(text, str) for text in texts):
-            raise BertsmithError(f"text {number} is neither a string nor a pair of strings: {texts!r:.80}")
-    return found, alone
+    def with_windows(self, index: int, result: dict[str, Any]) -> dict[str, Any]:
+        """The result of one text, with its number of windows if there are several."""
+        return result | ({"windows": self.windows[index]} if self.windows[index] > 1 else {})
 
 
-def rows_of(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[Row]:
-    """One row where everything fits, otherwise a row for each window.
-
-    Of a pair the shorter text stays whole as long as it takes no more than half of a row; where both are longer, every
-    window of the one stands beside every window of the other. So every token is read, and nothing is cut.
-    """
-    parts = tokenizer.frame_parts.single if len(texts) == 1 else tokenizer.frame_parts.pair
-    room = length - sum(isinstance(part, int) for part in parts)
-    if room < 2:
-        raise BertsmithError(f"rows of {length} places have no room for text between the special tokens")
-    windowed = [_parts(text, room=own) for text, own in zip(texts, _rooms(list(map(len, texts)), room), strict=True)]
-    return [tokenizer.frame(*some, length=length) for some in product(*windowed)]
-
-
-def _rooms(sizes: list[int], room: int) -> list[int]:
-    """How many tokens of each text a row holds."""
-    if len(sizes) == 1 or sum(sizes) <= room:
-        return [room] * len(sizes)
-    least = min(min(sizes), room // 2)
-    return [least, room - least] if sizes[0] <= sizes[1] else [room - least, least]
-
-
-def _parts(text: Encoded, *, room: int) -> list[Encoded]:
-    begins = [begin for begin, _, _ in token_windows(len(text), size=room, overlap=OVERLAP)]
-    return [
-        Encoded(text.ids[begin : begin + room], text.offsets[begin : begin + room], text.words[begin : begin + room])
-        for begin in begins
-    ]
-
-
-def judge(asker: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> Judged:
-    """A prediction for each text; that of several windows is read from the mean of their logits."""
-    encoded = encode_texts((text for one in texts for text in one), asker.tokenizer)
-    asked = [
-        Features(rows=(row,), example_index=number)
-        for number, one in enumerate(texts)
-        for row in rows_of([encoded[text] for text in one], asker.tokenizer, length=asker.max_length)
-    ]
-    logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
-    for one, answer in zip(asked, predict_logits(asker, asked, task.objective), strict=True):
-        logits[one.example_index].append(answer)
-    examples = [Example(id=str(number), texts=one) for number, one in enumerate(texts)]
-    whole = [Features(rows=(), example_index=number) for number in range(len(texts))]
-    means = [np.stack(some).mean(axis=0) for some in logits]
-    return Judged(task.decode(examples, whole, means), tuple(map(len, logits)))
-
-
-def task_of(asker: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
-    """The task that the model's head was made for."""
-    name = require_head(asker.model, *HEADS)
-    if name == "regress":
-        return RegressionTask("regress", files={}, read=_no_files)
-    head: Any = asker.model.objectives[name]
-    return ClassificationTask("classify", files={}, read=_no_files, labels=head.config.labels, positive=positive)
-
-
-def _no_files(path: Any, split: str) -> list[Example]:
-    raise AssertionError("texts are given, not read from files")
-
-
-def predict(asker: TextModel, given: Any, *, top_k: int) -> list[Any] | dict[str, Any]:
+def predict(model: TextModel, inputs: Any, *, top_k: int) -> list[Any] | dict[str, Any]:
     """See `Predictor.predict`."""
     check_top_k(top_k)
-    task = task_of(asker)
-    texts, alone = as_texts(given)
-    judged = judge(asker, texts, task)
-    found: list[Any] = []
-    for number, prediction in enumerate(judged.predictions):
+    task = _text_task(model)
+    texts, single = as_texts(inputs)
+    found = predict_texts(model, texts, task)
+    results: list[Any] = []
+    for index, prediction in enumerate(found.predictions):
         if isinstance(task, RegressionTask):
-            found.append(judged.told(number, {"score": prediction.value}))
+            results.append(found.with_windows(index, {"score": prediction.value}))
             continue
-        shares = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
-        results = [judged.told(number, {"label": label, "score": share}) for label, share in shares]
-        found.append(results[0] if top_k == 1 else results)
-    return found[0] if alone else found
+        best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
+        labels = [found.with_windows(index, {"label": label, "score": score}) for label, score in best]
+        results.append(labels[0] if top_k == 1 else labels)
+    return results[0] if single else results
 
 
-def probabilities(asker: TextModel, given: Any) -> Probabilities:
+def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
     """See `Predictor.predict_proba`."""
-    require_head(asker.model, "classify")
-    task = task_of(asker)
+    require_pipeline(model.model, "text-classification")
+    task = _text_task(model)
     assert isinstance(task, ClassificationTask)
-    judged = judge(asker, as_texts(given)[0], task)
-    values = [list(prediction.detail["probabilities"].values()) for prediction in judged.predictions]
-    return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, judged.windows)
+    found = predict_texts(model, as_texts(inputs)[0], task)
+    values = [list(prediction.detail["probabilities"].values()) for prediction in found.predictions]
+    return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, found.windows)
 
 
-def pair_scores(asker: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
-    """What each document scores beside a query: the number, or the probability of the positive label."""
-    task = task_of(asker, positive=positive)
+def score_pairs(model: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
+    """The score of each document as the second text of a pair: the regression value, or p(positive label)."""
+    task = _text_task(model, positive=positive)
     if isinstance(task, ClassificationTask) and not task.positive:
         raise BertsmithError(
-            f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): name the one that ranks, positive=…"
+            f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
+            "name the label whose probability is the score with positive=..."
         )
-    judged = judge(asker, [(query, document) for document in documents], task)
+    found = predict_texts(model, [(query, document) for document in documents], task)
     scores = [
         one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
-        for one in judged.predictions
+        for one in found.predictions
     ]
-    return [judged.told(number, {"score": score}) for number, score in enumerate(scores)]
+    return [found.with_windows(index, {"score": score}) for index, score in enumerate(scores)]
+
+
+def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
+    """The inputs as tuples of one or two texts, and whether it was a single one: a string, or a tuple of two."""
+    single = isinstance(inputs, str) or (isinstance(inputs, tuple) and [*map(type, inputs)] == [str, str])
+    texts = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in ([inputs] if single else inputs)]
+    for index, one in enumerate(texts):
+        if len(one) > 2 or not one or not all(isinstance(text, str) for text in one):
+            raise BertsmithError(f"input {index} is not a string or a pair of strings: {one!r:.80}")
+    return texts, single
+
+
+def predict_texts(model: TextModel, texts: Sequence[tuple[str, ...]], task: TextTask) -> TextPredictions:
+    """A prediction for each text or pair; the logits of several windows are averaged."""
+    encoded = encode_texts((text for one in texts for text in one), model.tokenizer)
+    features = [
+        Features(rows=(row,), example_index=index)
+        for index, one in enumerate(texts)
+        for row in window_rows([encoded[text] for text in one], model.tokenizer, length=model.max_length)
+    ]
+    logits: list[list[NDArray[np.float32]]] = [[] for _ in texts]
+    for one, logits_K in zip(features, predict_logits(model, features, task.objective), strict=True):
+        logits[one.example_index].append(logits_K)
+    examples = [Example(id=str(index), texts=one) for index, one in enumerate(texts)]
+    merged = [Features(rows=(), example_index=index) for index in range(len(texts))]
+    means = [np.stack(windows).mean(axis=0) for windows in logits]
+    return TextPredictions(task.decode(examples, merged, means), tuple(map(len, logits)))
+
+
+def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) -> list[Row]:
+    """One row if the text or pair fits, otherwise a row for each window. No token is truncated.
+
+    The shorter text of a pair is repeated in every row as long as it takes no more than half of a row. If both are
+    longer, every window of the first is paired with every window of the second.
+    """
+    frame = tokenizer.frame_parts.single if len(texts) == 1 else tokenizer.frame_parts.pair
+    size = length - sum(isinstance(part, int) for part in frame)
+    if size < 2:
+        raise BertsmithError(f"a maximum length of {length} leaves no tokens for the text beside the special tokens")
+    sizes = _window_sizes(list(map(len, texts)), size)
+    windowed = [_windows(text, size=own) for text, own in zip(texts, sizes, strict=True)]
+    return [tokenizer.frame(*parts, length=length) for parts in product(*windowed)]
+
+
+def _window_sizes(lengths: list[int], size: int) -> list[int]:
+    """The number of tokens of each text in a row."""
+    if len(lengths) == 1 or sum(lengths) <= size:
+        return [size] * len(lengths)
+    short = min(min(lengths), size // 2)
+    return [short, size - short] if lengths[0] <= lengths[1] else [size - short, short]
+
+
+def _windows(text: Encoded, *, size: int) -> list[Encoded]:
+    starts = [start for start, _, _ in token_windows(len(text), size=size, overlap=OVERLAP)]
+    return [Encoded(*(part[start : start + size] for part in (text.ids, text.offsets, text.words))) for start in starts]
+
+
+def _text_task(model: TextModel, *, positive: str = "") -> ClassificationTask | RegressionTask:
+    """The task of the model's text-level head."""
+    name = require_pipeline(model.model, *TEXT_PIPELINES)
+    head: Any = model.model.objectives[name]
+    task: ClassificationTask | RegressionTask
+    if head.pipeline == "text-regression":
+        task = RegressionTask(name, files={}, read=_no_files)
+    else:
+        task = ClassificationTask(name, files={}, read=_no_files, labels=head.config.labels, positive=positive)
+    task.objective = name
+    return task
+
+
+def _no_files(path: Any, split: str) -> list[Any]:
+    raise AssertionError("pipelines pass texts, not files")
+
+
+def _predict_examples(
+    model: TextModel, task: Task, examples: Sequence[Example], *, length: int
+) -> tuple[list[Prediction], int]:
+    """A prediction for each example, and the number of truncated examples."""
+    features = task.rows(examples, model.tokenizer, max_length=length)
+    logits = predict_logits(model, features, task.objective)
+    return task.decode(examples, features, logits), len(truncated_examples(features))
+
+
+def ner(model: TextModel, texts: Sequence[str], *, unit: Unit) -> list[list[dict[str, Any]]]:
+    """See `Predictor.ner`."""
+    name = require_pipeline(model.model, "token-classification")
+    if unit not in UNITS:
+        raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
+    head: Any = model.model.objectives[name]
+    task = TokenClassificationTask(
+        "ner", files={}, load=_no_files, config=TaggingConfig(), labels=head.config.labels, unit=unit
+    )
+    task.objective = name
+    examples = [Example(id=str(index), texts=(text,)) for index, text in enumerate(texts)]
+    predictions, _ = _predict_examples(model, task, examples, length=model.max_length)
+    return [[_entity(entity) for entity in prediction.detail["entities"]] for prediction in predictions]
+
+
+def _entity(entity: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "entity_group": entity["kind"],
+        "score": entity["score"],
+        "word": entity["text"],
+        "start": entity["start"],
+        "end": entity["end"],
+    }
+
+
+def answer(
+    model: TextModel, question: str, context: str, *, top_k: int, no_answer: float | None
+) -> list[dict[str, Any]] | dict[str, Any]:
+    """See `Predictor.answer`."""
+    name = require_pipeline(model.model, "question-answering")
+    check_top_k(top_k)
+    if no_answer is None:
+        head: Any = model.model.objectives[name]
+        no_answer = head.config.no_answer  # the best threshold on the dev set, if trained with unanswerable questions
+    defaults = QAConfig()
+    length = min(defaults.max_length, model.max_length)
+    settings = QAConfig(
+        max_length=length,
+        stride=min(defaults.stride, max(length // 3, 1)),  # windows of short rows overlap too
+        n_best=max(defaults.n_best, top_k),
+        no_answer=0.0 if no_answer is None else no_answer,
+    )
+    task = QuestionAnsweringTask(name="answer", config=settings, rules="1.1" if no_answer is None else "2.0", files={})
+    task.objective = name
+    (prediction,), truncated = _predict_examples(
+        model, task, [Example(id="0", texts=(question, context))], length=length
+    )
+    best = sorted(prediction.detail["answers"], key=lambda one: one["text"] != prediction.value)  # the chosen one first
+    results = [_answer(one) | ({"truncated": True} if truncated else {}) for one in best[:top_k]]
+    results = results or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]  # the context has no tokens
+    return results[0] if top_k == 1 else results
+
+
+def _answer(span: Mapping[str, Any]) -> dict[str, Any]:
+    return {"answer": span["text"], "score": span["probability"], "start": span["start"], "end": span["end"]}
+
+
+def choose(model: TextModel, question: str, choices: Sequence[str]) -> dict[str, Any]:
+    """See `Predictor.choose`."""
+    name = require_pipeline(model.model, "multiple-choice")
+    task = MultipleChoiceTask(name, files={}, read=_no_files)
+    task.objective = name
+    example = Example(id="0", texts=(question, *choices), source="this question")
+    task.check("test", [example])
+    (prediction,), truncated = _predict_examples(model, task, [example], length=model.max_length)
+    result = {"choice": prediction.detail["choice"], "index": prediction.value, "score": prediction.score}
+    probabilities = {"probabilities": prediction.detail["probabilities"]}
+    return result | probabilities | ({"truncated": True} if truncated else {})

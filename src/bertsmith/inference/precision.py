@@ -1,7 +1,4 @@
-"""Matrices of a model in fewer bits, for use and not for training.
-
-Norms, tables and everything between two matrices stay as they are. T places.
-"""
+"""Linear layers of a model in bfloat16 or int8, for inference. Norms, embeddings and activations are unchanged."""
 
 from __future__ import annotations
 
@@ -19,28 +16,28 @@ PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def convert_precision(model: Model, precision: str, device: str) -> bool:
-    """Exchanges the matrices of a model; whether it is then computed in bfloat16.
+    """Converts the linear layers of a model in place. Returns whether its forward runs under bfloat16 autocast.
 
-    A processor that knows no bfloat16 gets its matrices widened one at a time: it saves memory there, not time.
+    On a CPU without bfloat16 kernels each weight is dequantized when it is used: this saves memory, not time.
     """
     if precision not in PRECISIONS:
-        raise BertsmithError(f"precision {precision} is not known: {', '.join(PRECISIONS)}")
+        raise BertsmithError(f'precision "{precision}" does not exist: choose {", ".join(PRECISIONS)}')
     if precision == "float32":
         return False
-    half = precision == "bfloat16" and supports_bfloat16(device)
+    autocast = precision == "bfloat16" and supports_bfloat16(device)
     for module in list(model.modules()):
-        for name, part in list(module.named_children()):
-            if type(part) is not nn.Linear:
+        for name, child in list(module.named_children()):
+            if type(child) is not nn.Linear:
                 continue
-            if half:
-                part.to(torch.bfloat16)
+            if autocast:
+                child.to(torch.bfloat16)
             else:
-                setattr(module, name, QuantizedLinear(part, whole=precision == "int8"))
-    return half
+                setattr(module, name, QuantizedLinear(child, int8=precision == "int8"))
+    return autocast
 
 
 def supports_bfloat16(device: str) -> bool:
-    """Whether a device multiplies in bfloat16; a CPU that does not takes a hundred times as long over it."""
+    """Whether a device has bfloat16 matrix products; without them a CPU takes about a hundred times as long."""
     if device != "cpu":
         return True
     has_kernels: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -48,24 +45,24 @@ def supports_bfloat16(device: str) -> bool:
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer whose matrix is kept in bfloat16, or in int8 with a scale for each output, and widened for use."""
+    """A linear layer with its weight in bfloat16, or in int8 with a scale per output, dequantized in each forward."""
 
     weight: Tensor  # [out, in]
     scale: Tensor | None  # [out]
     bias: Tensor | None  # [out]
 
-    def __init__(self, linear: nn.Linear, *, whole: bool) -> None:
+    def __init__(self, linear: nn.Linear, *, int8: bool) -> None:
         super().__init__()
         weight, scale = linear.weight.detach(), None
-        if whole:
+        if int8:
             scale = weight.abs().amax(1).clamp(min=1e-12) / 127
             weight = (weight / scale[:, None]).round().to(torch.int8)
-        self.register_buffer("weight", weight if whole else weight.to(torch.bfloat16))
+        self.register_buffer("weight", weight if int8 else weight.to(torch.bfloat16))
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """What the linear layer would give, but for the rounding of its weights."""
+        """[T, in] -> [T, out]."""
         out = F.linear(x_TD, self.weight.to(x_TD.dtype))
         if self.scale is not None:
             out = out.mul_(self.scale)

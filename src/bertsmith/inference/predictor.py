@@ -1,25 +1,22 @@
-"""A model with its tokenizer, ready for text: fill in, judge, tag, answer, rank, embed. Knows no files but the folder.
-
-D width, V vocabulary, L places.
-"""
+"""A model with its tokenizer, applied to texts. L tokens, D width."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference import pipelines, reading
-from bertsmith.inference.asking import LogitsQuery, check_top_k, require_head
-from bertsmith.inference.attending import Attention, AttentionQuery
+from bertsmith.inference import fill_mask, pipelines
 from bertsmith.inference.encoder_outputs import (
+    Attention,
+    AttentionQuery,
     Combine,
     EmbeddingQuery,
     Embeddings,
@@ -29,9 +26,7 @@ from bertsmith.inference.encoder_outputs import (
     check_embedding_options,
     normalized,
 )
-from bertsmith.inference.fill_mask import Filling, fill_run, mask_runs, score_targets
-from bertsmith.inference.forward import Backend, LocalBackend, ModelInput
-from bertsmith.inference.framing import Tokenized, frame_ids, tokenized
+from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, ModelInput, require_pipeline
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
@@ -39,14 +34,24 @@ from bertsmith.model_io.sentence_folder import SentenceSettings, read_sentence_s
 from bertsmith.system.devices import choose_device
 from bertsmith.tasks.tagged_text import Unit
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.types import Row
+from bertsmith.types import Encoded, Row
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """The tokens of one text."""
+
+    ids: tuple[int, ...]  # [L]
+    tokens: tuple[str, ...]  # [L]
+    offsets: tuple[tuple[int, int], ...]  # [L] start and end in characters of the text; (0, 0) for special tokens
+    special: tuple[bool, ...]  # [L]
 
 
 class Predictor:
-    """What `bertsmith.load` gives. Threads may share one: nothing in it changes.
+    """The result of `bertsmith.load`. Immutable, so threads may share it.
 
-    Takes the model over: it goes to the device, and its matrices into the precision. `backend` computes instead of
-    the caller's thread; see `through`.
+    The predictor owns the model: it moves it to the device and converts its linear layers to the precision. `backend`
+    runs the forward passes; the default runs them in the caller's thread.
     """
 
     def __init__(
@@ -58,153 +63,131 @@ class Predictor:
         device: str = "cpu",
         precision: Precision = "float32",
         backend: Backend | None = None,
-        sentence: SentenceSettings = SentenceSettings(),
+        sentence_settings: SentenceSettings = SentenceSettings(),
     ) -> None:
-        half = convert_precision(model, precision, device)
+        autocast = convert_precision(model, precision, device)
         self.model = model.eval().to(device)
         self.tokenizer = tokenizer
         self.facts = facts
         self.device = device
         self.precision = precision
-        self.max_length = model.encoder.max_positions  # the longest row
-        self.sentence_settings = sentence  # how vectors of texts are made where nobody says it
-        direct = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=half)
-        self.backend: Backend = backend or direct
+        self.max_length = model.encoder.max_positions  # tokens, special tokens included
+        self.sentence_settings = sentence_settings  # default pooling and normalization of embeddings
+        local = LocalBackend(self.model, padding_id=tokenizer.padding_id, device=device, autocast=autocast)
+        self.backend: Backend = backend or local
 
     @classmethod
     def open(cls, folder: str | Path, *, device: str = "auto", precision: Precision = "float32") -> Self:
-        """The model in a folder, ours or transformers'."""
+        """Loads a model folder written by bertsmith or transformers."""
         chosen = choose_device(device)
         model, tokenizer, facts = open_model(folder)
-        sentence = read_sentence_settings(folder, model.encoder)
-        return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence=sentence)
+        settings = read_sentence_settings(folder, model.encoder)
+        return cls(model, tokenizer, facts=facts, device=chosen, precision=precision, sentence_settings=settings)
 
     def with_backend(self, backend: Backend) -> Self:
-        """The same model, computed by someone else, such as an `Engine` that serves many threads."""
+        """The same model with another backend, such as an `Engine` that many threads share."""
         other = copy.copy(self)
         other.backend = backend
         return other
 
-    # Words in gaps.
-
     def fill_mask(self, text: str, *, top_k: int = 5, targets: Sequence[str] | None = None) -> list[Any]:
-        """The likeliest fillings of each mask in a text, best first: `{"score", "token", "token_str", "sequence"}`.
+        """The most likely tokens for each mask of a text, best first: `{"score", "token", "token_str", "sequence"}`.
 
-        Masks that stand side by side are filled together, as one word or phrase; `token` is then a list. With
-        `targets`, whole words are scored instead, however many pieces they have. A text with one run of masks gives one
-        list, a text with several a list for each, the other masks staying masked.
+        Adjacent masks are filled together, as one word or phrase; `token` is then a list. With `targets`, these words
+        are scored instead, whatever their number of tokens. A text with one run of masks gives one list; a text with
+        several gives a list for each, with the other runs left masked.
         """
-        require_head(self.model, "masked_lm")
-        check_top_k(top_k)
-        runs = mask_runs(self.tokenizer, text)
-        found: list[list[Filling]] = []
-        for run in runs:
-            if targets:
-                found.append(score_targets(self, text, run, targets)[:top_k])
-            else:
-                found.append(fill_run(self, text, run, top_k=top_k))
-        shown = [[filling.to_json() for filling in fillings] for fillings in found]
-        return shown[0] if len(shown) == 1 else shown
-
-    def word_log_probabilities(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        """log p of every token [rows, V] at one place of each row, special tokens left out."""
-        items = [ModelInput((row,), np.array([place])) for row, place in zip(rows, places, strict=True)]
-        logits = torch.from_numpy(np.stack(self.backend.run(LogitsQuery("masked_lm"), items)))
-        logits[:, list(self.tokenizer.special_ids)] = -torch.inf
-        logits[:, self.tokenizer.vocab_size :] = -torch.inf  # rows that pad the table
-        return logits.log_softmax(-1)
-
-    # Pairs.
+        return fill_mask.fill_mask(self, text, top_k=top_k, targets=targets)
 
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
-        """How likely the second text is to follow the first: `{"is_next", "random", "cut"}`."""
-        require_head(self.model, "next_sentence")
+        """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
+        head = require_pipeline(self.model, "next-sentence")
         row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.max_length)
-        (logits,) = self.backend.run(LogitsQuery("next_sentence"), [ModelInput((row,))])
-        follows, random = torch.from_numpy(logits).softmax(-1).tolist()
-        return {"is_next": follows, "random": random, "cut": any(row.truncated)}
-
-    # Whole texts and pairs.
+        (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
+        is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
+        return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
 
     def predict(self, texts: Any, *, top_k: int = 1) -> Any:
-        """The label of each text, `{"label", "score"}`, or its number, `{"score"}`, if the model was made for numbers.
+        """The label of each text, `{"label", "score"}`, or the value of a regression model, `{"score"}`.
 
-        A string or a tuple of two, a pair, gives one result; a list of them a list. With `top_k` over 1 each result is
-        a list of labels, the likeliest first. What is too long for a row is read in windows that overlap, and the
-        answer read from the mean of their logits; the result then has `windows`, their number.
+        A string, or a tuple of two strings (a pair), gives one result; a list gives a list. With `top_k` over 1 each
+        result is a list of labels, the most likely first. Texts that are too long are read in overlapping windows
+        whose logits are averaged; the result then has `windows`, their number.
         """
         return pipelines.predict(self, texts, top_k=top_k)
 
     def predict_proba(self, texts: Any) -> pipelines.Probabilities:
-        """How likely each label is for each text or pair; long ones are read as in `predict`."""
-        return pipelines.probabilities(self, texts)
+        """The probability of each label for each text or pair; windows as in `predict`."""
+        return pipelines.predict_proba(self, texts)
 
     def choose(self, question: str, choices: Sequence[str]) -> dict[str, Any]:
-        """The right one of several choices: `{"choice", "index", "score", "probabilities"}`, and `cut` if it is so."""
-        return reading.choice(self, question, choices)
+        """The most likely of several choices: `{"choice", "index", "score", "probabilities"}`.
+
+        `truncated` is added if a choice was longer than the model's maximum length.
+        """
+        return pipelines.choose(self, question, choices)
 
     def rank(self, query: str, documents: Sequence[str], *, positive: str = "") -> list[dict[str, Any]]:
         """The documents, best first: `{"index", "score", "text"}`.
 
-        A model for pairs scores each document beside the query, by its number or by the probability of the label
-        `positive` (of two labels the second); long ones are read as in `predict`. Any other model is asked for vectors,
-        whose cosine is the score; `cut` then marks what was longer than the model takes.
+        A classification or regression model scores pairs of query and document, by its value or by the probability of
+        the label `positive` (default: the second of two labels), in windows as in `predict`. Other models score by the
+        cosine similarity of embeddings; `truncated` then marks texts over the maximum length.
         """
-        if any(head in self.model.objectives for head in pipelines.HEADS):
-            found = pipelines.pair_scores(self, query, documents, positive=positive)
+        if self.model.head_for(*pipelines.TEXT_PIPELINES):
+            scored = pipelines.score_pairs(self, query, documents, positive=positive)
         else:
-            embedded = self.embed([query, *documents], normalize=True)
-            cut = [{"cut": True} if {0, place + 1} & set(embedded.truncated) else {} for place in range(len(documents))]
-            scores = (embedded.vectors[1:] @ embedded.vectors[0]).tolist()
-            found = [{"score": score, **mark} for score, mark in zip(scores, cut, strict=True)]
-        listed = [{"index": place, **one, "text": documents[place]} for place, one in enumerate(found)]
-        return sorted(listed, key=lambda one: -one["score"])
-
-    # Parts of texts.
+            embeddings = self.embed([query, *documents], normalize=True)
+            scores = (embeddings.vectors[1:] @ embeddings.vectors[0]).tolist()
+            truncated = set(embeddings.truncated)
+            scored = [
+                {"score": score, **({"truncated": True} if {0, index + 1} & truncated else {})}
+                for index, score in enumerate(scores)
+            ]
+        results = [{"index": index, **one, "text": documents[index]} for index, one in enumerate(scored)]
+        return sorted(results, key=lambda one: -one["score"])
 
     def ner(self, text: str | Sequence[str], *, unit: Unit = "word") -> list[Any]:
-        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; of several texts a list each.
+        """The entities of a text, `{"entity_group", "score", "word", "start", "end"}`; a list of texts gives lists.
 
-        Places are characters of the text as it was given. Texts of any length are read in windows. `unit` is what the
-        model was taught to tag: words, parts of words at all punctuation, or characters.
+        Offsets are characters of the text as given. Texts of any length are read in windows. `unit` is the unit of
+        the labels in the training data: words, words split at punctuation, or characters.
         """
-        found = reading.entities(self, [text] if isinstance(text, str) else text, unit=unit)
-        return found[0] if isinstance(text, str) else found
+        entities = pipelines.ner(self, [text] if isinstance(text, str) else text, unit=unit)
+        return entities[0] if isinstance(text, str) else entities
 
     def answer(self, question: str, context: str, *, top_k: int = 1, no_answer: float | None = None) -> Any:
-        """The stretch of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
+        """The span of the context that answers, `{"answer", "score", "start", "end"}`; a list if `top_k` is over 1.
 
-        The score is the probability among the best answers. A context of any length is read in windows; `cut` marks a
-        question that was too long. With `no_answer`, "" is the answer where no answer scores more than that above the
-        best one: 0 for an even match. Where it is not given, a model that learned to say nothing takes the threshold
-        that was best then; any other always answers.
+        The score is the probability among the best spans. Contexts of any length are read in windows; `truncated`
+        marks a question that was too long. With `no_answer`, the answer is "" if the no-answer score exceeds the best
+        span's by more than this threshold. By default a model trained with unanswerable questions uses its best
+        threshold on the dev set; other models always answer.
         """
-        return reading.answers(self, question, context, top_k=top_k, no_answer=no_answer)
+        return pipelines.answer(self, question, context, top_k=top_k, no_answer=no_answer)
 
     def attention(self, text: str, second: str | None = None) -> Attention:
-        """Which token of a text, or of a pair, attends to which, in every layer and head."""
+        """Attention weights of every layer and head over a text or a pair."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
         row = self.tokenizer.frame(*encoded, length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
-        tokens = tuple(self.tokenizer.token(number) for number in row.ids.tolist())
+        tokens = tuple(map(self.tokenizer.token, row.ids.tolist()))
         return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
 
-    # Vectors.
-
     def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
-        """The cosine of two texts, or of each of several with each of others [first, second]; options as in `embed`.
+        """The cosine similarity of two texts, or of all pairs of two lists [first, second]; options as in `embed`.
 
-        What is longer than the model takes is cut, as in `embed`, which says of which texts.
+        Texts over the maximum length are truncated; `embed` reports which.
         """
         sides = [[side] if isinstance(side, str) else list(side) for side in (first, second)]
-        ours, theirs = (self.embed(side, **options | {"normalize": True}).vectors for side in sides)
-        found = ours @ theirs.T
-        return float(found[0, 0]) if isinstance(first, str) and isinstance(second, str) else found
+        left, right = (self.embed(side, **options | {"normalize": True}).vectors for side in sides)
+        cosines = left @ right.T
+        return float(cosines[0, 0]) if isinstance(first, str) and isinstance(second, str) else cosines
 
     def encode(self, texts: str | Sequence[str], **options: Any) -> NDArray[np.float32]:
-        """One vector for each text [texts, D], or one [D] for a single string; options as for `embed`."""
-        found = self.embed([texts] if isinstance(texts, str) else texts, **options).vectors
-        return found[0] if isinstance(texts, str) else found
+        """One vector for each text [texts, D], or one [D] for a single string; options as in `embed`."""
+        vectors = self.embed([texts] if isinstance(texts, str) else texts, **options).vectors
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def embed(
         self,
@@ -215,25 +198,25 @@ class Predictor:
         combine: Combine = "mean",
         normalize: bool | None = None,
     ) -> Embeddings:
-        """Vectors of texts, those of like length computed together.
+        """One vector for each text.
 
-        `pooling`: mean over all tokens of a text, its first token, or the pooler's output. `layers` counts from 0, the
-        embeddings, or from the end; several are averaged or concatenated. `normalize` gives vectors of length 1. Where
-        nobody says it, the mean is taken as it comes, or what a folder of sentence-transformers says.
+        `pooling`: the mean over all tokens, the first token, or the pooler's output. `layers`: 0 is the embedding
+        layer, -1 the last; several are averaged or concatenated. `normalize`: divide by the L2 norm. The defaults are
+        the settings of a sentence-transformers folder, otherwise the mean without normalization.
         """
         return self._embed(self._rows(texts), pooling=pooling, layers=layers, combine=combine, normalize=normalize)
 
-    def embed_ids(self, texts: Sequence[Sequence[int]], **options: Any) -> Embeddings:
-        """As `embed`, of texts that are ids already, without special tokens."""
-        return self._embed([frame_ids(self.tokenizer, ids, length=self.max_length) for ids in texts], **options)
+    def embed_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> Embeddings:
+        """As `embed`, for texts given as token ids without special tokens."""
+        return self._embed([self._row_of_ids(one) for one in ids], **options)
 
     def embed_all(self, texts: Sequence[str], *, layer: int = -1) -> TokenEmbeddings:
-        """A vector for every token of each text, special tokens among them, as one layer has it."""
-        check_embedding_options(self.model.encoder, pooling="mean", layers=[layer], combine="mean")
+        """The output of one layer for every token of each text, special tokens included."""
+        check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
         rows = self._rows(texts)
-        found = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
+        vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
         tokens = [tuple(map(self.tokenizer.token, row.ids.tolist())) for row in rows]
-        return TokenEmbeddings(found, tokens, _cut(rows))
+        return TokenEmbeddings(vectors, tokens, _truncated(rows))
 
     def _embed(
         self,
@@ -244,29 +227,50 @@ class Predictor:
         combine: Combine = "mean",
         normalize: bool | None = None,
     ) -> Embeddings:
-        if pooling is None and self.sentence_settings.unread:
-            raise BertsmithError(f"{self.sentence_settings.unread}; name the pooling: mean, first or pooled")
-        pooling = pooling or cast(Pooling, self.sentence_settings.pooling)
-        normalize = self.sentence_settings.normalize if normalize is None else normalize
-        chosen = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
-        found = self.backend.run(EmbeddingQuery(pooling, chosen, combine), [ModelInput((row,)) for row in rows])
-        vectors = np.stack(found) if found else np.empty((0, self.model.encoder.width), np.float32)
-        return Embeddings(normalized(vectors) if normalize else vectors, _cut(rows))
+        settings = self.sentence_settings
+        if pooling is None and settings.unread:
+            raise BertsmithError(f"{settings.unread}; choose the pooling: mean, first or pooled")
+        pooling = pooling or cast(Pooling, settings.pooling)
+        normalize = settings.normalize if normalize is None else normalize
+        checked = check_embedding_options(self.model.encoder, pooling=pooling, layers=layers, combine=combine)
+        results = self.backend.run(EmbeddingQuery(pooling, checked, combine), [ModelInput((row,)) for row in rows])
+        vectors = np.stack(results) if results else np.empty((0, self.model.encoder.width), np.float32)
+        return Embeddings(normalized(vectors) if normalize else vectors, _truncated(rows))
 
-    # Tokens.
-
-    def tokenize(self, texts: Sequence[str], *, specials: bool = True) -> list[Tokenized]:
-        """The tokens of each text, with the special tokens round it or without; nothing is cut."""
-        return [tokenized(self.tokenizer, found, specials=specials) for found in self.tokenizer.encode_batch(texts)]
+    def tokenize(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Tokenized]:
+        """The tokens of each text, without truncation."""
+        return [self._tokenized(one, special_tokens=special_tokens) for one in self.tokenizer.encode_batch(texts)]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has, special ones among them; more than `length` are cut where texts are read."""
+        """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
         specials = sum(isinstance(part, int) for part in self.tokenizer.frame_parts.single)
-        return [len(found) + specials for found in self.tokenizer.encode_batch(texts)]
+        return [len(encoded) + specials for encoded in self.tokenizer.encode_batch(texts)]
+
+    def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
+        ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)
+        if special_tokens:
+            row = self.tokenizer.frame(encoded, length=len(encoded) + len(self.tokenizer.frame_parts.single))
+            ids, offsets, special = row.ids, row.offsets, row.sequence_ids < 0
+        return Tokenized(
+            ids=tuple(ids.tolist()),
+            tokens=tuple(map(self.tokenizer.token, ids.tolist())),
+            offsets=tuple((start, end) for start, end in offsets.tolist()),
+            special=tuple(special.tolist()),
+        )
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
-        return [self.tokenizer.frame(found, length=self.max_length) for found in self.tokenizer.encode_batch(texts)]
+        return [self.tokenizer.frame(one, length=self.max_length) for one in self.tokenizer.encode_batch(texts)]
+
+    def _row_of_ids(self, ids: Sequence[int]) -> Row:
+        for number in ids:
+            if not 0 <= number < self.tokenizer.vocab_size:
+                raise BertsmithError(
+                    f"token id {number} is outside the vocabulary of {self.tokenizer.vocab_size} tokens"
+                )
+        count = len(ids)
+        encoded = Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
+        return self.tokenizer.frame(encoded, length=self.max_length)
 
 
-def _cut(rows: Sequence[Row]) -> tuple[int, ...]:
-    return tuple(place for place, row in enumerate(rows) if any(row.truncated))
+def _truncated(rows: Sequence[Row]) -> tuple[int, ...]:
+    return tuple(index for index, row in enumerate(rows) if any(row.truncated))

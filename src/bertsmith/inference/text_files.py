@@ -1,11 +1,13 @@
-"""Texts from a file, vectors into a file: npy, jsonl or parquet, streamed through the durable room."""
+"""Texts from files, and their embeddings written to npy, jsonl or parquet files."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +16,10 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from bertsmith.data.document import Reading
-from bertsmith.errors import BertsmithError
+from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.inference.encoder_outputs import Combine, Pooling
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.sources import is_file, read_texts
 from bertsmith.system.durable import Disk
 from bertsmith.system.progress import Progress
 
@@ -26,9 +27,30 @@ CHUNK = 256  # texts embedded at a time
 FORMATS = (".npy", ".jsonl", ".parquet")
 
 
+def read_texts(path: str, reading: ReadOptions, *, limit: int | None = None) -> list[str]:
+    """The texts of a file, at most `limit`; an error if there are none."""
+    corpus = Corpus([path], reading)
+    texts = [document.text for document in islice(corpus, limit)]
+    if not texts:
+        raise empty_corpus_error(corpus)
+    return texts
+
+
+def read_text(source: str) -> str:
+    """The contents of a file, or the source itself if it is not the path of a file."""
+    if not os.path.isfile(source):
+        return source
+    try:
+        return Path(source).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source} is not UTF-8 text (byte {error.start}): convert it to UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{source} cannot be read: {error.strerror}") from error
+
+
 @dataclass(frozen=True)
 class EmbeddingOptions:
-    """How vectors are made of a model's layers; see `Predictor.embed`."""
+    """See `Predictor.embed`."""
 
     pooling: str | None = None
     layers: tuple[int, ...] = (-1,)
@@ -36,12 +58,12 @@ class EmbeddingOptions:
     normalize: bool | None = None
 
 
-def layer_numbers(text: str) -> tuple[int, ...]:
+def parse_layers(text: str) -> tuple[int, ...]:
     """`-4,-3,-2,-1` as numbers."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise BertsmithError(f"--layers {text}: write numbers with commas between, such as -1 or -4,-3,-2,-1") from None
+        raise BertsmithError(f"--layers {text}: expected comma-separated numbers, such as -1 or -4,-3,-2,-1") from None
 
 
 def embed_source(
@@ -49,92 +71,91 @@ def embed_source(
     source: str,
     output: Path | None,
     *,
-    wish: EmbeddingOptions,
-    reading: Reading,
+    options: EmbeddingOptions,
+    reading: ReadOptions,
     limit: int | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Embeds a text, or the texts of a file; vectors go to `output`, or into the result where there is none."""
+    """Embeds a text, or the texts of a file, into `output`, or into the result if there is no output."""
     if output is not None and output.suffix not in FORMATS:
-        raise BertsmithError(f"{output} has no known ending: {', '.join(FORMATS)}")
+        raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():
-        raise BertsmithError(f"{output} is already there: choose another -o, or remove it first")
-    texts = read_texts(source, reading, limit=limit) if is_file(source) else [source]
-    predictor = Predictor.open(model, device=device)
-    found = _Progressing(predictor, texts, wish, quiet=quiet)
-    facts: dict[str, Any] = {"texts": len(texts)}
+        raise BertsmithError(f"{output} already exists: choose another -o, or remove it first")
+    texts = read_texts(source, reading, limit=limit) if os.path.isfile(source) else [source]
+    chunks = _EmbeddingChunks(Predictor.open(model, device=device), texts, options, quiet=quiet)
+    result: dict[str, Any] = {"texts": len(texts)}
     if output is None:
-        facts["vectors"] = np.concatenate(list(found)).tolist()
+        result["vectors"] = np.concatenate(list(chunks)).tolist()
     else:
-        Disk().write_file(output, _written(output.suffix, texts, found))
-        facts["output"] = str(output)
-    return facts | {"width": found.width, "cut": len(found.cut)}
+        Disk().write_file(output, _encode(output.suffix, texts, chunks))
+        result["output"] = str(output)
+    return result | {"width": chunks.width, "truncated": len(chunks.truncated)}
 
 
-class _Progressing:
-    """Vectors of texts, chunk by chunk [texts, D], while progress is shown."""
+class _EmbeddingChunks:
+    """Embeddings of texts, one chunk at a time [texts, D], with a progress bar."""
 
-    def __init__(self, predictor: Predictor, texts: Sequence[str], wish: EmbeddingOptions, *, quiet: bool) -> None:
-        self.predictor, self.texts, self.wish, self.quiet = predictor, texts, wish, quiet
-        self.cut: list[int] = []
-        several = wish.combine == "concat" and (wish.pooling or predictor.sentence_settings.pooling) != "pooled"
-        self.width = predictor.model.encoder.width * (len(wish.layers) if several else 1)
+    def __init__(self, predictor: Predictor, texts: Sequence[str], options: EmbeddingOptions, *, quiet: bool) -> None:
+        self.predictor, self.texts, self.options, self.quiet = predictor, texts, options, quiet
+        self.truncated: list[int] = []
+        pooling = options.pooling or predictor.sentence_settings.pooling
+        concatenated = options.combine == "concat" and pooling != "pooled"
+        self.width = predictor.model.encoder.width * (len(options.layers) if concatenated else 1)
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
-        wish = self.wish
+        options = self.options
         with Progress("embedding", total=sum(map(len, self.texts)), quiet=self.quiet) as progress:
-            done = 0
+            characters = 0
             for start in range(0, len(self.texts), CHUNK):
                 texts = self.texts[start : start + CHUNK]
-                found = self.predictor.embed(
+                embeddings = self.predictor.embed(
                     texts,
-                    pooling=cast(Pooling | None, wish.pooling),
-                    layers=wish.layers,
-                    combine=cast(Combine, wish.combine),
-                    normalize=wish.normalize,
+                    pooling=cast(Pooling | None, options.pooling),
+                    layers=options.layers,
+                    combine=cast(Combine, options.combine),
+                    normalize=options.normalize,
                 )
-                self.cut += [start + place for place in found.truncated]
-                done += sum(map(len, texts))
-                progress.at(done, texts=start + len(texts))
-                yield found.vectors
+                self.truncated += [start + index for index in embeddings.truncated]
+                characters += sum(map(len, texts))
+                progress.update(characters, texts=start + len(texts))
+                yield embeddings.vectors
 
 
-def _written(suffix: str, texts: Sequence[str], found: _Progressing) -> Iterable[bytes]:
+def _encode(suffix: str, texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterable[bytes]:
     if suffix == ".npy":
-        return _as_npy(len(texts), found)
-    return _as_jsonl(texts, found) if suffix == ".jsonl" else _as_parquet(texts, found)
+        return _encode_npy(len(texts), chunks)
+    return _encode_jsonl(texts, chunks) if suffix == ".jsonl" else _encode_parquet(texts, chunks)
 
 
-def _as_npy(count: int, found: _Progressing) -> Iterator[bytes]:
-    head = io.BytesIO()
-    shape = {"descr": "<f4", "fortran_order": False, "shape": (count, found.width)}
-    np.lib.format.write_array_header_1_0(head, shape)
-    yield head.getvalue()
-    for vectors in found:
+def _encode_npy(count: int, chunks: _EmbeddingChunks) -> Iterator[bytes]:
+    header = io.BytesIO()
+    array = {"descr": "<f4", "fortran_order": False, "shape": (count, chunks.width)}
+    np.lib.format.write_array_header_1_0(header, array)
+    yield header.getvalue()
+    for vectors in chunks:
         yield vectors.astype("<f4").tobytes()
 
 
-def _as_jsonl(texts: Sequence[str], found: _Progressing) -> Iterator[bytes]:
-    place = 0
-    for vectors in found:
+def _encode_jsonl(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[bytes]:
+    remaining = iter(texts)
+    for vectors in chunks:
         for vector in vectors:
-            line = {"text": texts[place], "vector": [float(f"{value:.7g}") for value in vector.tolist()]}
+            line = {"text": next(remaining), "vector": [float(f"{value:.7g}") for value in vector.tolist()]}
             yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-            place += 1
 
 
-def _as_parquet(texts: Sequence[str], found: _Progressing) -> Iterator[bytes]:
-    kind = pyarrow.schema([("text", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), found.width))])
-    sink = io.BytesIO()
-    place = 0
-    with pyarrow.parquet.ParquetWriter(sink, kind) as writer:
-        for vectors in found:
-            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), found.width)
-            named = pyarrow.array(list(texts[place : place + len(vectors)]))
-            writer.write_table(pyarrow.Table.from_arrays([named, column], schema=kind))
-            place += len(vectors)
-            yield sink.getvalue()
-            sink.seek(0)
-            sink.truncate()
-    yield sink.getvalue()
+def _encode_parquet(texts: Sequence[str], chunks: _EmbeddingChunks) -> Iterator[bytes]:
+    schema = pyarrow.schema([("text", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), chunks.width))])
+    buffer = io.BytesIO()
+    start = 0
+    with pyarrow.parquet.ParquetWriter(buffer, schema) as writer:
+        for vectors in chunks:
+            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), chunks.width)
+            names = pyarrow.array(list(texts[start : start + len(vectors)]))
+            writer.write_table(pyarrow.Table.from_arrays([names, column], schema=schema))
+            start += len(vectors)
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()

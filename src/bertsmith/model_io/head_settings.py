@@ -6,6 +6,7 @@ words, and the folder's model type is ours: transformers then refuses the folder
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -18,18 +19,10 @@ from bertsmith.model_io.hf_config import OWN
 from bertsmith.model_io.huggingface.family import Family, Shapes
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.said import Said
-from bertsmith.objectives import choose, classify, regress, span, tag
-from bertsmith.objectives.label_names import numbered
-from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
+from bertsmith.objectives.heads import default_names
+from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
 
 OBJECTIVES = "objectives"  # under our key in config.json
-NO_ANSWER = "no_answer_threshold"  # transformers has no name for it and leaves it alone
-USUAL = {"readout": "first", "layers": "top", "between": "none"}  # what transformers' heads read
-
-
-def name_of(settings: ObjectiveConfig) -> str:
-    """The objective's name."""
-    return type(settings).__module__.rpartition(".")[2]
 
 
 def config_of(model: Model) -> TransformerConfig:
@@ -41,8 +34,7 @@ def is_own(family: Family, model: Model) -> bool:
     """Whether transformers has no class for this model: for its encoder, or for its heads."""
     if not family.has_class(config_of(model), tuple(model.objectives)):
         return True
-    found = [getattr(objective, "config", None) for objective in model.objectives.values()]
-    return any(getattr(settings, key, usual) != usual for settings in found for key, usual in USUAL.items())
+    return not all(cast(Objective, objective).has_transformers_head for objective in model.objectives.values())
 
 
 def head_contents(family: Family, model: Model) -> dict[str, Any]:
@@ -50,17 +42,16 @@ def head_contents(family: Family, model: Model) -> dict[str, Any]:
     found: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for name, objective in model.objectives.items():
-        settings = getattr(objective, "config", None)
-        if isinstance(settings, classify.Config | regress.Config | tag.Config | choose.Config):
+        settings: Any = getattr(objective, "config", None)
+        kind = objective_class(name)
+        if hasattr(settings, "dropout"):
             found[family.dropout_key(name)] = settings.dropout
-        if isinstance(settings, classify.Config | tag.Config):
-            found |= _label_table(settings.labels)
-        if isinstance(settings, regress.Config):
-            found |= _label_table(numbered(1)) | {"problem_type": "regression"}
-        if isinstance(settings, span.Config) and settings.no_answer is not None:
-            found[NO_ANSWER] = settings.no_answer
-        if isinstance(settings, classify.Config):
-            found["problem_type"] = "single_label_classification"
+        if labels := getattr(settings, "labels", kind.default_labels):
+            found |= _label_table(labels)
+        if kind.problem_type:
+            found["problem_type"] = kind.problem_type
+        values = {key: getattr(settings, field) for field, key in kind.config_keys.items()}
+        found |= {key: value for key, value in values.items() if value is not None}
         own[name] = registry.to_dict(settings) if settings is not None else {}
     ours = {"model_type": OWN, OWN: {"encoder": family.name, OBJECTIVES: own}}
     return found | (ours if is_own(family, model) else {})
@@ -79,41 +70,45 @@ def heads_of(family: Family, said: Said, *, architectures: Iterable[str]) -> set
     if said.get("model_type") == OWN:
         return set(_own_objectives(said))
     promised = {head for name in architectures for head in family.architectures.get(name, ())}
-    if "classify" in promised and _problem(said) == "regression":
-        promised = promised - {"classify"} | {"regress"}
-    return promised
+    return {_by_problem_type(head, said) for head in promised}
 
 
-def _problem(said: Said) -> str:
-    """What transformers' head for texts was trained for, as transformers finds it out."""
-    known = ("regression", "single_label_classification")
+def _by_problem_type(head: str, said: Said) -> str:
+    """The objective that a head of transformers' was trained for: one head serves classification and regression."""
+    if not objective_class(head).problem_type:
+        return head
+    known = {
+        kind.problem_type: name
+        for name in registry.kinds(FOLDER)
+        if (kind := objective_class(name)).problem_type and head in (name, kind.transformers_head)
+    }
     problem = said.get("problem_type")
     if problem is None:
         labels = said.get("id2label")
         count = len(labels) if isinstance(labels, dict) else said.get("num_labels", 2)
-        problem = known[0] if count == 1 else known[1]
+        problem = "regression" if count == 1 else objective_class(head).problem_type
     if problem not in known:
         raise ConfigError(
-            f"{said.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(known)}; "
+            f"{said.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(sorted(known))}; "
             "objectives=() opens the rest"
         )
-    return cast(str, problem)
+    return known[problem]
 
 
 def read_head(family: Family, name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     """The settings of a head that a folder has, as far as it says them; `shapes` are the weights' by today's names."""
     if said.get("model_type") == OWN:
         return _read_own(name, said, shapes=shapes)
-    module = registry.find(FOLDER, name)
+    module, kind = registry.find_kind(FOLDER, name), objective_class(name)
+    fields = {item.name for item in dataclasses.fields(module.Config)}
     known: dict[str, Any] = family.read_head(name, said)
-    if name in ("classify", "regress", "tag", "choose"):
+    if "dropout" in fields:
         usual, key = said.share("hidden_dropout_prob", 0.1), family.dropout_key(name)
         known["dropout"] = usual if said.get(key) is None else said.share(key, usual)
-    if name in ("classify", "tag"):
+    if "labels" in fields:
         (head,) = family.their_names(f"objectives.{name}.head.weight", heads=[name])
         known["labels"] = _labels(said, count=(shapes.get(head) or (0,))[0])
-    if name == "span" and said.get(NO_ANSWER) is not None:
-        known["no_answer"] = said.get(NO_ANSWER)
+    known |= {field: said.get(key) for field, key in kind.config_keys.items() if said.get(key) is not None}
     return _built(module.Config, known, said.path)
 
 
@@ -124,7 +119,7 @@ def _labels(said: Said, *, count: int) -> tuple[str, ...]:
         claimed = said.get("num_labels", count)
         if claimed != count:
             raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
-        return numbered(count)
+        return default_names(count)
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise ConfigError(f"{path}: id2label must give a name to every number of a class")
     if len(table) != count:
@@ -140,7 +135,7 @@ def _own_objectives(said: Said) -> dict[str, Any]:
     found = ours.get(OBJECTIVES) if isinstance(ours, dict) else None
     if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
         raise ConfigError(f"{path}: model_type={OWN!r}, but {OWN}.{OBJECTIVES} does not say which heads there are")
-    unknown = [name for name in found if name not in registry.names(FOLDER)]
+    unknown = [name for name in found if name not in registry.kinds(FOLDER)]
     if unknown:
         raise ConfigError(f"{path}: {OWN}.{OBJECTIVES} has {shown(unknown[0])}, which is no objective of this version")
     return found
@@ -150,10 +145,10 @@ def _read_own(name: str, said: Said, *, shapes: Shapes) -> ObjectiveConfig:
     found, path = _own_objectives(said), said.path
     if name not in found:
         raise ConfigError(f"{path} has no head {name}: it has {', '.join(found)}")
-    settings = _built(registry.find(FOLDER, name).Config, found[name], path)
+    settings = _built(registry.find_kind(FOLDER, name).Config, found[name], path)
     widest = max((size for shape in shapes.values() for size in shape), default=0)
-    for key, most in (("between_layers", len(shapes)), ("between_width", widest)):
-        if getattr(settings, "between", "none") != "none" and getattr(settings, key) > most:  # before it is built
+    for key, most in (("recurrent_layers", len(shapes)), ("recurrent_width", widest)):
+        if getattr(settings, "recurrent", "none") != "none" and getattr(settings, key) > most:  # before it is built
             raise ConfigError(f"{path}: {key}={getattr(settings, key)}, but no weights of that size are there")
     return settings
 

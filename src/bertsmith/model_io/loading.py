@@ -20,7 +20,7 @@ from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.foreign_files import memory_size, shown
-from bertsmith.model_io.head_settings import heads_of, name_of, read_head
+from bertsmith.model_io.head_settings import heads_of, read_head
 from bertsmith.model_io.hf_config import OWN, check_family
 from bertsmith.model_io.huggingface.family import OURS, OWN_PREFIX, POOLER, Family, Shapes
 from bertsmith.model_io.model import Model
@@ -28,7 +28,7 @@ from bertsmith.model_io.order import in_halves
 from bertsmith.model_io.safetensors_file import Entry
 from bertsmith.model_io.said import Said
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig
+from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
@@ -130,13 +130,13 @@ class Loading:
         """Objectives by name, those that are only named with their defaults."""
         found: dict[str, ObjectiveConfig] = {}
         for objective in objectives:
-            made = registry.find(FOLDER, objective).Config() if isinstance(objective, str) else objective
+            made = registry.find_kind(FOLDER, objective).Config() if isinstance(objective, str) else objective
             self._expect_head(name_of(made))
             found[name_of(made)] = made
         return found
 
     def _expect_head(self, name: str) -> None:
-        registry.find(FOLDER, name)
+        registry.find_kind(FOLDER, name)
         known = self.family.heads
         if name not in known:
             title = self.family.title

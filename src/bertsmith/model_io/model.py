@@ -14,7 +14,7 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn import float8, float8_block
-from bertsmith.objectives.objective import BuildContext, Objective
+from bertsmith.objectives.objective import BuildContext, Objective, Pipeline
 from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
@@ -113,6 +113,10 @@ class Model(nn.Module):
             return_layers=return_layers,
         )
         return found
+
+    def head_for(self, *pipelines: Pipeline) -> str | None:
+        """The name of the first objective whose predictions one of these pipelines decodes."""
+        return next((head.name for head in self._each() if head.pipeline in pipelines), None)
 
     def layer_groups(self) -> list[nn.Module]:
         """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bertsmith.model_io.hf_config import OWN_ARCHITECTURE
 from bertsmith.model_io.huggingface.family import Family
+from bertsmith.objectives.objective import objective_class
 
-TASKS = {  # objective -> what the hub calls its use
-    "masked_lm": "fill-mask",
-    "classify": "text-classification",
-    "regress": "text-classification",
-    "tag": "token-classification",
-    "span": "question-answering",
-    "choose": "multiple-choice",
-}
+HUB_PIPELINES = {"text-regression": "text-classification", "next-sentence": ""}  # the hub's names, where they differ
 
 
 def model_card(
@@ -33,8 +27,7 @@ def model_card(
         "library_name": "transformers" if theirs else "bertsmith",
         "tags": [family.model_type, "bertsmith"],
     }
-    tasks = [TASKS[objective] for objective in objectives if objective in TASKS]
-    front |= {"pipeline_tag": tasks[0]} if tasks else {}
+    front |= {"pipeline_tag": tag} if (tag := pipeline_tag(objectives)) else {}
     lines = [
         "---",
         *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
@@ -49,6 +42,12 @@ def model_card(
     lines += [f"{article} {family.title} model written by bertsmith, {kind}.", ""]
     lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")
+
+
+def pipeline_tag(objectives: Iterable[str]) -> str:
+    """The hub's name of the first pipeline that these objectives offer, or nothing."""
+    pipelines = [objective_class(name).pipeline for name in objectives]
+    return next((tag for name in pipelines if (tag := HUB_PIPELINES.get(name, name))), "")
 
 
 def table(title: str, rows: Mapping[str, object]) -> list[str]:

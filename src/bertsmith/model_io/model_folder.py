@@ -14,7 +14,7 @@ from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
 from bertsmith.model_io.foreign_files import exists, read_json
-from bertsmith.model_io.head_settings import config_of, head_contents, is_own, name_of
+from bertsmith.model_io.head_settings import config_of, head_contents, is_own
 from bertsmith.model_io.hf_config import CONFIG, OWN_ARCHITECTURE, config_contents
 from bertsmith.model_io.huggingface import family_of
 from bertsmith.model_io.huggingface.family import Family
@@ -25,8 +25,8 @@ from bertsmith.model_io.order import in_turn
 from bertsmith.model_io.safetensors_file import file_chunks
 from bertsmith.model_io.seal import SEAL, check_seal, seal
 from bertsmith.model_io.weight_files import INDEX, WEIGHTS, WeightFiles
-from bertsmith.objectives.objective import ObjectiveConfig
-from bertsmith.system.durable import Disk, Written, partial
+from bertsmith.objectives.objective import ObjectiveConfig, name_of
+from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
@@ -59,14 +59,14 @@ def save_model(
     `facts` go into the model card as they are. An existing folder is an error, unless it is to be replaced.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(folder))
-    aside = partial(final)
+    aside = partial_path(final)
     check_target(final, replace=replace)
     family = family_of(config_of(model))
     contents = folder_contents(model, tokenizer, final.name, facts or {})
     if aside.exists():
         disk.remove_folder(aside)
     disk.make_folder(aside)
-    written: dict[str, Written] = {}
+    written: dict[str, WrittenFile] = {}
     for name, data in contents.items():
         written[name] = disk.write_file(aside / name, [data], atomic=False)
     written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(_their_tensors(family, model)), atomic=False)

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.foreign_files import MEBIBYTE, ForeignFile, exists, memory_size, shown
-from bertsmith.system.durable import Written, read_sealed, sealed
+from bertsmith.system.durable import WrittenFile, checksummed_json, read_checksummed_json
 
 SEAL = "checksums.json"
 MOST_BYTES = MEBIBYTE
 FORMAT = 1
 
 
-def seal(written: Mapping[str, Written]) -> bytes:
+def seal(written: Mapping[str, WrittenFile]) -> bytes:
     """The contents of checksums.json."""
     files = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in sorted(written.items())}
-    return sealed({"format": FORMAT, "files": files})
+    return checksummed_json({"format": FORMAT, "files": files})
 
 
-def changed(folder: Path, name: str, claim: Written) -> str | None:
+def changed(folder: Path, name: str, claim: WrittenFile) -> str | None:
     """What is wrong with a file, or nothing."""
     with ForeignFile(folder, name, most=memory_size()) as file:
         if file.size != claim.bytes:
@@ -35,17 +35,17 @@ def changed(folder: Path, name: str, claim: Written) -> str | None:
     return None if digest.hexdigest() == claim.sha256 else f"{file.path} is not as it was written: its sha256 differs"
 
 
-def read_seal(folder: Path) -> dict[str, Written] | None:
+def read_seal(folder: Path) -> dict[str, WrittenFile] | None:
     """What every file was when it was written; nothing in a folder without a seal."""
     if not exists(folder, SEAL):
         return None
     ForeignFile(folder, SEAL, most=MOST_BYTES).close()
-    contents = read_sealed(folder / SEAL, limit=MOST_BYTES + 1)
+    contents = read_checksummed_json(folder / SEAL, limit=MOST_BYTES + 1)
     files = contents.get("files")
     if contents.get("format") != FORMAT or not isinstance(files, dict):
         raise DataError(f"{folder / SEAL}: format {shown(contents.get('format'))} is not one that this version reads")
     try:
-        return {name: Written(int(claim["bytes"]), str(claim["sha256"])) for name, claim in files.items()}
+        return {name: WrittenFile(int(claim["bytes"]), str(claim["sha256"])) for name, claim in files.items()}
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(f"{folder / SEAL}: every file must have bytes and sha256") from error
 

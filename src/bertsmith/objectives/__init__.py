@@ -1,1 +1,1 @@
-"""One file = one question put to an encoding; `objective.py` is what all of them are."""
+"""One file per objective: a head, its loss and its predictions; `objective.py` is the contract."""

@@ -1,4 +1,4 @@
-"""The next token from those before it: for the left-to-right ablation of P-BERT §5.1 and the models before BERT."""
+"""Causal language model: each token is predicted from the tokens before it (GPT; the ablation of P-BERT §5.1)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertsmith.objectives.lm_head import LanguageModelHead
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.objectives.words import Words
 from bertsmith.types import IGNORE_INDEX, Batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Every token is asked but the first of each text."""
+    """Every token but the first of each text is predicted."""
 
     weight: float = 1.0  # of this loss in the total
 
@@ -23,18 +23,18 @@ class Config:
         return CausalLM(context, weight=self.weight)
 
 
-class CausalLM(Words):
-    """Each place is asked for the token that follows it in the same text, special tokens too."""
+class CausalLM(LanguageModelHead):
+    """Each token predicts the next one of the same text, special tokens included."""
 
     causal = True
 
     def corrupt(self, batch: Batch) -> Batch:
-        """Labels are the ids one place on; nothing is exchanged, since the encoder sees nothing ahead."""
+        """Labels are the ids shifted by one; the ids stay, since the encoder attends to earlier tokens only."""
         ids_T, document_T = batch.input_ids.flatten(), batch.document_ids.flatten()
-        goes_on_T = (document_T == document_T.roll(-1)) & (document_T != 0)
-        ends_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device) % batch.input_ids.shape[1] == 0
-        labels_T: Tensor = torch.where(goes_on_T & ~ends_T, ids_T.roll(-1), IGNORE_INDEX)
-        places_T = torch.arange(len(ids_T), device=ids_T.device)
+        same_text_T = (document_T == document_T.roll(-1)) & (document_T != 0)
+        row_end_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device) % batch.input_ids.shape[1] == 0
+        labels_T: Tensor = torch.where(same_text_T & ~row_end_T, ids_T.roll(-1), IGNORE_INDEX)
+        index_T = torch.arange(len(ids_T), device=ids_T.device)
         return batch.replace(
-            labels={**batch.labels, self.name: labels_T}, indices={**batch.indices, self.name: places_T}
+            labels={**batch.labels, self.name: labels_T}, indices={**batch.indices, self.name: index_T}
         )

@@ -1,11 +1,11 @@
-"""The small network that guesses hidden words, for objectives that fill its guesses in (P-ELECTRA §2, §3.2).
+"""A small masked language model that proposes replacements for masked tokens (P-ELECTRA §2, §3.2).
 
-It reads the encoder's own embeddings, which it is handed: the tables are shared, the blocks are its own. T flat places,
-R slots for hidden places, E width of the token table, D width of the generator, V tokens.
+It shares the encoder's embeddings and has its own Transformer blocks. T flat tokens, R slots for masked tokens,
+E width of the token table, D width of the generator, V tokens.
 """
 
-# differs from the paper's code: hidden places are drawn without replacement, so that 15 % really are hidden (there 14 %
-# on average, since some are drawn twice).
+# differs from the paper's code: masked tokens are drawn without replacement, so that 15 % are masked (in the paper's
+# code 14 % on average, since some are drawn twice).
 
 from __future__ import annotations
 
@@ -19,74 +19,73 @@ from bertsmith.nn import counter_random
 from bertsmith.nn.attention import make_attention_context
 from bertsmith.nn.transformer import make_block
 from bertsmith.objectives import masked_lm
-from bertsmith.objectives.objective import BuildContext, Embed, exact
+from bertsmith.objectives.objective import BuildContext, Embed, Objective, at_least_float32
 from bertsmith.types import Batch, Encoding, Loss
 
-WORDS = "masked_lm"  # the part of the loss that is the generator's
-HEAD_WIDTH = 64  # of every published size
-AT_ONCE = 1 << 24  # numbers of noise that are drawn at a time where nothing is compiled
+GENERATOR_TERM = "masked_lm"  # the generator's loss term, and the key of its labels and indices
+HEAD_WIDTH = 64  # in every published size
+NOISE_CHUNK = 1 << 24  # random numbers drawn at a time outside compiled code
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hiding(masked_lm.Config):
-    """15 % of what may be hidden; of that 85 % [MASK], 15 % left as it is."""
+class GeneratorMasking(masked_lm.Config):
+    """Masks 15 % of the tokens; 85 % of them become [MASK], 15 % stay."""
 
-    masked: float = 0.85  # share of the hidden that becomes [MASK]
-    kept: float = 0.15  # share that stays as it is; the rest becomes random words
+    mask_token_share: float = 0.85  # of the masked tokens that become [MASK]
+    keep_share: float = 0.15  # of the masked tokens that stay; the others become random tokens
     weight: float = 1.0  # of the generator's loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guessing:
+class GeneratorConfig:
     """Settings of a generator."""
 
-    generator: float = 0.25  # its width, as a share of the encoder's; 0: none, so that nothing can be hidden
-    hiding: Hiding = field(default_factory=Hiding)  # what the generator is asked
+    generator_width: float = 0.25  # as a share of the encoder's width; 0: no generator, for inference only
+    masking: GeneratorMasking = field(default_factory=GeneratorMasking)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.generator <= 1:
-            raise ConfigError(f"generator={self.generator} must be a share of the encoder's width, from 0 to 1")
+        if not 0 <= self.generator_width <= 1:
+            raise ConfigError(
+                f"generator_width={self.generator_width} must be a share of the encoder's width, from 0 to 1"
+            )
 
-    def make_generator(self, context: BuildContext, *, weight: float) -> Generator | None:
-        """The generator beside an encoder; its loss counts `weight` times."""
-        if not self.generator:
+    def build_generator(self, context: BuildContext, *, weight: float) -> Generator | None:
+        """The generator for an encoder; its loss has `weight` in the total."""
+        if not self.generator_width:
             return None
-        narrow = replace(
-            context,
-            width=max(1, round(self.generator * context.width)),
-            embedding_width=context.embedding_width or context.width,
-        )
-        return Generator(replace(self.hiding, weight=weight * self.hiding.weight).build(narrow), narrow)
+        if context.embedding_width is None:
+            raise ConfigError("a generator shares the encoder's token embeddings, and this encoder has none")
+        narrow = replace(context, width=max(1, round(self.generator_width * context.width)))
+        return Generator(replace(self.masking, weight=weight * self.masking.weight).build(narrow), narrow)
 
 
 class Generator(nn.Module):
-    """A Transformer over embeddings, a way from their width to its own before it, and masked words to guess."""
+    """A projection from the embeddings, Transformer blocks and a masked-language-model head."""
 
-    def __init__(self, words: masked_lm.MaskedLM, context: BuildContext) -> None:
+    def __init__(self, head: masked_lm.MaskedLM, context: BuildContext) -> None:
         """`context`: the encoder's, with the generator's width."""
         super().__init__()
-        width, layer_config, embedding_width = context.width, context.layer_config, context.embedding_width
+        width, layers, embedding_width = context.width, context.layer_config, context.embedding_width
         assert embedding_width is not None
         self.width, self.heads, self.inner = width, max(1, width // HEAD_WIDTH), 4 * width
         if width % self.heads:
             raise ConfigError(
-                f"a generator of width {width} cannot be split among {self.heads} heads: choose its share of the width "
-                f"so that it is a multiple of {HEAD_WIDTH}, or under {2 * HEAD_WIDTH}"
+                f"a generator of width {width} cannot have {self.heads} attention heads: choose generator_width so "
+                f"that the width is a multiple of {HEAD_WIDTH}, or below {2 * HEAD_WIDTH}"
             )
         vocabulary = context.vocabulary
-        # that can be guessed: the table may have more rows
-        self.tokens = context.vocab_size if vocabulary is None else vocabulary.size
-        self.layer_config, self.key = layer_config, counter_random.stream_key(context.seed, "generator/guess")
+        self.tokens = context.vocab_size if vocabulary is None else vocabulary.size  # the table may have more rows
+        self.layer_config, self.key = layers, counter_random.stream_key(context.seed, "generator/guess")
         self.project = nn.Linear(embedding_width, width) if width != embedding_width else nn.Identity()
         self.blocks = nn.ModuleList(
-            make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layer_config)
+            make_block(width=width, heads=self.heads, inner=self.inner, layer_config=layers)
             for _ in range(context.layers)
         )
-        layer_config.init_weights(self)
-        self.masked_lm = words
+        layers.init_weights(self)
+        self.masked_lm = head
 
     def forward(self, x_TE: Tensor, batch: Batch) -> Encoding:
-        """What it makes of embeddings [T, E], at the hidden places."""
+        """The last hidden states at the masked tokens, from embeddings [T, E]."""
         x_TD = self.project(x_TE)
         context = make_attention_context(
             batch.document_ids,
@@ -100,21 +99,18 @@ class Generator(nn.Module):
         )
         for block in self.blocks[:-1]:
             x_TD, _ = block(x_TD, context)
-        top_RD, _ = self.blocks[-1](x_TD, context, batch.indices[WORDS])
-        return Encoding(last_hidden=top_RD, selections={WORDS: slice(None)})
+        last_RD, _ = self.blocks[-1](x_TD, context, batch.indices[GENERATOR_TERM])
+        return Encoding(last_hidden=last_RD, selections={GENERATOR_TERM: slice(None)})
 
-    def fill(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Tensor, Loss]:
-        """The hidden batch with guesses in it, where these are other tokens [T] bool, and the loss of guessing."""
-        original_R, asked_R, places_R = (
-            self.masked_lm.labels(batch),
-            self.masked_lm.label_mask(batch),
-            batch.indices[WORDS],
-        )
+    def replace_masked(self, batch: Batch, embed: Embed, table: Tensor | None) -> tuple[Batch, Tensor, Loss]:
+        """The masked batch with sampled tokens, where these differ from the original [T] bool, and the loss."""
+        original_R, used_R = self.masked_lm.labels(batch), self.masked_lm.label_mask(batch)
+        index_R = batch.indices[GENERATOR_TERM]
         logits_RV = self.masked_lm.predict(self(embed(batch), batch), batch, table)
-        guess_R = guess(logits_RV[:, : self.tokens], batch, places_R, key=self.key)
-        ids_T = put(batch.input_ids.flatten(), places_R, asked_R, guess_R)
-        nowhere_T = torch.zeros_like(ids_T, dtype=torch.bool)
-        changed_T = put(nowhere_T, places_R, asked_R & (guess_R != original_R), torch.ones_like(asked_R))
+        sampled_R = sample_tokens(logits_RV[:, : self.tokens], batch, index_R, key=self.key)
+        ids_T = scatter_where(batch.input_ids.flatten(), index_R, used_R, sampled_R)
+        unchanged_T = torch.zeros_like(ids_T, dtype=torch.bool)
+        changed_T = scatter_where(unchanged_T, index_R, used_R & (sampled_R != original_R), torch.ones_like(used_R))
         return (
             batch.replace(input_ids=ids_T.view_as(batch.input_ids)),
             changed_T,
@@ -122,34 +118,60 @@ class Generator(nn.Module):
         )
 
 
-def expect(generator: Generator | None, name: str) -> Generator:
-    """The generator, without which the objective of that name cannot hide anything."""
-    if generator is None:
-        raise BertsmithError(f"{name} has no generator here: it can judge texts, not hide and learn")
-    return generator
+class GeneratorObjective(Objective):
+    """An objective over text in which a generator replaced the masked tokens.
+
+    The generator is trained by its own loss alone: no gradient passes through the sampled tokens.
+    """
+
+    generator: Generator | None
+
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """The generator's loss has the name of a masked language model's."""
+        return (self.name,) if self.generator is None else (GENERATOR_TERM, self.name)
+
+    @property
+    def perplexity_terms(self) -> tuple[str, ...]:
+        """The generator's."""
+        return () if self.generator is None else (GENERATOR_TERM,)
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Of both terms; known before anything is sampled."""
+        masked = {} if self.generator is None else self.generator.masked_lm.counts(batch)
+        return {**masked, **super().counts(batch)}
+
+    def per_token_modules(self) -> list[nn.Module]:
+        """The generator without its head."""
+        return [] if self.generator is None else [self.generator.project, self.generator.blocks]
+
+    def required_generator(self) -> Generator:
+        """The generator; an error where the objective has none and cannot be trained."""
+        if self.generator is None:
+            raise BertsmithError(f"{self.name} has no generator here: it can predict, but not be trained")
+        return self.generator
 
 
 @torch.no_grad()
-def guess(logits_RV: Tensor, batch: Batch, places_R: Tensor, *, key: int) -> Tensor:
-    """A token for each place [R], drawn from softmax(logits): the largest of them with Gumbel noise added.
+def sample_tokens(logits_RV: Tensor, batch: Batch, index_R: Tensor, *, key: int) -> Tensor:
+    """A token for each index [R] from softmax(logits), by the Gumbel-max trick; no gradient.
 
-    The noise is a function of (key, epoch, sample, place in the text, token), so a guess does not depend on what else
-    is in the batch. No gradient goes through it.
+    The noise is a function of (key, epoch, sample, position, token): it does not depend on the rest of the batch.
     """
     token_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     sample_R1, position_R1 = (
-        of_each.flatten()[places_R].unsqueeze(1) for of_each in (batch.sample_ids, batch.position_ids)
+        values.flatten()[index_R].unsqueeze(1) for values in (batch.sample_ids, batch.position_ids)
     )
-    rows = len(places_R) if torch.compiler.is_compiling() else max(1, AT_ONCE // len(token_V))
-    guesses = []
-    for begin in range(0, len(places_R), rows):
+    rows = len(index_R) if torch.compiler.is_compiling() else max(1, NOISE_CHUNK // len(token_V))
+    sampled = []
+    for begin in range(0, len(index_R), rows):
         some = slice(begin, begin + rows)
         drawn_RV = counter_random.random_bits(key, batch.epoch, sample_R1[some], position_R1[some], token_V)
-        guesses.append((exact(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
-    return torch.cat(guesses)
+        sampled.append((at_least_float32(logits_RV[some]) + counter_random.gumbel(drawn_RV)).argmax(-1))
+    return torch.cat(sampled)
 
 
-def put(values_T: Tensor, places_R: Tensor, used_R: Tensor, new_R: Tensor) -> Tensor:
-    """The values with others at those of the places that are used."""
-    behind_R = torch.where(used_R, places_R, len(values_T))  # what is not used goes behind the end, and is cut off
-    return torch.cat((values_T, values_T[:1])).scatter(0, behind_R, new_R)[: len(values_T)]
+def scatter_where(values_T: Tensor, index_R: Tensor, used_R: Tensor, new_R: Tensor) -> Tensor:
+    """The values [T] with new ones at the used indices."""
+    target_R = torch.where(used_R, index_R, len(values_T))  # unused slots write behind the end, which is dropped
+    return torch.cat((values_T, values_T[:1])).scatter(0, target_R, new_R)[: len(values_T)]

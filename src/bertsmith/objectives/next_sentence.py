@@ -1,18 +1,18 @@
-"""Does the second text follow the first? (P-BERT §3.1, task 2)."""
+"""Next-sentence prediction: does the second text follow the first? (P-BERT §3.1, task 2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertsmith.objectives.heads import PairHead
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.objectives.pair_head import PairHead
 
 FOLLOWS, RANDOM = 0, 1  # the labels, as in bert: create_pretraining_data.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Labels come with the batch: whoever makes the pairs knows which follow."""
+    """Labels come with the batch, from the packing that makes the pairs."""
 
     weight: float = 1.0  # of this loss in the total
 
@@ -23,3 +23,6 @@ class Config:
 
 class NextSentence(PairHead):
     """The logits of FOLLOWS and RANDOM."""
+
+    pipeline = "next-sentence"
+    combined_output_name = "seq_relationship_logits"

@@ -1,32 +1,94 @@
-"""What every objective is: what it hides, what it reads, its head, its score, its answer. Knows no encoder."""
+"""The contract of objectives: an objective computes a loss and predictions from an encoding.
+
+Everything particular to an objective is on its class: how labels are collated, how logits are split into examples, how
+its head is written for transformers, what an exported graph returns, and which pipeline decodes its predictions. The
+defaults fit an objective with one class label per text or per selected token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from functools import cache
+from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertsmith import config as registry
 from bertsmith.errors import BertsmithError
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Vocabulary
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss, Row, Vocabulary
 
 FOLDER = "bertsmith.objectives"
-Embed = Callable[[Batch], Tensor]  # of an encoder: the vectors [T, E] of a batch below its blocks
+Embed = Callable[[Batch], Tensor]  # an encoder's `embed`: the embeddings [T, E] of a batch
+Pipeline = Literal[
+    "",
+    "fill-mask",
+    "next-sentence",
+    "text-classification",
+    "text-regression",
+    "token-classification",
+    "question-answering",
+    "multiple-choice",
+]
+
+
+class LabelledRows(Protocol):
+    """The fields of `tasks.task.Features` that objectives read."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One row, or one for each choice."""
+
+    @property
+    def target(self) -> Any:
+        """The label; None where it is unknown."""
+
+    @property
+    def indices(self) -> NDArray[np.int64] | None:
+        """The tokens of the row that are classified [R]."""
+
+
+class SelectedRows(Protocol):
+    """`LabelledRows` without the label."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]: ...
+
+    @property
+    def indices(self) -> NDArray[np.int64] | None: ...
 
 
 class Objective(nn.Module):
-    """A question put to an encoding. Q things asked in a batch, V rows of the token table, D width."""
+    """A head over an encoder. Q predictions in a batch, K classes, V rows of the token table, E its width, D width."""
 
-    name: ClassVar[str]  # the name of its file; its labels, places and parts of the loss go by it
-    causal: ClassVar[bool] = False  # it can only be asked of an encoder that sees nothing ahead
-    # What it reads where all are False: the top layer at `places`.
-    reads_pooled: bool = False  # the encoder's own vector for each text
-    reads_all_tokens: bool = False  # the top layer everywhere
-    reads_all_layers: bool = False  # every layer, everywhere
+    name: ClassVar[str]  # the name of its file; key of its labels, indices and loss terms
+    causal: ClassVar[bool] = False  # needs an encoder whose tokens attend to earlier tokens only
+    # What it reads. All False: the last layer at `indices`.
+    reads_pooled: bool = False  # the encoder's pooled vector of each text
+    reads_all_tokens: bool = False  # the last layer at every token
+    reads_all_layers: bool = False  # every layer at every token
+    per_text: bool = False  # one prediction per text, not per token
+    tied: bool = False  # its logits are products with the encoder's token table
+    classes: int = 0  # of a softmax whose untrained loss is log(classes); 0: there is none
+
+    # Inference: which pipeline decodes its logits; the server offers the pipeline's route.
+    pipeline: ClassVar[Pipeline] = ""
+    # Fine-tuning: the label of an example whose label is unknown.
+    ignored_label: ClassVar[Any] = IGNORE_INDEX
+    # transformers folders: the objective whose head has the same weights, where it is another one.
+    transformers_head: ClassVar[str] = ""
+    problem_type: ClassVar[str] = ""  # of config.json, for sequence classification
+    default_labels: ClassVar[tuple[str, ...]] = ()  # of config.json, where the settings have no `labels`
+    config_keys: ClassVar[Mapping[str, str]] = {}  # setting -> key in config.json
+    # ONNX: output names, and the name of the only output beside the outputs of other heads.
+    output_names: ClassVar[tuple[str, ...]] = ("logits",)
+    combined_output_name: ClassVar[str] = ""
+    several_rows: ClassVar[bool] = False  # an example has several rows, one for each choice
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -36,85 +98,108 @@ class Objective(nn.Module):
         cls.name = cls.__module__.rpartition(".")[2]
 
     def corrupt(self, batch: Batch) -> Batch:
-        """The batch with this objective's question in it: ids exchanged, `places` and `labels` set."""
+        """The batch with this objective's inputs: corrupted ids, `indices` and `labels`."""
         return batch
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
-        """The names of the parts of its loss."""
+        """The names of the terms of its loss."""
         return (self.name,)
 
-    def sample_replacements(self, batch: Batch, embed: Embed, table: Tensor) -> tuple[Batch, Loss | None]:
-        """The hidden batch with guesses of the objective's own in it, and the loss of guessing.
+    @property
+    def perplexity_terms(self) -> tuple[str, ...]:
+        """The loss terms that are a cross entropy per token over the vocabulary."""
+        return ()
 
-        Nearly all objectives guess nothing. `embed` and `table` [V, E] are the encoder's.
-        """
+    def sample_replacements(self, batch: Batch, embed: Embed, table: Tensor | None) -> tuple[Batch, Loss | None]:
+        """The corrupted batch with tokens sampled from a generator, and the generator's loss; `table` [V, E]."""
         return batch, None
 
     def per_token_modules(self) -> list[nn.Module]:
-        """Its modules that every token goes through, whether something is asked there or not."""
+        """Its modules that every token passes through, whether it has a label or not."""
         return []
 
-    def chance_accuracy(self, asked: Mapping[str, float]) -> float | None:
-        """The share that one is right in by always saying the same, where that follows from how much is asked."""
+    def chance_accuracy(self, counts: Mapping[str, float]) -> float | None:
+        """The accuracy of always predicting the same class, where it follows from the counts per token."""
         return None
 
     def indices(self, batch: Batch) -> Tensor | None:
-        """The flat places [R] at which it reads the top layer; None where the batch does not say."""
+        """The flat token indices [R] whose hidden states it reads; None where the batch has none."""
         return batch.indices.get(self.name)
 
-    def loss(self, encoding: Encoding, batch: Batch, table: Tensor) -> Loss:
-        """How wrong the answers are, as sums and counts; `table` [V, D] is the encoder's."""
+    def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
+        """Sums and counts of the loss; `table` [V, E] is the encoder's token table, None where it has none."""
         return self.loss_from_logits(self.predict(encoding, batch, table), batch)
 
     def loss_from_logits(self, logits: Tensor, batch: Batch) -> Loss:
-        """How wrong these answers [Q, choices] are."""
+        """The cross entropy of logits [Q, K]."""
         labels = self.labels(batch)
-        total = F.cross_entropy(exact(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        total = F.cross_entropy(at_least_float32(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return self.make_loss(batch, total, self.label_mask(batch) & (logits.argmax(-1) == labels))
 
-    def make_loss(self, batch: Batch, total: Tensor, right: Tensor | None) -> Loss:
-        """The loss whose sum is `total` []; `right` is bool, None where there is no right and wrong."""
+    def make_loss(self, batch: Batch, total: Tensor, correct: Tensor | None) -> Loss:
+        """The loss whose sum is `total` []; `correct` is bool, None where accuracy is undefined."""
         return Loss(
             sums={self.name: total},
             counts={self.name: self.counts(batch)[self.name]},
-            correct={} if right is None else {self.name: right.sum()},
+            correct={} if correct is None else {self.name: correct.sum()},
             weights={self.name: self.weight},
         )
 
-    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
-        """The logits of each thing asked [Q, choices]."""
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
+        """The logits [Q, K]."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """How many things are asked of a hidden batch [], by part of the loss; known before the forward."""
+        """The number of labels [] of a corrupted batch, by loss term; known before the forward."""
         return {self.name: self.label_mask(batch).sum()}
 
     def label_mask(self, batch: Batch) -> Tensor:
-        """What of all that has a label is asked [Q] bool."""
+        """Which labels count [Q] bool."""
         return self.labels(batch) != IGNORE_INDEX
 
     def labels(self, batch: Batch) -> Tensor:
-        """The right answer to each thing asked [Q]."""
+        """The labels [Q] of a corrupted batch."""
         if self.name not in batch.labels:
-            known = ", ".join(batch.labels) or "none at all"
-            raise BertsmithError(f"this batch has no labels for {self.name} (it has {known}): hide it, or bring them")
+            known = ", ".join(batch.labels) or "none"
+            raise BertsmithError(
+                f"the batch has no labels for {self.name} (it has {known}): corrupt it, or add them when collating"
+            )
         return batch.labels[self.name]
 
+    @classmethod
+    def collate_labels(cls, features: Sequence[LabelledRows]) -> tuple[list[Any], list[Any] | None]:
+        """A label for each row and, where certain tokens are classified, their indices in each row."""
+        return [cls.ignored_label if one.target is None else one.target for one in features], None
 
-def exact(logits: Tensor) -> Tensor:
-    """The same numbers, wide enough for sums of exponentials: at least float32."""
+    @classmethod
+    def split_logits(cls, logits: NDArray[np.float32], features: Sequence[SelectedRows]) -> list[NDArray[np.float32]]:
+        """The logits of each example, in the shape that `Task.decode` takes."""
+        return list(logits[: len(features)])
+
+    @property
+    def has_transformers_head(self) -> bool:
+        """Whether the head computes what transformers' head of the same weights computes."""
+        return True
+
+    def graph_outputs(self, logits: Tensor, shape: Sequence[int]) -> list[Tensor]:
+        """The outputs of an exported graph, named `output_names`; `shape` is that of its input ids."""
+        return [logits if self.per_text else logits.view(*shape, -1)]
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """The logits in float32 or wider, for sums of exponentials."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """What an objective knows of the encoder and of the tokenizer when it is built."""
+    """What an objective needs to know of the encoder and the tokenizer when it is built."""
 
     width: int  # of the encoder's hidden states
-    layers: int = 0  # of the encoder, embeddings not counted
+    layers: int = 0  # of the encoder, without the embeddings
     vocab_size: int  # rows of the token table
-    embedding_width: int | None = None  # of the token table; None: the encoder's width
+    embedding_width: int | None = None  # of the encoder's token table; None: the encoder has none
     vocabulary: Vocabulary | None = None  # needed to corrupt batches, not to compute losses or predictions
     layer_config: LayerConfig = field(default_factory=LayerConfig)
     seed: int = 0  # of the corruption
@@ -125,3 +210,29 @@ class ObjectiveConfig(Protocol):
 
     def build(self, context: BuildContext) -> Objective:
         """The objective with new weights."""
+
+
+@cache
+def objective_class(name: str) -> type[Objective]:
+    """The class of an objective by the name of its file."""
+    module = registry.find_kind(FOLDER, name)
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Objective) and value.__module__ == module.__name__
+    )
+
+
+def pipeline_of(name: str) -> Pipeline:
+    """The pipeline that decodes the predictions of an objective."""
+    return objective_class(name).pipeline
+
+
+def objectives_with(*pipelines: Pipeline) -> list[str]:
+    """The names of the objectives whose predictions these pipelines decode."""
+    return [name for name in registry.kinds(FOLDER) if pipeline_of(name) in pipelines]
+
+
+def name_of(config: ObjectiveConfig) -> str:
+    """The objective's name."""
+    return type(config).__module__.rpartition(".")[2]

@@ -1,18 +1,18 @@
-"""Do the two texts stand in their order, or were they swapped? (P-ALBERT §3.1)."""
+"""Sentence-order prediction: are the two texts in their order, or swapped? (P-ALBERT §3.1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bertsmith.objectives.heads import PairHead
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.objectives.pair_head import PairHead
 
 IN_ORDER, SWAPPED = 0, 1  # the labels, as in albert: create_pretraining_data.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Labels come with the batch: whoever makes the pairs knows which are swapped."""
+    """Labels come with the batch, from the packing that makes the pairs."""
 
     weight: float = 1.0  # of this loss in the total
 
@@ -23,3 +23,5 @@ class Config:
 
 class SentenceOrder(PairHead):
     """The logits of IN_ORDER and SWAPPED."""
+
+    combined_output_name = "sop_logits"

@@ -1,35 +1,35 @@
-"""Which class is each word of? (named entities, P-BERT §5.3). R places that are read, T flat places, K classes."""
+"""Token classification (named entities, P-BERT §5.3). R selected tokens, T flat tokens, K classes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.objectives.between import BetweenSettings, check_dropout, read_between
-from bertsmith.objectives.label_names import check_names, numbered
-from bertsmith.objectives.objective import BuildContext, Objective
-from bertsmith.objectives.readout import LayerMix, Layers, check
-from bertsmith.types import Batch, Encoding
+from bertsmith.nn.pooling import LayerChoice, LayerMix, check_layers, run_recurrent
+from bertsmith.objectives.heads import RecurrentConfig, check_dropout, check_label_names, default_names
+from bertsmith.objectives.objective import BuildContext, LabelledRows, Objective, SelectedRows
+from bertsmith.types import IGNORE_INDEX, Batch, Encoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BetweenSettings):
-    """places["tag"] [R] int64: the flat place of each word's first token; labels["tag"] [R] int64: its class.
+class Config(RecurrentConfig):
+    """indices["tag"] [R] int64: the first token of each word; labels["tag"] [R] int64: its class, or IGNORE_INDEX."""
 
-    IGNORE_INDEX where nothing is asked.
-    """
-
-    labels: tuple[str, ...] = numbered(2)  # the names of the classes, by their numbers
+    labels: tuple[str, ...] = default_names(2)  # class names by class index
     dropout: float = 0.1  # on the vector of each word
-    layers: Layers = "top"  # of the encoder, that are read
+    layers: LayerChoice = "top"  # which layers of the encoder are read
     weight: float = 1.0  # of its mean loss in the total
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names(self.labels)
+        check_label_names(self.labels)
         check_dropout(self.dropout)
-        check("raw_first", self.layers)
+        check_layers(self.layers)
 
     def build(self, context: BuildContext) -> Tag:
         """The objective with new weights."""
@@ -37,26 +37,46 @@ class Config(BetweenSettings):
 
 
 class Tag(Objective):
-    """Softmax over the classes at each word's first token; the other tokens are asked nothing."""
+    """Softmax over the classes at the first token of each word; the other tokens have no label."""
+
+    pipeline = "token-classification"
 
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__(weight=config.weight)
         self.config = config
-        self.layers = LayerMix(config.layers, width=context.width, count=context.layers)
-        self.reads_all_layers = self.layers.deep or config.between == "bilstm"  # which reads whole texts
-        width = self.layers.width
-        self.between = config.build_between(width)
-        if self.between is not None:
-            width = self.between.width
+        self.layers = LayerMix(config.layers, width=context.width, layer_count=context.layers)
+        self.reads_all_layers = self.layers.reads_all_layers or config.recurrent == "bilstm"  # which reads every token
+        self.recurrent = config.build_recurrent(self.layers.width)
+        width = self.layers.width if self.recurrent is None else self.recurrent.width
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.labels))
         context.layer_config.init_weights(self)
 
-    def predict(self, encoding: Encoding, batch: Batch, table: Tensor) -> Tensor:
-        """The logits of the classes at each place that is read [R, K]."""
+    @property
+    def has_transformers_head(self) -> bool:
+        """transformers reads the last layer."""
+        return self.config.layers == "top" and self.recurrent is None
+
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
+        """The logits at each selected token [R, K]."""
         x_TW = self.layers(encoding)
-        if self.between is not None:
-            x_TW = read_between(self.between, x_TW, batch)
-        x_RW = x_TW[encoding.selections[self.name]]
-        logits_RK: Tensor = self.head(self.dropout(x_RW))
+        if self.recurrent is not None:
+            x_TW = run_recurrent(self.recurrent, x_TW, batch)
+        logits_RK: Tensor = self.head(self.dropout(x_TW[encoding.selections[self.name]]))
         return logits_RK
+
+    @classmethod
+    def collate_labels(cls, features: Sequence[LabelledRows]) -> tuple[list[Any], list[Any] | None]:
+        """The classes and the first tokens of the words of each row."""
+        indices = [np.zeros(0, np.int64) if one.indices is None else one.indices for one in features]
+        labels = [
+            np.full(len(selected), IGNORE_INDEX) if one.target is None else one.target
+            for selected, one in zip(indices, features, strict=True)
+        ]
+        return labels, indices
+
+    @classmethod
+    def split_logits(cls, logits: NDArray[np.float32], features: Sequence[SelectedRows]) -> list[NDArray[np.float32]]:
+        """The logits of the words of each row [words, K]."""
+        sizes = [0 if one.indices is None else len(one.indices) for one in features]
+        return np.split(logits[: sum(sizes)], np.cumsum(sizes)[:-1])

@@ -14,7 +14,7 @@ from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_000  # a run takes that of its own tokenizer
 LENGTH = 512
-WORDS = masked_lm.Config(units="ngrams", longest_ngram=3)
+WORDS = masked_lm.Config(units="ngrams", max_ngram=3)
 
 
 def tiny() -> Recipe:
@@ -89,14 +89,14 @@ def share_none() -> Recipe:
 
 def no_order() -> Recipe:
     """Nothing is asked about pairs (P-ALBERT Table 5)."""
-    packing = full_sentences.Config(length=LENGTH)
+    packing = full_sentences.Config()
     return replace(base(), name="albert/no_order", objectives={"masked_lm": WORDS}, packing=packing)
 
 
 def nsp() -> Recipe:
     """BERT's next-sentence prediction instead of sentence order (P-ALBERT Table 5)."""
     objectives = {"masked_lm": WORDS, "next_sentence": next_sentence.Config()}
-    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config(length=LENGTH))
+    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config())
 
 
 def _changed(name: str, **changes: Any) -> Recipe:
@@ -109,7 +109,8 @@ def _sized(size: str) -> Recipe:
         name=f"albert/{size}",
         encoder=albert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": WORDS, "sentence_order": sentence_order.Config()},
-        packing=ordered_pairs.Config(length=LENGTH),
+        packing=ordered_pairs.Config(),
+        max_length=LENGTH,
         optimizer=lamb.Config(),
         steps=125_000,
         learning_rate=1.76e-3,

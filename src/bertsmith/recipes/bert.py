@@ -56,8 +56,8 @@ def quick() -> Recipe:
         name="bert/quick",
         # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
         encoder=replace(encoder, dropout=0.0, attention_dropout=0.0),
-        objectives={"masked_lm": masked_lm.Config(rate=0.3)},
-        packing=full_sentences.Config(length=128),
+        objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
+        packing=full_sentences.Config(),
         optimizer=adamw.Config(weight_decay=0.1),
         steps=36_000,
         minutes=9.0,
@@ -76,7 +76,7 @@ def quick_pairs() -> Recipe:
         name="bert/quick_pairs",
         encoder=replace(recipe.encoder, pooler=True),
         objectives={**recipe.objectives, "next_sentence": next_sentence.Config()},
-        packing=pairs.Config(length=recipe.packing.length),
+        packing=pairs.Config(),
         steps=4_000,
         minutes=1.0,
         learning_rate=3e-4,
@@ -91,7 +91,7 @@ def no_nsp() -> Recipe:
         recipe,
         name="bert/no_nsp",
         objectives={"masked_lm": masked_lm.Config()},
-        packing=full_sentences.Config(length=recipe.packing.length),
+        packing=full_sentences.Config(),
     )
 
 
@@ -103,7 +103,7 @@ def ltr() -> Recipe:
         name="bert/ltr",
         encoder=replace(recipe.encoder, causal=True),
         objectives={"causal_lm": causal_lm.Config()},
-        packing=full_sentences.Config(length=recipe.packing.length),
+        packing=full_sentences.Config(),
     )
 
 
@@ -161,7 +161,7 @@ def _shaped(name: str, *, layers: int, width: int, heads: int) -> Recipe:
 
 def _masked(name: str, *, masked: float, kept: float) -> Recipe:
     recipe = base()
-    objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(masked=masked, kept=kept)}
+    objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(mask_token_share=masked, keep_share=kept)}
     return replace(recipe, name=f"bert/{name}", objectives=objectives)
 
 
@@ -171,7 +171,7 @@ def _sized(size: str) -> Recipe:
         encoder=bert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config(), "next_sentence": next_sentence.Config()},
         # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
-        packing=pairs.Config(length=128),
+        packing=pairs.Config(),
         optimizer=reference_adam.Config(),
         steps=1_000_000,
         learning_rate=1e-4,

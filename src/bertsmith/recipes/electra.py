@@ -8,7 +8,7 @@ from typing import Literal
 from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import electra
 from bertsmith.objectives import replaced_lm, replaced_token
-from bertsmith.objectives.generator import Hiding
+from bertsmith.objectives.generator import GeneratorMasking
 from bertsmith.training.optimizers import reference as reference_adam
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedules import product
@@ -44,23 +44,25 @@ def large() -> Recipe:
 def hidden_only() -> Recipe:
     """Only what was hidden is judged: ELECTRA 15 % (P-ELECTRA §3.3)."""
     recipe = base()
-    objective = replace(recipe.objectives["replaced_token"], judged="hidden")
+    objective = replace(recipe.objectives["replaced_token"], predict_at="masked")
     return replace(recipe, name="electra/hidden_only", objectives={"replaced_token": objective})
 
 
 def replace_mlm() -> Recipe:
     """What stood at hidden places, filled in by a generator: Replace MLM (P-ELECTRA §3.3)."""
-    return _of_words("replace_mlm", asked="hidden")
+    return _of_words("replace_mlm", predict_at="masked")
 
 
 def all_tokens_mlm() -> Recipe:
     """What stood at every place, some filled in by a generator: All-Tokens MLM (P-ELECTRA §3.3)."""
-    return _of_words("all_tokens_mlm", asked="all")
+    return _of_words("all_tokens_mlm", predict_at="all")
 
 
-def _of_words(name: str, *, asked: Literal["hidden", "all"]) -> Recipe:
+def _of_words(name: str, *, predict_at: Literal["masked", "all"]) -> Recipe:
     recipe = base()
-    objective = replaced_lm.Config(generator=recipe.objectives["replaced_token"].generator, asked=asked)
+    objective = replaced_lm.Config(
+        generator_width=recipe.objectives["replaced_token"].generator_width, predict_at=predict_at
+    )
     return replace(recipe, name=f"electra/{name}", objectives={"replaced_lm": objective})
 
 
@@ -74,12 +76,13 @@ def _sized(
     learning_rate: float = 5e-4,
     steps: int = 1_000_000,
 ) -> Recipe:
-    hiding = Hiding(rate=hidden)
+    masking = GeneratorMasking(mask_probability=hidden)
     return Recipe(
         name=f"electra/{size}",
         encoder=electra.Config.size(size, vocab_size=VOCABULARY),
-        objectives={"replaced_token": replaced_token.Config(generator=generator, hiding=hiding)},
-        packing=full_sentences.Config(length=length, across_documents=False),
+        objectives={"replaced_token": replaced_token.Config(generator_width=generator, masking=masking)},
+        packing=full_sentences.Config(across_documents=False),
+        max_length=length,
         optimizer=reference_adam.Config(),
         steps=steps,
         learning_rate=learning_rate,

@@ -32,8 +32,9 @@ def _sized(size: str) -> Recipe:
     return Recipe(
         name=f"modern/{size}",
         encoder=replace(encoder, max_positions=LENGTH, depth_scaled=True),
-        objectives={"masked_lm": masked_lm.Config(rate=0.3)},
-        packing=full_sentences.Config(length=LENGTH),
+        objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
+        packing=full_sentences.Config(),
+        max_length=LENGTH,
         # differs from the paper: gradients are cut, not updates as by StableAdamW; rows do not grow; the rate falls at
         # the end of this stage, where the paper has two more on longer rows; no dropout behind attention, there 0.1
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=WEIGHT_DECAY / LEARNING_RATE),

@@ -49,22 +49,22 @@ def large() -> Recipe:
 
 def segment_pair() -> Recipe:
     """Base: two segments of several sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
-    return _paired("segment_pair", pairs.Config(length=LENGTH))
+    return _paired("segment_pair", pairs.Config())
 
 
 def sentence_pair() -> Recipe:
     """Base: two natural sentences, and next-sentence prediction (P-RoBERTa Table 2)."""
-    return _paired("sentence_pair", pairs.Config(length=LENGTH, single_sentences=True))
+    return _paired("sentence_pair", pairs.Config(single_sentences=True))
 
 
 def full_sentences() -> Recipe:
     """Base: running text over the borders of documents (P-RoBERTa Table 2)."""
-    return _formatted("full_sentences", running_text.Config(length=LENGTH))
+    return _formatted("full_sentences", running_text.Config())
 
 
 def doc_sentences() -> Recipe:
     """Base: running text within documents (P-RoBERTa Table 2)."""
-    return _formatted("doc_sentences", running_text.Config(length=LENGTH, across_documents=False))
+    return _formatted("doc_sentences", running_text.Config(across_documents=False))
 
 
 def _sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
@@ -72,7 +72,8 @@ def _sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> R
         name=f"roberta/{size}",
         encoder=roberta.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config()},
-        packing=running_text.Config(length=LENGTH),
+        packing=running_text.Config(),
+        max_length=LENGTH,
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
         steps=500_000,
         learning_rate=learning_rate,

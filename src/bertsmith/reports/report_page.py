@@ -28,7 +28,7 @@ from bertsmith.reports.run_summary import (
     title,
 )
 from bertsmith.reports.text_charts import smooth, thin
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 MAX_ROWS = 100  # of a table of numbers
 MAX_POINTS = 2000  # of one curve
@@ -216,7 +216,7 @@ def _cell(value: Any, name: str = "") -> str:
     if value is None:
         return "–"
     if is_fraction(name) or name == "seconds":
-        return f"{value:.1%}" if is_fraction(name) else clock(value)
+        return f"{value:.1%}" if is_fraction(name) else format_duration(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -30,7 +30,7 @@ from bertsmith.reports.event_log import (
     throughput,
     time_span,
 )
-from bertsmith.system.durable import read_sealed
+from bertsmith.system.durable import read_checksummed_json
 
 EVENTS, RECIPE = "events.jsonl", "recipe.json"
 CHECKPOINTS, LAST = "checkpoints", "last"
@@ -125,7 +125,7 @@ def is_finished(folder: Path, recipe: Any) -> bool:
     if not (folder / RECIPE).exists():
         return False
     run = read_run(folder)
-    return run.state == FINISHED and not config.changes(run.recipe, config.to_dict(recipe))
+    return run.state == FINISHED and not config.resume_differences(run.recipe, config.to_dict(recipe))
 
 
 def find_runs(folder: str | Path, *, depth: int = 4) -> list[Path]:
@@ -314,7 +314,7 @@ def _facts(folder: Path, events: Sequence[Event]) -> dict[str, Any]:
     step = _newest_checkpoint(folder)
     if step is not None:
         try:
-            manifest = read_sealed(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
+            manifest = read_checksummed_json(folder / CHECKPOINTS / f"step-{step:08}" / "manifest.json", limit=1 << 24)
             facts |= manifest.get("facts") or {}
         except BertsmithError:
             pass  # it is being replaced, or damaged, which the trainer reports

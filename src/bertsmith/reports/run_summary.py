@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.reports.run_history import LOSS, RunHistory
 from bertsmith.reports.text_charts import number
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
 LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
@@ -124,7 +124,7 @@ def headline(run: RunHistory) -> dict[str, str]:
     found = {
         "steps": f"{run.steps:,}" + (f" of {run.planned_steps:,}" if run.planned_steps else ""),
         "tokens": number(float(f"{run.tokens:.3g}")) if run.tokens else "0",
-        "training time": clock(run.seconds),
+        "training time": format_duration(run.seconds),
     }
     if math.isfinite(run.tokens_per_second):
         found["tokens/s"] = f"{run.tokens_per_second:,.0f}"

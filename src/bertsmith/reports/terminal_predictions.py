@@ -27,8 +27,8 @@ def fillings(masks: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
 
 def next_sentence(result: Mapping[str, Any]) -> None:
-    truncated = "   (truncated)" if result["cut"] else ""
-    console.print(f"next sentence {result['is_next']:.2%}   random sentence {result['random']:.2%}{truncated}")
+    truncated = "   (truncated)" if result["truncated"] else ""
+    console.print(f"next sentence {result['is_next']:.2%}   not next {result['not_next']:.2%}{truncated}")
 
 
 def embeddings(facts: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ def answers(passage: str, results: Sequence[Mapping[str, Any]]) -> None:
             before, after = passage[max(start - CONTEXT, 0) : start], passage[end : end + CONTEXT]
             answer = f"«{_one_line(passage[start:end])}»"
             shown = Text.assemble((_one_line(before), "dim"), (answer, "bold cyan"), (_one_line(after), "dim"))
-        rows.add_row(f"{one['score']:7.2%}", shown, "(question truncated)" if one.get("cut") else "")
+        rows.add_row(f"{one['score']:7.2%}", shown, "(question truncated)" if one.get("truncated") else "")
     console.print(rows)
 
 
@@ -74,14 +74,14 @@ def choices(given: Sequence[str], result: Mapping[str, Any]) -> None:
     for index, (choice, probability) in enumerate(zip(given, result["probabilities"], strict=True)):
         rows.add_row(f"{probability:7.2%}", Text(_shortened(choice), "bold" if index == result["index"] else "dim"))
     console.print(rows)
-    if result.get("cut"):
+    if result.get("truncated"):
         console.print("(truncated)")
 
 
 def ranking(results: Sequence[Mapping[str, Any]]) -> None:
     rows = _rows()
     for one in results:
-        remark = "(truncated)" if one.get("cut") else _windows(one)
+        remark = "(truncated)" if one.get("truncated") else _windows(one)
         rows.add_row(f"{one['score']:8.4f}", Text(str(one["index"] + 1), "dim"), Text(_shortened(one["text"])), remark)
     console.print(rows)
 
@@ -102,7 +102,7 @@ def attention_map(facts: Mapping[str, Any]) -> None:
         console.print(Text.assemble(f"{index:3d} ", name, cells), no_wrap=True, crop=True)
     if count < len(tokens):
         console.print(f"({len(tokens) - count} more tokens: --json prints all)", style="dim")
-    if facts["cut"]:
+    if facts["truncated"]:
         console.print("(the text was truncated)", style="dim")
 
 

@@ -30,7 +30,7 @@ from bertsmith.reports.run_summary import (
 )
 from bertsmith.reports.terminal import console, facts_table, plain_table
 from bertsmith.reports.text_charts import NO_SERIES, Chart, Points, draw, number, smooth, spark
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 GAP = 2  # characters between two columns
@@ -318,7 +318,7 @@ def _value(name: str, value: float) -> str:
 
 def _cell(name: str, value: Any) -> Text:
     if isinstance(value, float):
-        return Text(clock(value) if name == "seconds" else _value("loss" if "loss" in name else name, value))
+        return Text(format_duration(value) if name == "seconds" else _value("loss" if "loss" in name else name, value))
     return Text("-" if value is None else f"{value:,}" if isinstance(value, int) else str(value))
 
 

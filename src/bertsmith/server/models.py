@@ -10,21 +10,22 @@ from typing import Any
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.predictor import Predictor
+from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.server.errors import RequestError
 
-HEADS: dict[str, tuple[str, ...]] = {  # what a route asks of a model; nothing: every model can
+PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # that a route needs; none: every model can
     "embed": (),
     "embed_all": (),
     "similarity": (),
     "rerank": (),
     "tokenize": (),
     "attention": (),
-    "fill-mask": ("masked_lm",),
-    "next-sentence": ("next_sentence",),
-    "predict": ("classify", "regress"),
-    "ner": ("tag",),
-    "qa": ("span",),
-    "choose": ("choose",),
+    "fill-mask": ("fill-mask",),
+    "next-sentence": ("next-sentence",),
+    "predict": ("text-classification", "text-regression"),
+    "ner": ("token-classification",),
+    "qa": ("question-answering",),
+    "choose": ("multiple-choice",),
 }
 
 
@@ -42,7 +43,8 @@ class ServedModel:
 
     def can(self, route: str) -> bool:
         """Whether the model has a head that the route needs."""
-        return not HEADS[route] or any(head in self.heads for head in HEADS[route])
+        pipelines = PIPELINES[route]
+        return not pipelines or self.predictor.model.head_for(*pipelines) is not None
 
     def shown(self) -> dict[str, Any]:
         """What a caller may know of it."""
@@ -52,7 +54,7 @@ class ServedModel:
             "name": self.name,
             "architecture": facts.architectures[0] if facts and facts.architectures else type(encoder).__name__,
             "heads": self.heads,
-            "can": [route for route in HEADS if self.can(route)],
+            "can": [route for route in PIPELINES if self.can(route)],
             "layers": encoder.layers,
             "width": encoder.width,
             "heads_per_layer": getattr(encoder.config, "heads", None),
@@ -90,7 +92,7 @@ class ModelRegistry:
         for one in asked:
             if one.can(route):
                 return one
-        needs = " or ".join(HEADS[route])
+        needs = " or ".join(objectives_with(*PIPELINES[route]))
         has = "; ".join(f"{one.name} has {', '.join(one.heads) or 'none'}" for one in asked)
         raise RequestError(422, "validation", f"/{route} needs a model with a {needs} head: {has}")
 

@@ -122,7 +122,7 @@ async def rerank(body: schemas.Rerank, request: Request) -> Response:
 
     def ask(predictor: Predictor) -> Reply:
         found = predictor.rank(body.query, body.texts, positive=body.positive)
-        cut = sorted(one["index"] for one in found if one.get("cut"))
+        cut = sorted(one["index"] for one in found if one.get("truncated"))
         if cut and not body.truncate:
             check_fit(predictor, [body.query, *body.texts], range(len(body.texts) + 1))
         kept = [one if body.return_text else {k: v for k, v in one.items() if k != "text"} for one in found]

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertsmith.inference.fill_mask import mask_runs
+from bertsmith.inference.fill_mask import find_masks
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
@@ -53,7 +53,7 @@ async def fill_mask(body: schemas.FillMask, request: Request) -> Response:
 
     def ask(predictor: Predictor) -> Reply:
         for number, text in enumerate(texts):
-            masks = sum(run.last - run.first for run in mask_runs(predictor.tokenizer, text))
+            masks = sum(run.last - run.first for run in find_masks(predictor.tokenizer, text))
             if masks > MASKS:
                 raise RequestError(
                     413, "too_large", f"text {number} has {masks} gaps, at most {MASKS}: send fewer at a time"
@@ -105,7 +105,7 @@ async def choose(body: schemas.Choose, request: Request) -> Response:
 
 @router.post("/next-sentence", response_model=dict[str, Any], summary="Does the second text follow the first?")
 async def next_sentence(body: schemas.NextSentence, request: Request) -> Response:
-    """How likely the second text is to follow the first: is_next, random, cut."""
+    """How likely the second text is to follow the first: is_next, not_next, truncated."""
     return (
         await service_of(request).answer(
             request,

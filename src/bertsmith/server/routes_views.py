@@ -28,7 +28,7 @@ async def tokenize(body: schemas.Tokenize, request: Request) -> Response:
     service.check_count(len(texts))
 
     def ask(predictor: Predictor) -> Reply:
-        found = predictor.tokenize(texts, specials=body.add_special_tokens)
+        found = predictor.tokenize(texts, special_tokens=body.add_special_tokens)
         service.check_numbers(4 * sum(len(one.ids) for one in found), "the tokens hold")
         return plain([_tokens(one) for one in found])
 
@@ -61,8 +61,8 @@ async def attention(body: schemas.AttentionOf, request: Request) -> Response:
         facts = {
             "tokens": list(found.tokens),
             "offsets": found.offsets.tolist(),
-            "texts": found.sequence_ids.tolist(),
-            "cut": found.truncated,
+            "sequence_ids": found.sequence_ids.tolist(),
+            "truncated": found.truncated,
         }
         weights = rounded(found.weights[layers, heads])
         return Reply(f'{json.dumps(facts, ensure_ascii=False)[:-1]},"attention":{weights}}}'.encode())

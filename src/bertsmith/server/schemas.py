@@ -261,6 +261,6 @@ class Weights(BaseModel):
 
     tokens: list[str]
     offsets: list[list[int]]
-    texts: list[int]
-    cut: bool
+    sequence_ids: list[int]
+    truncated: bool
     attention: list[list[list[list[float]]]]

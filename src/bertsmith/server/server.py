@@ -18,7 +18,7 @@ from types import FrameType
 
 import uvicorn
 
-from bertsmith.errors import BertsmithError, Stopped
+from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
 from bertsmith.server.middleware import Gateway
@@ -149,7 +149,7 @@ def serve(
     api_key: str | None = None,
     runs: Path | None = None,
 ) -> None:
-    """Serves until a signal; raises `Stopped` where something that was taken on could not be finished."""
+    """Serves until a signal; raises `StoppedError` where something that was taken on could not be finished."""
     sys.setswitchinterval(SWITCH)
     server = _server(models, limits=limits, log=log, api_key=api_key, runs=runs)
     names = ", ".join(name for name, _ in models)
@@ -159,10 +159,10 @@ def serve(
     server.run([listener])
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
-        os._exit(Stopped.exit_code)  # threads may still be at work, and nobody waits for them
+        os._exit(StoppedError.exit_code)  # threads may still be at work, and nobody waits for them
     finished = server.guard.service.close(drain=True, seconds=limits.drain_seconds)
     if server.lost or not finished:
-        raise Stopped(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
+        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from bertsmith.model_io.foreign_files import read_json
 from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import scores_for
-from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.splits import dev_examples
-from bertsmith.training.finetuning.sweep import Part, parts, run_beside, sweep
+from bertsmith.training.finetuning.sweep import SweepRun, run_parallel, sweep, sweep_runs
 from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
 from bertsmith.training.finetuning.work import OBJECTIVES, build_task
 
@@ -105,7 +105,7 @@ def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) ->
 def _of_task(word: str, mark: str) -> tuple[str, str]:
     """The task that a word is for, nothing where it is for all, and the rest of it."""
     name, found, rest = word.partition(mark)
-    is_task = found and name.partition("/")[0] in config.names("bertsmith.tasks")
+    is_task = found and name.partition("/")[0] in config.kinds("bertsmith.tasks")
     return (name, rest) if is_task else ("", word)
 
 
@@ -137,7 +137,7 @@ def ablate(
     how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
     work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
     rows: dict[str, dict[str, Any]] = {}
-    with closing(run_beside([part for runs in work for part in runs], jobs=jobs)) as done:
+    with closing(run_parallel([part for runs in work for part in runs], jobs=jobs)) as done:
         for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
             name = cell.task.name
             if jobs == 1:
@@ -169,7 +169,7 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
 
 def _written(rows: list[dict[str, Any]], source: str, output: Path) -> dict[str, Any]:
     told = {"source": source, "tasks": list(rows[0]["cells"]), "rows": rows}
-    Disk().write_file(output / TABLE, [sealed(told)])
+    Disk().write_file(output / TABLE, [checksummed_json(told)])
     kept = [cell["kept"] for row in rows for cell in row["cells"].values() if cell["kept"]]
     page = str(write_report(kept, output / PAGE)) if kept else None
     return told | {"page": page}
@@ -189,25 +189,25 @@ class Cell:
         """A left-to-right model is read where it has seen the whole text: at the last token."""
         tuning = make_finetune_config(trial.task, one.folder, {"data": trial.data}, trial.changes)
         task = build_task(tuning)
-        known = {item.name for item in dataclasses.fields(config.find(OBJECTIVES, task.objective).Config)}
+        known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
         head = dict(tuning.head)
         # differs from the paper: it does not say what its left-to-right model reads
-        if one.causal and "readout" in known:
-            head.setdefault("readout", "last")
+        if one.causal and "pooling" in known:
+            head.setdefault("pooling", "last")
         if one.bilstm:
-            head["between"] = "bilstm"
-            if "readout" in known:  # the pooler knows nothing of a BiLSTM
-                head.setdefault("readout", "raw_first")
+            head["recurrent"] = "bilstm"
+            if "pooling" in known:  # the pooler knows nothing of a BiLSTM
+                head.setdefault("pooling", "cls")
         folder = output / one.name / trial.task.replace("/", "-")
         tuning = replace(tuning, head=head, random_init=tuning.random_init or one.fresh)
         return cls(trial.task, task, tuning, folder)
 
-    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[Part]:
+    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[SweepRun]:
         """The runs that `run` would have to train, for those who do them at the same time."""
         if _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
             return []
         how: dict[str, Any] = {"learning_rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
-        return parts(self.tuning, self.folder, **how)
+        return sweep_runs(self.tuning, self.folder, **how)
 
     def _rates(self, rates: Sequence[float]) -> list[float]:
         return list(rates) or [self.tuning.learning_rate]
@@ -225,7 +225,7 @@ class Cell:
             found = sweep(
                 self.tuning, self.folder, learning_rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True
             )
-            Disk().write_file(self.folder / CELL, [sealed(wanted | {"found": found})])
+            Disk().write_file(self.folder / CELL, [checksummed_json(wanted | {"found": found})])
         best = max(found["learning_rates"], key=lambda row: row["mean"])[
             "learning_rate"
         ]  # by the score that decides in this task
@@ -238,7 +238,7 @@ class Cell:
 def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a sweep with just these settings found, if it was done."""
     try:
-        note = read_sealed(path)
+        note = read_checksummed_json(path)
     except DataError:  # not there, or damaged: the runs themselves tell
         return None
     found: dict[str, Any] = note["found"]

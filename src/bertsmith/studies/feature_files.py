@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.system.progress import Progress
 from bertsmith.types import Row
 
@@ -100,7 +100,7 @@ class Part:
     def is_whole(self) -> bool:
         """Whether it lies there just as it was written."""
         try:
-            note = read_sealed(self.note)
+            note = read_checksummed_json(self.note)
         except DataError:
             return False
         claim = {"bytes": note.pop("bytes", None), "sha256": note.pop("sha256", None)}
@@ -111,7 +111,7 @@ class Part:
         """The rows first, then the note that vouches for them."""
         written = disk.write_file(self.path, self._chunks(say))
         contents = self.contents() | {"bytes": written.bytes, "sha256": written.sha256}
-        disk.write_file(self.note, [sealed(contents)])
+        disk.write_file(self.note, [checksummed_json(contents)])
 
     def _chunks(self, say: Say) -> Iterator[bytes]:
         rows = [row for _, row in self.rows]
@@ -178,10 +178,10 @@ def keep_features(
         for part in parts:
             done += part.size
             if part.is_whole():
-                progress.skip(done)
+                progress.resume_from(done)
                 continue
             part.write(say, disk)
-            progress.at(done)
+            progress.update(done)
     return Features(kind, dict(place for part in parts for place in part.places()))
 
 

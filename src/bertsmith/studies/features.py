@@ -19,25 +19,26 @@ from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.metrics.intervals import over_seeds
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.objectives.readout import SLICES, LayerMix, Layers
+from bertsmith.nn.pooling import SLICES, LayerChoice, LayerMix
+from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies.feature_files import Features, Kind, Precision, keep_features
 from bertsmith.studies.published import CONLL, FEATURES, FINE_TUNED
 from bertsmith.studies.replay import Replay, digest_of, speaking
 from bertsmith.system.devices import choose_device
-from bertsmith.system.durable import Disk, read_sealed, sealed
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, shed
+from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, remove_run_files
 from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
 from bertsmith.types import Row
 
-ROWS: tuple[Layers, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
+ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
 # The paper says only: two BiLSTM layers of 768, five restarts. The rest is ours, and overrides come behind it.
-SETTINGS = ("learning_rate=1e-3", "epochs=10", "head.between=bilstm", "compute.compile=false")
+SETTINGS = ("learning_rate=1e-3", "epochs=10", "head.recurrent=bilstm", "compute.compile=false")
 KEPT, SCORES, TABLE = "features", "scores.json", "features.json"
 
 
@@ -79,7 +80,7 @@ def features(
         "fine_tuned": FINE_TUNED if study.task.name == CONLL else {},
         "rows": rows,
     }
-    Disk().write_file(output / TABLE, [sealed(found)])
+    Disk().write_file(output / TABLE, [checksummed_json(found)])
     return found
 
 
@@ -87,27 +88,27 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
     best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
-    with closing(ordered_map(study.train, missing, workers=jobs, patience=WHOLE_RUN)) as elsewhere:
+    with closing(ordered_map(study.train, missing, workers=jobs, patience=RUN_TIMEOUT)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
             told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
             if not quiet and jobs == 1:
                 print(told, file=sys.stderr)
             found = study.known(one) or study.keep(one, next(elsewhere), best=best)
-            shed(study.folder(one), BEST)
+            remove_run_files(study.folder(one), BEST)
             best = max(best, found["dev"][study.task.main_metric])
             if not quiet and jobs > 1:
                 print(f"{told}: done", file=sys.stderr, flush=True)
             yield found
 
 
-def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
+def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[LayerChoice, ...]:
     """The layers asked for, checked; all rows of the paper's table that the encoder has where none are."""
-    found: list[Layers] = []
+    found: list[LayerChoice] = []
     for name in dict.fromkeys(asked or ROWS):
         if name not in SLICES:
-            raise ConfigError(f"--layers {name}: it must be among {', '.join(get_args(Layers))}")
+            raise ConfigError(f"--layers {name}: it must be among {', '.join(get_args(LayerChoice))}")
         try:
-            LayerMix(name, width=1, count=encoder.layers)
+            LayerMix(name, width=1, layer_count=encoder.layers)
         except ConfigError:
             if asked:
                 raise
@@ -116,7 +117,7 @@ def chosen_layers(encoder: Encoder, asked: Sequence[str]) -> tuple[Layers, ...]:
     return tuple(found)
 
 
-def layer_numbers(name: Layers, encoder: Encoder) -> range:
+def layer_numbers(name: LayerChoice, encoder: Encoder) -> range:
     """Which of an encoding's layers are read."""
     return range(encoder.layers + 1)[SLICES[name]]
 
@@ -125,7 +126,7 @@ def layer_numbers(name: Layers, encoder: Encoder) -> range:
 class Tagger:
     """What one reads, and its seed."""
 
-    layers: Layers
+    layers: LayerChoice
     seed: int
 
 
@@ -135,11 +136,11 @@ class _Study:
 
     tuning: FinetuneConfig
     output: Path
-    layers: tuple[Layers, ...]
+    layers: tuple[LayerChoice, ...]
     task: Task
     encoder: Encoder  # without its weights: what it says is in the features
     tokenizer: Tokenizer
-    ready: Prepared
+    ready: TaskData
     test: list[Example]  # none where nobody knows their tags
     features: Features
     device: str
@@ -200,7 +201,7 @@ class _Study:
         folder = self.folder(one)
         if found["dev"][self.task.main_metric] > best:
             copy_model(folder / BEST, self.output / BEST)
-        Disk().write_file(folder / SCORES, [sealed(self._wanted(one) | {"found": found})])
+        Disk().write_file(folder / SCORES, [checksummed_json(self._wanted(one) | {"found": found})])
         return found
 
     def _tuning(self, one: Tagger) -> FinetuneConfig:
@@ -219,7 +220,7 @@ class _Study:
         said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
         return self.task.score(said.examples, said.predictions)
 
-    def told(self, name: Layers, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def told(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One row of the table."""
         main = self.task.main_metric
         return {
@@ -232,7 +233,7 @@ class _Study:
 
 
 def _check(tuning: FinetuneConfig, task: Task) -> None:
-    if task.objective != "tag":
+    if pipeline_of(task.objective) != "token-classification":
         raise ConfigError(f"{tuning.name}: features are studied with tags: take conll/conll2003, wnut17, or tagging")
     if not task.has_split("dev"):
         raise ConfigError(f"{tuning.name}: taggers are chosen on dev examples: pass --dev FILE")
@@ -240,7 +241,7 @@ def _check(tuning: FinetuneConfig, task: Task) -> None:
         raise ConfigError("a study of features is the work of one process: leave out torchrun and compute.fsdp")
 
 
-def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
+def _rows(task: Task, ready: TaskData, test: Sequence[Example], tokenizer: Tokenizer) -> Iterator[Row]:
     """Every row that is learned from or scored."""
     asked = [*ready.train]
     for examples in (ready.dev, test):
@@ -252,7 +253,7 @@ def _rows(task: Task, ready: Prepared, test: Sequence[Example], tokenizer: Token
 def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was found with just these settings, if it was."""
     try:
-        note = read_sealed(path)
+        note = read_checksummed_json(path)
     except DataError:  # not there, or damaged: then it is found again
         return None
     found: dict[str, Any] = note["found"]

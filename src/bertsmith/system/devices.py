@@ -27,12 +27,12 @@ def choose_device(asked: str) -> str:
     return asked
 
 
-def has_eight_bits(device: torch.device) -> bool:
+def supports_fp8(device: torch.device) -> bool:
     """Whether a CUDA device multiplies matrices in eight bits."""
     return torch.cuda.get_device_capability(device) >= EIGHT_BITS
 
 
-def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
+def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of one large product of random matrices, the best of several: what this device can do at most. 0.3 s."""
     size = 8192 if device.type == "cuda" else 128
     left = _random(size, device, dtype)
@@ -47,9 +47,9 @@ def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
 
 
 @cache
-def known_peak(device: torch.device, dtype: torch.dtype) -> float:
+def cached_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """The same, measured once in a process: for the many short runs of a sweep, which may share the device."""
-    return measure_peak(device, dtype)
+    return measure_peak_flops(device, dtype)
 
 
 def _random(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

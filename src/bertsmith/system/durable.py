@@ -26,7 +26,7 @@ Chunk = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """What a file holds, counted and hashed while it was written."""
 
     bytes: int
@@ -40,7 +40,7 @@ class _Progress:
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
-def partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """The name beside `path` under which it is written until it is whole."""
     return path.with_name(path.name + PARTIAL)
 
@@ -77,14 +77,14 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> Written:
+    def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> WrittenFile:
         """Writes `chunks` to `path` and returns once they are on the disk under that name.
 
         `atomic=False` writes under the final name at once and leaves the entry in the folder unsynced: only for files
         of a folder that is itself written aside and then goes through `commit_folder`.
         """
         path = Path(path)
-        target = partial(path) if atomic else path
+        target = partial_path(path) if atomic else path
         progress = _Progress()
         try:
             self._write_chunks(target, chunks, progress)
@@ -97,7 +97,7 @@ class Disk:
             if isinstance(error, OSError):
                 raise _storage_error(error, "writing", path, progress.wanted) from error
             raise
-        return Written(progress.bytes, progress.digest.hexdigest())
+        return WrittenFile(progress.bytes, progress.digest.hexdigest())
 
     def _write_chunks(self, path: Path, chunks: Iterable[Chunk], progress: _Progress) -> None:
         if isinstance(chunks, (list, tuple)):
@@ -161,7 +161,7 @@ class Disk:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             aside = path
             if not path.name.endswith(PARTIAL):
-                aside = partial(path)
+                aside = partial_path(path)
                 if aside.exists():
                     self.remove_folder(aside)
                 self._rename(path, aside)
@@ -238,13 +238,13 @@ def _storage_error(error: OSError, doing: str, path: Path, wanted: int) -> Stora
 SEAL = b',\n "seal": "%s"\n}\n'  # the last member: sha256 of every byte before it
 
 
-def sealed(contents: dict[str, Any]) -> bytes:
+def checksummed_json(contents: dict[str, Any]) -> bytes:
     """JSON whose last member is the sha256 of all that stands before it, so that any changed byte shows."""
     body = json.dumps(contents, indent=1, allow_nan=False).encode().removesuffix(b"\n}")
     return body + SEAL % hashlib.sha256(body).hexdigest().encode()
 
 
-def read_sealed(path: str | Path, *, limit: int = 1 << 28) -> dict[str, Any]:
+def read_checksummed_json(path: str | Path, *, limit: int = 1 << 28) -> dict[str, Any]:
     """What `sealed` was given, or a DataError naming the file if it is missing or a byte is not as written."""
     try:
         with open(path, "rb") as file:

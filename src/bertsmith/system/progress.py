@@ -37,12 +37,12 @@ class Progress:
             self.stream.write("\r\x1b[2K")
             self.stream.flush()
 
-    def skip(self, done: int) -> None:
+    def resume_from(self, done: int) -> None:
         """Says that the first `done` bytes were finished by an earlier run."""
         self.base = done
         self.began = time.monotonic()
 
-    def at(self, done: int, **counts: int) -> None:
+    def update(self, done: int, **counts: int) -> None:
         """Shows where the work stands, if it is time to."""
         now = time.monotonic()
         if self.quiet or now - self.last < (LIVE_EVERY if self.live else PLAIN_EVERY):
@@ -59,7 +59,7 @@ class Progress:
         left = (self.total - done) / speed if speed > 0 else 0.0
         shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()]
         bar = f"{_bar(share)} " if self.live else ""
-        parts = [f"{self.title} {bar}{share:4.0%}", *shown, f"{speed / 1e6:.1f} MB/s", f"{clock(left)} left"]
+        parts = [f"{self.title} {bar}{share:4.0%}", *shown, f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
         return " · ".join(parts)
 
 
@@ -68,7 +68,7 @@ def _bar(share: float, width: int = 20) -> str:
     return "━" * full + "╌" * (width - full)
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`0:07`, `12:30`, `3:02:11`."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60

@@ -25,14 +25,14 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 ENGINES = ("local", "ray")
-WHOLE_RUN = 7 * 24 * 3600.0  # seconds of patience where a unit is a training run
-HEADER = 8  # bytes before a message of `Callers`: its size
+RUN_TIMEOUT = 7 * 24 * 3600.0  # seconds of patience where a unit is a training run
+HEADER = 8  # bytes before a message of `FunctionWorkers`: its size
 AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
 GRACE = 20.0  # seconds in which a worker that is told to end may save what it has
 
@@ -49,9 +49,9 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
-    At most `AHEAD` units per worker are in memory at once. A worker that dies or gives no answer within `patience`
-    seconds ends the map with `Stopped`, naming the unit. Whatever ends it early, Ctrl-C too, ends the workers: training
-    runs that are under way are saved first. Who takes one result at a time closes it for that.
+    At most `AHEAD` units per worker are in memory at once. A worker that dies, or returns nothing within `patience`
+    seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
+    also ends the workers, which first save training runs in progress. Close the generator to stop early.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: at least one is needed")
@@ -105,10 +105,10 @@ def _over_processes(
 def _work(function: Callable[[Unit], Result], unit: Unit) -> Result:
     """In a worker. It may have got another unit already when one is stopped."""
     if _told_to_end.is_set():
-        raise Stopped("told to end before it began")
+        raise StoppedError("told to end before it began")
     try:
         return function(unit)
-    except Stopped:
+    except StoppedError:
         _told_to_end.set()
         raise
 
@@ -143,8 +143,8 @@ def _end_pool(pool: ProcessPoolExecutor, grace: float = GRACE) -> None:
             process.kill()
 
 
-def _lost(unit: int, why: str) -> Stopped:
-    return Stopped(
+def _lost(unit: int, why: str) -> StoppedError:
+    return StoppedError(
         f"{why} at work unit {unit}; what was finished is kept: "
         "run the same command again, with fewer workers if memory is short"
     )
@@ -190,11 +190,11 @@ def _call(function: Callable[[Unit], Result], unit: Unit) -> Result:
     return function(unit)
 
 
-class CallerDied(Exception):
-    """A process of `Callers` is gone."""
+class WorkerDied(Exception):
+    """A process of `FunctionWorkers` is gone."""
 
 
-class Callers:
+class FunctionWorkers:
     """Processes that each hold a copy of a function, and call it for threads of this one that would hold each other up.
 
     They read what to call it with until nobody can write that any more: whatever ends this process ends them too.
@@ -231,11 +231,11 @@ class Callers:
             _write(process.stdin, question)
             answer = _read(process.stdout)
         except (OSError, ValueError) as error:  # gone, or closed by another thread that found one gone
-            raise CallerDied from error
+            raise WorkerDied from error
         finally:
             self._idle.put(process)
         if answer is None:
-            raise CallerDied
+            raise WorkerDied
         good, found = pickle.loads(answer)
         if good:
             return found
@@ -270,7 +270,7 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 
 def _serve() -> None:
-    """What a process of `Callers` does. Whatever is printed there goes to the standard error."""
+    """What a process of `FunctionWorkers` does. Whatever is printed there goes to the standard error."""
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     held = _read(asked)

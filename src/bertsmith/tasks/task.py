@@ -80,7 +80,7 @@ class Case:
 class Task:
     """Examples of up to three splits, their rows, and the decoding and scoring of predictions."""
 
-    objective: ClassVar[str]  # the objective whose head predicts: classify, regress, tag, span or choose
+    objective: str  # the objective whose head predicts: classify, regress, tag, span or choose
     name: str  # such as glue/cola
     main_metric: str  # selects the best model; higher is better
     max_length: int = 128  # tokens of a row unless the user sets it

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,7 @@ class TextTask(Task):
 class ClassificationTask(TextTask):
     """A text or a pair gets one label. Without `labels` they are those of train, sorted."""
 
-    objective: ClassVar[str] = "classify"
+    objective = "classify"
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class ClassificationTask(TextTask):
 class RegressionTask(TextTask):
     """A text or a pair gets a number. `threshold`: numbers from there on are a class, whose F1 is a metric too."""
 
-    objective: ClassVar[str] = "regress"
+    objective = "regress"
     has_probabilities = False
 
     def __init__(
@@ -279,7 +279,7 @@ class RegressionTask(TextTask):
 class MultipleChoiceTask(TextTask):
     """A question with any number of choices: `texts` are the question and then the choices."""
 
-    objective: ClassVar[str] = "choose"
+    objective = "choose"
     main_metric = "accuracy"
 
     def check(self, split: str, examples: Sequence[Example]) -> None:

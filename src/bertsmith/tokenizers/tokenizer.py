@@ -244,12 +244,12 @@ class Kind(NamedTuple):
 
 def kinds() -> list[str]:
     """The names of all kinds: the files of this folder that have a `Config`."""
-    return config.names(FOLDER)
+    return config.kinds(FOLDER)
 
 
 def kind(name: str) -> Kind:
     """The kind with that name."""
-    module = config.find(FOLDER, name)
+    module = config.find_kind(FOLDER, name)
     here = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     (tokenizer,) = [value for value in here if issubclass(value, Tokenizer)]
     return Kind(name, module.Config, tokenizer)

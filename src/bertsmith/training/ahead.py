@@ -14,7 +14,7 @@ from bertsmith.types import Batch
 PATIENCE = 300.0  # seconds until batches that do not come are an error: a file server may hang for ever
 
 
-class Ahead:
+class Prefetcher:
     """`ahead(step)`, counted from 0: any step can be asked for, the ones after the last are ready soonest."""
 
     def __init__(self, make: Callable[[int], Sequence[Batch]], *, source: object, steps: int = 1) -> None:
@@ -39,7 +39,7 @@ class Ahead:
         self._next = {each: self._next[each] if each in self._next else self._begin(each) for each in soon}
         return found
 
-    def waited(self, number: int) -> float:
+    def wait_seconds(self, number: int) -> float:
         """Seconds that step `number`, counted from 1, waited for its batches; forgotten once it is told."""
         return self._waits.pop(number - 1, 0.0)
 

@@ -16,8 +16,8 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from bertsmith.errors import DataError, StorageError
-from bertsmith.system.durable import Disk, Written, partial, read_sealed, sealed
-from bertsmith.training.state import State
+from bertsmith.system.durable import Disk, WrittenFile, checksummed_json, partial_path, read_checksummed_json
+from bertsmith.training.state import TrainingState
 
 MANIFEST, PROGRESS = "manifest.json", "progress.json"
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
@@ -26,27 +26,27 @@ MOST_MANIFEST_BYTES = 1 << 24
 
 
 def write_checkpoint(
-    final: Path, state: State, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
+    final: Path, state: TrainingState, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
 ) -> None:
     """Writes a state under a name that must be free; returns once it is there for good.
 
     `files` go along as they are, `facts` (plain JSON) into the manifest.
     """
     state.check_finite()
-    aside = partial(final)
+    aside = partial_path(final)
     disk.make_folder(aside)
     written = {name: disk.write_file(aside / name, chunks, atomic=False) for name, chunks in _contents(state, files)}
     manifest = {
         "format": FORMAT,
         "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in written.items()},
-        "made_with": state.made_with,
+        "made_with": state.environment,
         "facts": dict(facts),
     }
-    disk.write_file(aside / MANIFEST, [sealed(manifest)], atomic=False)
+    disk.write_file(aside / MANIFEST, [checksummed_json(manifest)], atomic=False)
     disk.commit_folder(aside, final)
 
 
-def _contents(state: State, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
+def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
     """The files of a checkpoint, one after the other, so that only one is in memory twice."""
     yield PROGRESS, [json.dumps(state.progress, indent=1, allow_nan=False).encode()]
     for name, data in files.items():
@@ -68,12 +68,12 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / MANIFEST
-        manifest = read_sealed(path, limit=MOST_MANIFEST_BYTES)
+        manifest = read_checksummed_json(path, limit=MOST_MANIFEST_BYTES)
         if manifest.get("format") != FORMAT:
             raise DataError(f"{path}: format {manifest.get('format')!r} is not one that this version reads")
         self.facts: dict[str, Any] = manifest["facts"]
         self.made_with: dict[str, Any] = manifest["made_with"]
-        self.files = {name: Written(file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
+        self.files = {name: WrittenFile(file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
 
     def verify(self) -> None:
         """Compares every file with the manifest."""
@@ -97,14 +97,14 @@ class Checkpoint:
             raise DataError(f"{path} is damaged: its sha256 is not that of what was written")
         return data
 
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         """What was saved, with every file checked."""
         extra = self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}
         for name in sorted(extra):
             self.read(name)
-        return State(
+        return TrainingState(
             weights=safetensors.load(self.read(WEIGHTS)),
             optimizer=safetensors.load(self.read(OPTIMIZER)),
             progress=json.loads(self.read(PROGRESS)),
-            made_with=self.made_with,
+            environment=self.made_with,
         )

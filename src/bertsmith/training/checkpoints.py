@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.errors import ConfigError, DataError, StorageError
-from bertsmith.system.durable import PARTIAL, Disk, partial
+from bertsmith.system.durable import PARTIAL, Disk, partial_path
 from bertsmith.training.checkpoint import Checkpoint, write_checkpoint
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 
 FOLDER = "checkpoints"
 LEAST = 2  # verified checkpoints that are never given up
@@ -27,7 +27,7 @@ LEAST = 2  # verified checkpoints that are never given up
 class Resumed:
     """Where a run can go on: nowhere yet (`state` is None), or at the newest checkpoint that verifies."""
 
-    state: State | None = None
+    state: TrainingState | None = None
     checkpoint: Checkpoint | None = None
     skipped: tuple[str, ...] = ()  # one line for each newer one: which, and why
 
@@ -72,7 +72,7 @@ class Checkpoints:
     ) -> None:
         self._open.close()
 
-    def save(self, state: State) -> Path:
+    def save(self, state: TrainingState) -> Path:
         """Writes a state and gives up what need not be kept; once this returns, the state is not lost any more.
 
         A step that this process has already saved or gone on from is not written again.
@@ -83,16 +83,19 @@ class Checkpoints:
         self._retire(final)
         return final
 
-    def _write(self, final: Path, state: State) -> None:
+    def _write(self, final: Path, state: TrainingState) -> None:
         try:
-            for old in (partial(final), final):  # damaged, or of a run that was abandoned for an earlier checkpoint
+            for old in (
+                partial_path(final),
+                final,
+            ):  # damaged, or of a run that was abandoned for an earlier checkpoint
                 if old.exists():
                     self.disk.remove_folder(old)
             write_checkpoint(final, state, files=self.files, facts=self.facts, disk=self.disk)
         except BaseException:
-            if partial(final).exists():
+            if partial_path(final).exists():
                 with suppress(StorageError):  # what matters is the first error; opening again removes the rest
-                    self.disk.remove_folder(partial(final))
+                    self.disk.remove_folder(partial_path(final))
             raise
         self._good.add(final)
 

@@ -13,9 +13,9 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import Data, check_model
+from bertsmith.training.pretraining.parts import PretrainData, check_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 PAGE = "compare.html"
@@ -37,7 +37,7 @@ def compare(
     then tell nothing of their progress: one compiles while another one learns. `say` is told, in words, what is about
     to be done, or with several jobs what was.
     """
-    output, opened = Path(output), Data.open(data)
+    output, opened = Path(output), PretrainData.open(data)
     folders = {name: output / folder_name(name) for name in recipes}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
@@ -46,11 +46,11 @@ def compare(
     _check_models(recipes)
     left: dict[str, Work] = {}
     for name, recipe in recipes.items():
-        if is_finished(folders[name], opened.complete(recipe)):
+        if is_finished(folders[name], opened.with_vocabulary(recipe)):
             say(f"{_place(name, recipes)} is finished")
         else:
             left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=WHOLE_RUN)) as done:
+    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=RUN_TIMEOUT)) as done:
         for name in left:
             if jobs == 1:
                 say(_place(name, recipes))

@@ -15,7 +15,7 @@ from typing import TextIO
 import torch
 
 from bertsmith.reports import text_charts
-from bertsmith.system.progress import clock
+from bertsmith.system.progress import format_duration
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
@@ -27,7 +27,7 @@ RECENT = 20.0  # seconds over which the speed is told
 
 
 @dataclass
-class Pace:
+class Throughput:
     """Tokens and waiting over the last seconds, so that compilation at the start is soon forgotten."""
 
     marks: list[tuple[float, int, float]] = field(default_factory=list)  # (time, tokens so far, waited so far)
@@ -51,7 +51,7 @@ class Pace:
         return (self.marks[-1][2] - self.marks[0][2]) / span if span > 0 else 0.0
 
 
-class Display:
+class ProgressDisplay:
     """`show.step(step)` after every step; `show.note(text)` for a line that stays."""
 
     def __init__(
@@ -69,8 +69,12 @@ class Display:
         self.stream = stream or sys.stderr
         self.live = not quiet and self.stream.isatty()
         self.picture = picture and self.live
-        self.began, self.from_step, self.from_progress = time.monotonic(), trainer.done, self._gone(trainer.done)
-        self.pace = Pace()
+        self.began, self.from_step, self.from_progress = (
+            time.monotonic(),
+            trainer.steps_done,
+            self._gone(trainer.steps_done),
+        )
+        self.pace = Throughput()
         self._last, self._lines = 0.0, 0
         self._curves: dict[str, tuple[list[float], list[float]]] = {}
 
@@ -111,7 +115,7 @@ class Display:
         parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
         if self.pace.waiting > NOTABLE_WAIT:
             parts.append(f"waiting for data {self.pace.waiting:.0%}")
-        return " · ".join([*parts, f"{clock(left)} left"])
+        return " · ".join([*parts, f"{format_duration(left)} left"])
 
     def note(self, text: str) -> None:
         """A line that stays."""

@@ -13,7 +13,6 @@ from torch import nn
 from bertsmith.model_io.model import Model
 from bertsmith.nn.attention import Attention
 from bertsmith.objectives.objective import Objective
-from bertsmith.objectives.words import Words
 
 THERE_AND_BACK = 6  # for each weight of a matrix: 2 forward, 4 backward
 WORTH_COMPILING = 60.0  # seconds of steps: compiling takes most of a minute and saves some of theirs
@@ -29,7 +28,7 @@ def flops_per_token(model: Model, *, length: int, asked: Mapping[str, float]) ->
         inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
         within = [*everywhere, *inner]
         own = _matrices(objective) - sum(map(_matrices, within))
-        table = model.encoder.token_embeddings.numel() if isinstance(objective, Words) else 0
+        table = model.encoder.token_embeddings.numel() if objective.tied else 0
         found += sum(_every_token(part, length) for part in everywhere) + (own + table) * asked.get(objective.name, 0.0)
     return THERE_AND_BACK * found
 

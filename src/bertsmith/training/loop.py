@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith import config
-from bertsmith.errors import BertsmithError, ConfigError, Stopped
+from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoint import Checkpoint
 from bertsmith.training.checkpoints import Checkpoints, Resumed
-from bertsmith.training.display import Display
+from bertsmith.training.display import ProgressDisplay
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -55,7 +55,7 @@ class Run:
     trainer: Trainer
     evaluate: Callable[[], Evaluation | None]  # the same on all ranks; None where there is nothing to score on
     write_model: Callable[[str, Mapping[str, float]], None]  # by name, best or last, and with which scores
-    begin: Callable[[], tuple[State, list[str]] | None] = lambda: (
+    begin: Callable[[], tuple[TrainingState, list[str]] | None] = lambda: (
         None
     )  # what a new run starts from, and what to say of it
     fingerprints: dict[str, str]  # of data and tokenizer: going on with others is refused
@@ -69,7 +69,7 @@ class Run:
     last: tuple[int, Evaluation | None] = (-1, None)
 
 
-def drive(
+def run_training(
     run: Run,
     *,
     resume: str = "auto",
@@ -83,21 +83,21 @@ def drive(
     `trackers`: names of those that hear every event too.
     """
     with ExitStack() as stack:
-        writer = Writer(run, stack, resume=resume, trackers=trackers) if run.trainer.world.leads else None
+        writer = Writer(run, stack, resume=resume, trackers=trackers) if run.trainer.world.is_main else None
         notes = [*(writer.notes if writer else ()), *run.trainer.load(writer.state if writer else None)]
         run.best = _agree(run.trainer.world, run.best)
         told = {"flops": run.about.get("flops_per_token", 0.0), "peak": run.about.get("peak_flops", 0.0)}
-        show = Display(run.trainer, quiet=quiet or writer is None, picture=picture, **told)
+        show = ProgressDisplay(run.trainer, quiet=quiet or writer is None, picture=picture, **told)
         if writer:
-            writer.write("start", step=run.trainer.done, notes=notes)
-            writer.write("facts", step=run.trainer.done, **run.about)
+            writer.write("start", step=run.trainer.steps_done, notes=notes)
+            writer.write("facts", step=run.trainer.steps_done, **run.about)
         for note in notes:
             show.note(note)
         _steps(run, writer, show)
         show.close()
         if run.trainer.stopped:
-            done = run.trainer.done
-            raise Stopped(f"stopped after step {done:,}, which is saved: the same command goes on from there")
+            done = run.trainer.steps_done
+            raise StoppedError(f"stopped after step {done:,}, which is saved: the same command goes on from there")
         return _finish(run, writer, show)
 
 
@@ -118,12 +118,12 @@ def memory_advice(rows: int, what: str) -> Iterator[None]:
 
 def _agree(world: World, best: tuple[int, float]) -> tuple[int, float]:
     """The first rank's best, on all ranks: they must agree on when a model is written."""
-    mine = best if world.leads else (0, 0.0)
-    told = world.sum({"step": world.number(mine[0]), "cost": world.number(mine[1])})
+    mine = best if world.is_main else (0, 0.0)
+    told = world.all_reduce({"step": world.scalar(mine[0]), "cost": world.scalar(mine[1])})
     return int(told["step"]), float(told["cost"])
 
 
-def _steps(run: Run, writer: Writer | None, show: Display) -> None:
+def _steps(run: Run, writer: Writer | None, show: ProgressDisplay) -> None:
     waiting: deque[Step] = deque()
     if _given_up(run):  # before, and somebody has called again
         return
@@ -144,16 +144,16 @@ def _steps(run: Run, writer: Writer | None, show: Display) -> None:
         _save(run, writer)
 
 
-def _record(run: Run, step: Step, writer: Writer | None, show: Display) -> None:
+def _record(run: Run, step: Step, writer: Writer | None, show: ProgressDisplay) -> None:
     waited = run.waited(step.number)
     if writer is not None:
-        writer.write("step", **step.facts(), data_seconds=waited)
+        writer.write("step", **step.metrics(), data_seconds=waited)
     show.step(step, waited=waited)
 
 
-def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
+def _evaluate(run: Run, writer: Writer | None, show: ProgressDisplay) -> None:
     """Scores; the best model so far is kept as a model folder."""
-    found, done = run.evaluate(), run.trainer.done
+    found, done = run.evaluate(), run.trainer.steps_done
     run.last = (done, found)
     if found is None:
         return
@@ -167,7 +167,7 @@ def _evaluate(run: Run, writer: Writer | None, show: Display) -> None:
 
 def _given_up(run: Run) -> bool:
     """Whether as many evaluations as the recipe has patience for were no better than the best."""
-    since = run.trainer.done - run.best[0]
+    since = run.trainer.steps_done - run.best[0]
     patience = run.recipe.patience * run.eval_every
     return bool(patience) and run.best[0] > 0 and since >= patience
 
@@ -184,26 +184,26 @@ def _save(run: Run, writer: Writer | None) -> None:
         writer.save(state)
 
 
-def _finish(run: Run, writer: Writer | None, show: Display) -> dict[str, Any]:
-    if run.last[0] != run.trainer.done:
+def _finish(run: Run, writer: Writer | None, show: ProgressDisplay) -> dict[str, Any]:
+    if run.last[0] != run.trainer.steps_done:
         _evaluate(run, writer, show)
     found = run.last[1]
     numbers = found.numbers if found else {}
-    facts = {"steps": run.trainer.done, "tokens": run.trainer.tokens, "seconds": run.trainer.seconds}
+    facts = {"steps": run.trainer.steps_done, "tokens": run.trainer.tokens, "seconds": run.trainer.seconds}
     if not run.lean:
         run.write_model("last", numbers)
     if writer is not None:
-        writer.write("finish", step=run.trainer.done, **facts, **numbers)
+        writer.write("finish", step=run.trainer.steps_done, **facts, **numbers)
         writer.log.sync()
     best = {"best_step": run.best[0]} if run.best[0] else {}
     return {"run": str(run.folder), **facts, **best, **numbers}
 
 
-def as_begun(recipe: T, folder: Path) -> T:
+def with_saved_precision(recipe: T, folder: Path) -> T:
     """The recipe with the precision that the run in a folder began with, where it leaves that to the machine."""
     if recipe.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
         return recipe
-    begun = config.read(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
+    begun = config.read_file(type(recipe), folder / RECIPE).precision  # type: ignore[attr-defined]
     return replace(recipe, precision=begun)  # type: ignore[type-var]
 
 
@@ -214,8 +214,8 @@ def recipe_changes(folder: Path, recipe: Any) -> list[str]:
     """
     if not (folder / RECIPE).exists():
         return []
-    before = config.to_dict(config.read(type(recipe), folder / RECIPE))
-    changes = config.changes(before, config.to_dict(recipe))
+    before = config.to_dict(config.read_file(type(recipe), folder / RECIPE))
+    changes = config.resume_differences(before, config.to_dict(recipe))
     wrong = [change for change in changes if change.split(" ")[0] not in FREE]
     if wrong:
         raise ConfigError(f"{folder} holds a run of another recipe: {'; '.join(wrong[:3])}: choose another -o")
@@ -250,7 +250,7 @@ class Writer:
         if self.trackers is not None:
             self.trackers.write(kind, facts["step"], facts)
 
-    def save(self, state: State) -> None:
+    def save(self, state: TrainingState) -> None:
         """A checkpoint, and everything logged until now with it."""
         self.checkpoints.save(state)
         self.write("checkpoint", step=state.step)

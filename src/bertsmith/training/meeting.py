@@ -12,12 +12,12 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from bertsmith.errors import Lost
+from bertsmith.errors import PeerLostError
 
 LOOK_EVERY = 0.01  # seconds
 
 
-def meet(store: Store, *, rank: int, size: int, patience: timedelta) -> Store:
+def private_store(store: Store, *, rank: int, size: int, patience: timedelta) -> Store:
     """The part of a store that these ranks alone know of. Every rank must come.
 
     Each rank but the first says a new word. The first answers every word that it finds, an old one in vain, with the
@@ -43,5 +43,5 @@ def _answer(store: Store, name: str, size: int, limit: float) -> None:
             elif store.check([f"word/{rank}"]):
                 store.set(f"answer/{rank}/{store.get(f'word/{rank}').decode()}", name)
         if waiting and time.monotonic() > limit:
-            raise Lost(f"rank {min(waiting)} has not come: are all machines started with the same command?")
+            raise PeerLostError(f"rank {min(waiting)} has not come: are all machines started with the same command?")
         time.sleep(LOOK_EVERY)

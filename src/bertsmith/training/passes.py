@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
-from bertsmith.system.devices import has_eight_bits
-from bertsmith.training.sharding import Holding, Whole
+from bertsmith.system.devices import supports_fp8
+from bertsmith.training.sharding import DataParallel, Parallelism
 from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss
 
@@ -69,7 +69,7 @@ def check_precision(precision: Precision, compute: ComputeConfig) -> None:
         raise ConfigError("precision=fp8 does not work with compute.fsdp=true: set precision=bf16")
 
 
-class Passes:
+class ForwardBackward:
     """Forward and backward passes of one model on one rank."""
 
     def __init__(
@@ -77,8 +77,8 @@ class Passes:
     ) -> None:
         self.model, self.world, self.seed = model, world, seed
         device = world.device.type
-        self.half = precision in ("fp8", "bf16") or (precision == "auto" and device == "cuda")
-        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.half)
+        self.bf16 = precision in ("fp8", "bf16") or (precision == "auto" and device == "cuda")
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=self.bf16)
         self.compiles = compiles = device == "cuda" if compute.compile is None else compute.compile
         if self.compiles:  # the compiler tells at length which of its own tricks it leaves out
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
@@ -95,14 +95,14 @@ class Passes:
                 _recompute(part)
         self._hide = torch.compile(self._hide_and_count, dynamic=False) if compiles else self._hide_and_count
         module, middle = cast(nn.Module, model), model.layer_groups()[1:-1]
-        self.holding: Holding
+        self.parallel: Parallelism
         if compute.fsdp and world.size > 1:
-            from bertsmith.training.splitting import Split  # not for who does not split: it takes a second
+            from bertsmith.training.splitting import FSDP  # not for who does not split: it takes a second
 
-            self.holding = Split(module, middle, world, compiles=compiles)
+            self.parallel = FSDP(module, middle, world, compiles=compiles)
         else:
-            self.holding = Whole(module, world, compiles=compiles)
-        self.replays = compute.cuda_graphs is True and device == "cuda" and world.size == 1
+            self.parallel = DataParallel(module, world, compiles=compiles)
+        self.uses_cuda_graphs = compute.cuda_graphs is True and device == "cuda" and world.size == 1
 
     def _hide_and_count(self, batch: Batch) -> tuple[Batch, dict[str, Tensor], Tensor]:
         hidden = self.model.corrupt(batch)
@@ -120,7 +120,7 @@ class Passes:
             self.world.device, counter_random.stream_key(self.seed, f"dropout/{step}/{micro}/{self.world.rank}")
         )
 
-    def learn(
+    def accumulate_gradients(
         self, batch: Batch, counts: Mapping[str, Tensor], *, step: int, micro: int, last: bool, seed: bool = True
     ) -> Loss:
         """Adds to the gradients what this micro-batch contributes to the mean over `counts`; its loss, detached.
@@ -129,23 +129,23 @@ class Passes:
         """
         if seed:
             self.seed_dropout(step, micro)
-        with self.holding.exchange(last):
+        with self.parallel.gradient_sync(last):
             with self._autocast():
-                loss = self.holding(batch)
+                loss = self.parallel(batch)
             total = loss.total(counts) * self.world.size  # the exchange averages over ranks, but the sum is wanted
             total.backward()  # type: ignore[no-untyped-call]
         return Loss(_detached(loss.sums), loss.counts, loss.correct, loss.weights)
 
     @torch.no_grad()
-    def score(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch) -> Loss:
         """The loss of a batch as the model is, without dropout, not compiled."""
         hidden, _, _ = self._hide_and_count(batch.to(self.world.device, non_blocking=True))
         with self._autocast():
-            return self.holding.score(hidden)
+            return self.parallel.evaluate(hidden)
 
 
 def _check_eight_bits(device: torch.device) -> None:
-    if device.type == "cuda" and not has_eight_bits(device):
+    if device.type == "cuda" and not supports_fp8(device):
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"precision=fp8: {name} does not support FP8: set precision=bf16")
     if device.type not in ("cuda", "cpu"):

@@ -36,6 +36,7 @@ class Recipe:
     batch_size: int = 256  # rows of a step, on all ranks together
     batch_size_warmup: BatchSizeWarmup | None = None  # smaller batches at the start of the run
     micro_batch_size: int = 0  # rows of one forward on one rank; 0: the rank's rows of a step at once
+    max_length: int = 128  # tokens of a row, special tokens included
     precision: Precision = "auto"  # on CUDA bf16, or fp8 where that is faster; weights and optimizer state stay fp32
     compute: ComputeConfig = field(default_factory=ComputeConfig)  # how steps are computed
     seed: int = 0  # of initial weights, data order, masks and dropout
@@ -48,10 +49,10 @@ class Recipe:
     after: str = ""  # of a second stage: the recipe of the first, whose model it is meant to start from
 
     def __post_init__(self) -> None:
-        if self.packing.length > self.encoder.max_positions:
+        if self.max_length > self.encoder.max_positions:
             raise ConfigError(
-                f"packing.length={self.packing.length} exceeds encoder.max_positions={self.encoder.max_positions}: "
-                "make rows shorter or give the encoder more positions"
+                f"max_length={self.max_length} exceeds encoder.max_positions={self.encoder.max_positions}: "
+                "lower max_length or raise encoder.max_positions"
             )
         if self.save_every < 1 or self.eval_rows < 1:
             raise ConfigError("save_every and eval_rows must be at least 1")
@@ -93,7 +94,7 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """A recipe from a JSON or TOML file."""
-    return config.read(Recipe, path)
+    return config.read_file(Recipe, path)
 
 
 def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:

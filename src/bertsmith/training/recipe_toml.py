@@ -92,7 +92,7 @@ def _section(path: str, settings: Any, said: str, hint: Any, default: Any = data
     lines: list[_Line] = []
     if registry:
         texts.insert(1, _first_paragraph(importlib.import_module(cls.__module__).__doc__))
-        kinds = f"one of {', '.join(config.names(registry.folder))}"
+        kinds = f"one of {', '.join(config.kinds(registry.folder))}"
         kind = "" if default is dataclasses.MISSING else f"; default {config.to_dict(default)['kind']}"
         lines.append(_Line("kind", _toml(config.to_dict(settings)["kind"]), kinds + kind))
     yield from ("", f"[{path}]")
@@ -189,7 +189,7 @@ def _words(hint: Any) -> str:
     if origin is Annotated:
         registry = _registry(hint)
         return (
-            f"table whose kind is one of {', '.join(config.names(registry.folder))}" if registry else _words(inner[0])
+            f"table whose kind is one of {', '.join(config.kinds(registry.folder))}" if registry else _words(inner[0])
         )
     if origin in (Union, UnionType):
         return " or ".join(_words(choice) for choice in inner if choice is not NoneType)

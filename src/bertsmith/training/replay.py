@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.training.optimizers.optimizer import HeldRate, Rates
+from bertsmith.training.optimizers.optimizer import DeviceLearningRate, LearningRates
 from bertsmith.training.world import World
 from bertsmith.types import Batch
 
@@ -25,7 +25,7 @@ MOST = 4  # recordings that are kept
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutput:
     """What came of a step, on the device."""
 
     names: tuple[str, ...]
@@ -35,22 +35,22 @@ class Outcome:
 
 
 Told = Callable[[], Mapping[str, Tensor]]  # what the host adds to the outcome
-Compute = Callable[[Sequence[Batch], Rates, Told], Outcome]
+Compute = Callable[[Sequence[Batch], LearningRates, Told], StepOutput]
 
 
 @dataclass(frozen=True)
 class _Recording:
     graph: torch.cuda.CUDAGraph
     batch: Batch
-    rates: Rates
+    rates: LearningRates
     told: Mapping[str, Tensor]
-    outcome: Outcome
+    outcome: StepOutput
 
-    def replay(self, batch: Batch, rates: Rates, told: Mapping[str, float]) -> Outcome:
+    def replay(self, batch: Batch, rates: LearningRates, told: Mapping[str, float]) -> StepOutput:
         for mine, other in zip(_tensors(self.batch), _tensors(batch), strict=True):
             mine.copy_(other, non_blocking=True)
         for held, rate in dict(zip(self.rates, rates, strict=True)).items():  # each rate once
-            if isinstance(held, HeldRate) and rate is not None:
+            if isinstance(held, DeviceLearningRate) and rate is not None:
                 held.tensor.fill_(rate)
         for name, value in told.items():
             self.told[name].fill_(value)
@@ -58,7 +58,7 @@ class _Recording:
         return self.outcome
 
 
-class Replay:
+class CudaGraphs:
     """Steps of one micro-batch on one device."""
 
     def __init__(self, compute: Compute, world: World) -> None:
@@ -74,8 +74,13 @@ class Replay:
         self._recordings.clear()
 
     def __call__(
-        self, batch: Batch, rates: Rates, told: Mapping[str, float], *, prepare: Callable[[], None] = lambda: None
-    ) -> Outcome | None:
+        self,
+        batch: Batch,
+        rates: LearningRates,
+        told: Mapping[str, float],
+        *,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> StepOutput | None:
         """One step; None where it must be computed as usual. The outcome holds until the next one.
 
         `prepare` is called before a step is recorded.
@@ -98,12 +103,12 @@ class Replay:
             self._recordings[key] = recording
         return self._recordings[key].replay(batch, rates, told)
 
-    def _record(self, batch: Batch, rates: Rates, told: Mapping[str, float]) -> _Recording:
+    def _record(self, batch: Batch, rates: LearningRates, told: Mapping[str, float]) -> _Recording:
         device = self._world.device
         mine = _copy(batch, device)
         tensors = {rate: torch.zeros((), device=device) for rate in rates if rate is not None}
-        held = [None if rate is None else HeldRate(rate, tensors[rate]) for rate in rates]
-        said = {name: self._world.number(value) for name, value in told.items()}
+        held = [None if rate is None else DeviceLearningRate(rate, tensors[rate]) for rate in rates]
+        said = {name: self._world.scalar(value) for name, value in told.items()}
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         # of this thread alone: others put batches into pinned memory meanwhile
@@ -136,6 +141,6 @@ def _shape(batch: Batch) -> Hashable:
     return names, shapes, batch.max_seqlen, batch.dense, batch.equal_length_runs
 
 
-def _pattern(rates: Rates) -> Hashable:
+def _pattern(rates: LearningRates) -> Hashable:
     """Which parts are asleep, and which learn at the same rate."""
     return tuple(None if rate is None else list(rates).index(rate) for rate in rates)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bertsmith.nn.attention import HAS_TRITON
-from bertsmith.system.devices import has_eight_bits
+from bertsmith.system.devices import supports_fp8
 
 WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT-base
 SHAPES = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
@@ -66,7 +66,7 @@ def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]
         for precision in (torch.float32, torch.bfloat16) if device.type != "cpu" else (torch.float32,):
             seconds = median_seconds(partial(F.linear, left.to(precision), right.to(precision)), device)
             yield Ceiling(what, _name(precision), work / seconds / 1e12, "TFLOP/s")
-        if device.type == "cuda" and has_eight_bits(device):
+        if device.type == "cuda" and supports_fp8(device):
             one, kind = torch.ones((), device=device), torch.float8_e4m3fn
             how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
             seconds = median_seconds(partial(torch._scaled_mm, left.to(kind), right.to(kind).t(), **how), device)

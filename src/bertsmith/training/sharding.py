@@ -20,7 +20,7 @@ from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss
 
 
-class Holding(Protocol):
+class Parallelism(Protocol):
     """How the ranks hold one model."""
 
     parameters: dict[str, nn.Parameter]  # that autograd knows
@@ -28,32 +28,32 @@ class Holding(Protocol):
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a hidden batch, to learn from; the same on all ranks as far as exchanges go."""
 
-    def score(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch) -> Loss:
         """The loss of a hidden batch, to be told only."""
 
     def rewrap(self) -> None:
         """To be called when other parameters than before want gradients."""
 
-    def exchange(self, last: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         """Round a backward pass: ranks average their gradients with the `last` one of a step."""
 
     def weights(self, depths: Sequence[nn.Module]) -> list[Weight]:
         """What an optimiser on this rank changes."""
 
-    def norm(self, weights: Sequence[Weight]) -> Tensor:
+    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
         """The norm [] of all gradients together; each weight has its own from here on."""
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Whole tensors of `name` or `kind/name`, for rank 0 at least. All ranks must ask."""
 
-    def piece(self, key: str, whole: Tensor) -> Tensor:
+    def local_shard(self, key: str, whole: Tensor) -> Tensor:
         """What this rank holds of a whole tensor of `name` or `kind/name`."""
 
-    def load(self, pieces: Mapping[str, Tensor]) -> None:
+    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
         """Takes over weights and buffers by name."""
 
 
-class Whole:
+class DataParallel:
     """Every rank holds everything and gradients are averaged (DDP); so does one process alone."""
 
     def __init__(self, model: nn.Module, world: World, *, compiles: bool) -> None:
@@ -68,17 +68,17 @@ class Whole:
         found: Loss = self._forward(batch)
         return found
 
-    def score(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch) -> Loss:
         """See `Holding`."""
         found: Loss = self.model(batch)
         return found
 
     def rewrap(self) -> None:
         """See `Holding`."""
-        self._wrapped = self.world.wrap(self.model)
+        self._wrapped = self.world.data_parallel(self.model)
         self._forward = torch.compile(self._wrapped, dynamic=False) if self.compiles else self._wrapped
 
-    def exchange(self, last: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         """See `Holding`."""
         silent = isinstance(self._wrapped, DistributedDataParallel) and not last
         return cast(DistributedDataParallel, self._wrapped).no_sync() if silent else nullcontext()
@@ -87,18 +87,18 @@ class Whole:
         """The parameters themselves."""
         return weights_of(self.parameters, depths)
 
-    def norm(self, weights: Sequence[Weight]) -> Tensor:
+    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
         """See `Holding`."""
         return get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors themselves."""
         return dict(tensors)
 
-    def piece(self, key: str, whole: Tensor) -> Tensor:
+    def local_shard(self, key: str, whole: Tensor) -> Tensor:
         """The whole."""
         return whole
 
-    def load(self, pieces: Mapping[str, Tensor]) -> None:
+    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
         """See `Holding`."""
         self.model.load_state_dict(dict(pieces))

@@ -17,12 +17,12 @@ from torch.nn.utils import get_total_norm
 
 from bertsmith.errors import DataError
 from bertsmith.training.optimizers.optimizer import Weight, weights_of
-from bertsmith.training.step import exact
+from bertsmith.training.step import exact_dtype
 from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss
 
 
-class Split:
+class FSDP:
     """Each rank holds its share of the rows of every tensor (FSDP2); a part is whole only while it computes.
 
     Middle parts come together one after the other. What lies below and above them (tables and heads) stays together
@@ -47,7 +47,7 @@ class Split:
     def __call__(self, batch: Batch) -> Loss:
         return Loss(*self.root(batch))
 
-    def score(self, batch: Batch) -> Loss:
+    def evaluate(self, batch: Batch) -> Loss:
         """See `sharding.Holding`."""
         loss = self(batch)
         cast(FSDPModule, self.root).reshard()  # no backward pass does it
@@ -57,7 +57,7 @@ class Split:
         """Nothing: each pass looks anew which parameters want gradients."""
 
     @contextmanager
-    def exchange(self, last: bool) -> Iterator[None]:
+    def gradient_sync(self, last: bool) -> Iterator[None]:
         """See `sharding.Holding`. Before the `last` pass, gradients are whole on each rank."""
         cast(FSDPModule, self.root).set_requires_gradient_sync(last)
         yield
@@ -69,26 +69,28 @@ class Split:
             for weight in weights_of(self.parameters, depths)
         ]
 
-    def norm(self, weights: Sequence[Weight]) -> Tensor:
+    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
         """See `sharding.Holding`."""
         for weight in weights:
             gradient = self.parameters[weight.name].grad
             weight.tensor.grad = None if gradient is None else _local(gradient)
         mine = get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
-        square = self.world.sum({"square": mine.to(self.world.device, exact(self.world.device)).square()})["square"]
+        square = self.world.all_reduce({"square": mine.to(self.world.device, exact_dtype(self.world.device)).square()})[
+            "square"
+        ]
         return square.sqrt().float()
 
-    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """On the CPU of rank 0, one after the other; nothing on the others."""
         found: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
             like = self.parameters.get(_name(key))
             whole = tensor if like is None else _whole(tensor, cast(DTensor, like.data))
-            if self.world.leads:
+            if self.world.is_main:
                 found[key] = whole.detach().cpu()
         return found
 
-    def piece(self, key: str, whole: Tensor) -> Tensor:
+    def local_shard(self, key: str, whole: Tensor) -> Tensor:
         """See `sharding.Holding`: rows as FSDP counts them out, none where there are too few."""
         like = self.parameters.get(_name(key))
         if like is None:
@@ -100,7 +102,7 @@ class Split:
         return rows[self.world.rank].clone() if self.world.rank < len(rows) else whole[:0].clone()
 
     @torch.no_grad()
-    def load(self, pieces: Mapping[str, Tensor]) -> None:
+    def load_weights(self, pieces: Mapping[str, Tensor]) -> None:
         """See `sharding.Holding`."""
         for name, mine in self.model.state_dict().items():
             _local(mine).copy_(pieces[name])

@@ -13,13 +13,13 @@ from bertsmith.errors import BertsmithError
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingState:
     """Weights, the optimiser's state, and numbers. The tensors are the trainer's own: use them before its next step."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     progress: dict[str, Any]  # plain JSON: steps done, seconds, tokens
-    made_with: dict[str, Any] = field(default_factory=dict)  # plain JSON: versions, threads, ranks, device
+    environment: dict[str, Any] = field(default_factory=dict)  # plain JSON: versions, threads, ranks, device
 
     @property
     def step(self) -> int:

@@ -42,17 +42,17 @@ class Scores:
         )
 
 
-def exact(device: torch.device) -> torch.dtype:
+def exact_dtype(device: torch.device) -> torch.dtype:
     """In which whole numbers and sums of losses stay exact; MPS knows no doubles."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def together(values: Mapping[str, Tensor]) -> Tensor:
+def stack_scalars(values: Mapping[str, Tensor]) -> Tensor:
     """Numbers [] as one tensor [names]."""
-    return torch.stack([value.detach().to(exact(value.device)) for value in values.values()])
+    return torch.stack([value.detach().to(exact_dtype(value.device)) for value in values.values()])
 
 
-class Reading:
+class DeviceValues:
     """Numbers on their way from the device."""
 
     def __init__(self, names: Sequence[str], values: Tensor, began: torch.cuda.Event | None = None) -> None:
@@ -67,7 +67,7 @@ class Reading:
             self._there = torch.cuda.Event(enable_timing=began is not None)  # type: ignore[no-untyped-call]
             self._there.record()
 
-    def numbers(self) -> dict[str, float]:
+    def values(self) -> dict[str, float]:
         """The numbers; waits for them if need be."""
         if self._there is not None:
             self._there.synchronize()
@@ -89,18 +89,18 @@ class Step:
     learning_rate: float  # of the top layer group
     rows: int  # on all ranks together
     host_seconds: float  # that this process spent on it, while a GPU may have been busy with an earlier one
-    reading: Reading = field(repr=False)
+    device_values: DeviceValues = field(repr=False)
     weights: Mapping[str, float] = field(repr=False)  # of the parts in the total
 
     @cached_property
     def numbers(self) -> dict[str, float]:
         """All that was read from the device."""
-        return self.reading.numbers()
+        return self.device_values.values()
 
     @cached_property
     def seconds(self) -> float:
         """From when a GPU was free for it until it was through; elsewhere what this process spent on it."""
-        found = self.reading.seconds()
+        found = self.device_values.seconds()
         return self.host_seconds if found is None else found
 
     @cached_property
@@ -128,7 +128,7 @@ class Step:
         """Whether there was no update, because the loss or a gradient was not finite."""
         return self.numbers["skip"] > 0
 
-    def facts(self) -> dict[str, float | int | bool]:
+    def metrics(self) -> dict[str, float | int | bool]:
         """One flat table for a log; losses that are not finite stay so."""
         scores = self.scores
         parts = {f"loss/{name}": loss for name, loss in scores.losses.items()}

@@ -12,25 +12,25 @@ from typing import Any, ClassVar, Self
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stopper:
+class StopSignal:
     """`with Stopper() as stopper:` the first signal asks for an orderly end, a second one interrupts at once.
 
     Not under torchrun, nor in a worker of ours: who started those hands on a signal that they may have heard already,
     and kills them after a while.
     """
 
-    told: ClassVar[bool] = False  # whether a signal has come since the last of them began
+    received: ClassVar[bool] = False  # whether a signal has come since the last of them began
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[signal.Signals, Any] = {}
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Asks for an end, as a signal does."""
-        self.asked = True
+        self.requested = True
 
     def __enter__(self) -> Self:
-        Stopper.told = False
+        StopSignal.received = False
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
             self._before = {number: signal.signal(number, self._heard) for number in SIGNALS}
         return self
@@ -43,7 +43,7 @@ class Stopper:
         self._before = {}
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and "TORCHELASTIC_RUN_ID" not in os.environ and multiprocessing.parent_process() is None:
+        if self.requested and "TORCHELASTIC_RUN_ID" not in os.environ and multiprocessing.parent_process() is None:
             raise KeyboardInterrupt
-        Stopper.told = True
-        self.ask()
+        StopSignal.received = True
+        self.request()

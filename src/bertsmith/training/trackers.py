@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
-from bertsmith.system.durable import Disk, read_sealed, sealed
+from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
 IDENTITIES = "trackers.json"  # in the run folder: under which id each tracker knows the run
 KINDS = ("step", "evaluation")  # events that make curves
@@ -206,11 +206,11 @@ def flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _identity(folder: Path, tracker: str, new: Callable[[], str]) -> str:
     """Under which id a tracker knows the run in a folder: the one that it has, or a new one, which is kept."""
     path = folder / IDENTITIES
-    known = read_sealed(path) if path.exists() else {}
+    known = read_checksummed_json(path) if path.exists() else {}
     known.pop("seal", None)
     if tracker not in known:
         known[tracker] = new()
-        Disk().write_file(path, [sealed(known)])
+        Disk().write_file(path, [checksummed_json(known)])
     return str(known[tracker])
 
 

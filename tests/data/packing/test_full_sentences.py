@@ -1,4 +1,4 @@
-"""Full sentences: across documents or within, cut at the row's end or whole, each as its definition says."""
+"""Full sentences: across documents or within, cut at the end of a row or whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing.packing_world import (
+from data.packing.packing_fixtures import (
     BARE,
     FIRST,
     FRAME,
@@ -22,7 +22,7 @@ from data.packing.packing_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertsmith.data.packing import cutting
+from bertsmith.data.packing import document_stream
 from bertsmith.data.packing.full_sentences import Config
 from bertsmith.data.packing.packing import Packing
 from bertsmith.data.shards import Shards
@@ -30,13 +30,13 @@ from bertsmith.types import Frame
 
 
 def build(shards: Shards, *, length: int, frame: Frame = FRAME, **changes: bool) -> Packing:
-    return Config(length=length, **changes).build(shards, frame=frame, padding_id=PADDING, seed=3)
+    return Config(**changes).build(shards, frame=frame, padding_id=PADDING, seed=3, max_length=length)
 
 
 def bodies(packing: Packing) -> list[list[int]]:
     """The texts of the first epoch without their frame, in the order of the corpus; -1 for separators between."""
     found = []
-    for text in texts_of(packing.take(0, packing.rows_per_epoch)):
+    for text in texts_of(packing.rows(0, packing.rows_per_epoch)):
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
         assert set(text.segments) == {0}
         assert text.special == [token < FIRST for token in text.ids]
@@ -101,11 +101,11 @@ def test_within_documents(documents: list[list[int]], length: int, parts: int, w
             assert next_end - body[0] > room, "the next sentence would not have fitted"
 
 
-def test_longer_chains_than_one_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_spans_are_cut_as_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = some_documents(4, documents=60, tokens=9)
     shards = make_shards(tmp_path / "set", documents)
     plain = bodies(build(shards, length=24, whole_sentences=True))
-    monkeypatch.setattr(cutting, "LINK", 3)
+    monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 3)
     linked = bodies(build(shards, length=24, whole_sentences=True))
     begins = Places.of(documents).sentence_begins
     for found in (plain, linked):
@@ -119,10 +119,10 @@ def test_longer_chains_than_one_link(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_across_documents_rows_are_full(tmp_path: Path) -> None:
     documents = some_documents(4, documents=60)
     shards = make_shards(tmp_path / "set", documents)
-    packing = build(shards, length=32, see_across=True)
-    assert packing.full
-    assert not build(shards, length=32).full
-    assert packing.padding == 0
+    packing = build(shards, length=32, attend_across_documents=True)
+    assert packing.dense
+    assert not build(shards, length=32).dense
+    assert packing.padding_fraction == 0
     stream = [
         token
         for number, document in enumerate(documents)
@@ -140,20 +140,23 @@ def test_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
     shards = make_shards(tmp_path / "set", [[5, 6], [7]])
     packing = build(shards, length=6, frame=BARE)
     assert packing.rows_per_epoch == 3
-    ids = packing.take(0, 3).input_ids.ravel()
+    ids = packing.rows(0, 3).input_ids.ravel()
     assert sorted(ids.tolist()) == list(range(FIRST, FIRST + 18))
 
 
 @settings(max_examples=40, deadline=None)
 @given(documents=TINY, length=some.integers(11, 30), parts=some.integers(1, 7), whole=some.booleans())
-def test_documents_of_a_text_are_apart(documents: list[list[int]], length: int, parts: int, whole: bool) -> None:
-    """Whoever sees whom, everything else is the same; by default nobody sees another document."""
+def test_documents_of_a_text_do_not_attend_to_each_other(
+    documents: list[list[int]], length: int, parts: int, whole: bool
+) -> None:
+    """Only the attention differs; by default documents do not attend to each other."""
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
         if not whole and shards.tokens + len(documents) < length - 2:
             return  # less than one row
         apart, across = (
-            build(shards, length=length, whole_sentences=whole, see_across=see).take(0, 12) for see in (False, True)
+            build(shards, length=length, whole_sentences=whole, attend_across_documents=see).rows(0, 12)
+            for see in (False, True)
         )
     for name in ("input_ids", "position_ids", "segment_ids", "special_mask", "sample_ids", "cls_positions"):
         assert np.array_equal(getattr(apart, name), getattr(across, name))

@@ -1,14 +1,14 @@
-"""Batches laid out by arrays are those that framing and collating one row at a time gives."""
+"""`make_batch` returns the batch that framing and collating one text at a time returns."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from data.packing.packing_world import BARE, DOUBLE, FRAME, PADDING
+from data.packing.packing_fixtures import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
+from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts, end_token, make_batch
 from bertsmith.tokenizers.framing import frame as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
@@ -27,17 +27,17 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     rows = [framed(frame, encoded(a), encoded(b) if b else None, length=40) for a, b in halves]
     labels = [number % 2 for number in range(len(rows))]
     theirs = collate(
-        rows, length=40, padding_id=PADDING, pack=True, samples=range(100, 108), labels={"next_sentence": labels}
+        rows, length=40, padding_id=PADDING, pack=True, sample_ids=range(100, 108), labels={"next_sentence": labels}
     )
     line = np.repeat(np.arange(len(theirs.input_ids)), theirs.document_ids.amax(1))
     order = torch.argsort(theirs.cls_positions).numpy()  # collate numbers texts as rows came, here they go line by line
     sizes = np.array(SIZES)[order]
-    forms = Forms(frame)
+    forms = FrameArrays(frame)
     form = (sizes[:, 1] > 0).astype(np.int64)
     tokens = np.array([token for number in order for half in halves[number] for token in half])
-    texts = Texts(line, order + 100, form, forms.sizes(form, *sizes.T), tokens)
+    texts = Texts(line, order + 100, form, forms.part_lengths(form, *sizes.T), tokens)
     most = int(theirs.document_ids.max())
-    found = lay_out(texts, forms, Sheet(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
+    found = make_batch(texts, forms, RowLayout(40, PADDING, most), {"next_sentence": np.array(labels)[order]})
     mine = from_packed(found)
     for name in ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
@@ -56,12 +56,14 @@ def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_pinned_on_request() -> None:
-    forms = Forms(FRAME)
+    forms = FrameArrays(FRAME)
     one, tokens = np.zeros(1, np.int64), np.array([3])
-    packed = lay_out(Texts(one, one, one, forms.sizes(one, tokens, one), np.arange(3)), forms, Sheet(8, PADDING, 1))
+    packed = make_batch(
+        Texts(one, one, one, forms.part_lengths(one, tokens, one), np.arange(3)), forms, RowLayout(8, PADDING, 1)
+    )
     assert from_packed(packed, pin=True).input_ids.is_pinned()
     assert not from_packed(packed).input_ids.is_pinned()
 
 
-def test_the_closing_token() -> None:
-    assert (closing_id(FRAME), closing_id(BARE), closing_id(Frame((7, "a", 8), (7, "a", 8, "b", 9)))) == (2, None, 8)
+def test_the_end_token() -> None:
+    assert (end_token(FRAME), end_token(BARE), end_token(Frame((7, "a", 8), (7, "a", 8, "b", 9)))) == (2, None, 8)

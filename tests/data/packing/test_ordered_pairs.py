@@ -1,4 +1,4 @@
-"""Ordered pairs: half are swapped, both texts are of one document, nothing but the text tells, and no token is lost."""
+"""Ordered pairs: half are swapped, both segments come from one document, and only the text reveals the label."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing import packing_world
-from data.packing.packing_world import (
+from data.packing import packing_fixtures
+from data.packing.packing_fixtures import (
     ANY,
     DOUBLE,
     FIRST,
@@ -29,14 +29,14 @@ from data.packing.packing_world import (
 )
 from hypothesis import given, settings
 
-from bertsmith.data.packing import cutting, ordered_pairs
+from bertsmith.data.packing import document_stream, ordered_pairs
 from bertsmith.data.packing.ordered_pairs import IN_ORDER, SWAPPED, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import sentence_order
 from bertsmith.types import IGNORE_INDEX
 
-build = partial(packing_world.build, Config)
+build = partial(packing_fixtures.build, Config)
 
 
 @pytest.fixture(scope="module")
@@ -59,28 +59,28 @@ class TestHundredThousandPairs:
         assert abs((many.label == SWAPPED).mean() - 0.5) < 0.005
         assert set(many.label.tolist()) == {IN_ORDER, SWAPPED}
 
-    def test_one_stands_right_behind_the_other(self, many: Pair) -> None:
+    def test_the_segments_are_adjacent(self, many: Pair) -> None:
         swapped = many.label == SWAPPED
         assert np.array_equal(many.b_first[~swapped], many.a_last[~swapped] + 1)
         assert np.array_equal(many.a_first[swapped], many.b_last[swapped] + 1)
 
-    def test_both_are_of_one_document(self, many: Pair) -> None:
+    def test_both_segments_come_from_one_document(self, many: Pair) -> None:
         documents = Places.of(MIXED).documents
         for places in (many.a_last, many.b_first, many.b_last):
             assert np.array_equal(documents[places], documents[many.a_first])
 
-    def test_both_are_whole_sentences_whatever_the_order(self, many: Pair) -> None:
+    def test_both_segments_are_complete_sentences(self, many: Pair) -> None:
         begins = Places.of(MIXED).sentence_begins
         for places in (many.a_first, many.a_last + 1, many.b_first, many.b_last + 1):
             assert begins[places].all()
 
-    def test_lengths_do_not_tell_the_order(self, many: Pair) -> None:
+    def test_lengths_do_not_reveal_the_order(self, many: Pair) -> None:
         swapped = many.label == SWAPPED
         longer = (many.a_last - many.a_first) - (many.b_last - many.b_first)
         assert abs(longer[swapped].mean() - longer[~swapped].mean()) < 0.5
         assert abs((longer[swapped] > 0).mean() - (longer[~swapped] > 0).mean()) < 0.01
 
-    def test_the_same_sample_comes_in_both_orders(self, shards: Shards) -> None:
+    def test_a_sample_occurs_in_both_orders(self, shards: Shards) -> None:
         packing = build(shards)
         seen: dict[tuple[int, ...], Counter[int]] = {}
         for epoch in range(9):
@@ -91,10 +91,10 @@ class TestHundredThousandPairs:
         assert np.mean([len(counts) == 2 for counts in seen.values()]) > 0.98
 
 
-def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
+def test_the_arrays_of_a_pair(shards: Shards) -> None:
     seen = Counter()
     places = Places.of(MIXED)
-    for text in texts_of(build(shards).batch(3, rows=200)):
+    for text in texts_of(build(shards).batch(3, batch_size=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
         first = [token - FIRST for token in text.ids[1:middle]]
@@ -113,12 +113,12 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(**ANY)
-def test_every_token_is_in_one_sample_an_epoch_and_no_pair_has_a_cut_sentence(
-    documents: list[list[int]], length: int, parts: int, shorter: float, epoch: int
+def test_every_token_once_per_epoch_and_no_cut_sentences_in_pairs(
+    documents: list[list[int]], length: int, parts: int, short_sequences: float, epoch: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        texts = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        texts = epoch_texts(build(shards, max_length=length, short_sequences=short_sequences), epoch)
     assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
     places = Places.of(documents)
     for text in texts:
@@ -143,8 +143,8 @@ def collected(lengths: list[int], *, room: int) -> list[int]:
     return [*sizes, *([size] if size else [])]
 
 
-def test_as_many_whole_sentences_as_there_is_room_for(shards: Shards) -> None:
-    packing = build(shards, shorter=0)
+def test_samples_hold_as_many_complete_sentences_as_fit(shards: Shards) -> None:
+    packing = build(shards, short_sequences=0)
     owner = Places.of(MIXED).documents
     sizes: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
@@ -158,16 +158,18 @@ def test_as_many_whole_sentences_as_there_is_room_for(shards: Shards) -> None:
     assert min(ways.values()) > 50, "some documents are cut from the begin on, some from the end on"
 
 
-def test_some_documents_are_cut_into_smaller_samples(shards: Shards) -> None:
-    packing = build(shards, shorter=1)
-    means = [np.mean([len(text.tokens) for text in epoch_texts(one)]) for one in (packing, build(shards, shorter=0))]
+def test_some_documents_have_shorter_samples(shards: Shards) -> None:
+    packing = build(shards, short_sequences=1)
+    means = [
+        np.mean([len(text.tokens) for text in epoch_texts(one)]) for one in (packing, build(shards, short_sequences=0))
+    ]
     assert means[0] < 0.7 * means[1]
 
 
-def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LINK", 2)
+def test_documents_of_many_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), length=40)
+    packing = build(make_shards(tmp_path / "set", documents), max_length=40)
     begins = Places.of(documents).sentence_begins
     spans = sorted((min(text.tokens), max(text.tokens) + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
@@ -176,30 +178,30 @@ def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_step_is_a_function_of_shards_seed_and_number(shards: Shards) -> None:
     one, other = build(shards), build(shards)
-    other.batch(3, rows=16)
-    assert same(one.batch(900, rows=16), other.batch(900, rows=16))
-    assert not same(one.batch(900, rows=16), build(shards, seed=8).batch(900, rows=16))
+    other.batch(3, batch_size=16)
+    assert same(one.batch(900, batch_size=16), other.batch(900, batch_size=16))
+    assert not same(one.batch(900, batch_size=16), build(shards, seed=8).batch(900, batch_size=16))
 
 
 def test_a_single_document_is_enough(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", [[5] * 40]))
-    assert set(packing.take(0, 40).labels["sentence_order"].tolist()) >= {IN_ORDER, SWAPPED}
+    assert set(packing.rows(0, 40).labels["sentence_order"].tolist()) >= {IN_ORDER, SWAPPED}
 
 
 @pytest.mark.parametrize(("share", "labels"), [(0.0, {IN_ORDER}), (1.0, {SWAPPED})])
-def test_all_or_none(shards: Shards, share: float, labels: set[int]) -> None:
-    assert set(pairs_of(build(shards, swapped=share).batch(0, rows=100)).label.tolist()) == labels
+def test_swapped_of_zero_and_one(shards: Shards, share: float, labels: set[int]) -> None:
+    assert set(pairs_of(build(shards, swapped=share).batch(0, batch_size=100)).label.tolist()) == labels
 
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
-    for text in texts_of(build(shards, frame=DOUBLE).batch(0, rows=50)):
+    for text in texts_of(build(shards, frame=DOUBLE).batch(0, batch_size=50)):
         assert text.ids.count(SEPARATOR) == (1 if text.label == IGNORE_INDEX else 3)
 
 
 def test_refused() -> None:
     for changes, message in (
-        ({"swapped": 1.5}, "swapped=1.5 must be a share"),
-        ({"shorter": -0.1}, "shorter=-0.1 must be a share"),
+        ({"swapped": 1.5}, "swapped=1.5 must be a fraction"),
+        ({"short_sequences": -0.1}, "short_sequences=-0.1 must be a fraction"),
     ):
         with pytest.raises(ConfigError, match=message):
             ordered_pairs.Config(**changes)

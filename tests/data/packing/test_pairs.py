@@ -1,4 +1,4 @@
-"""Pairs: half follow and half do not, nothing but the text tells which, and no token is lost."""
+"""Pairs: half are random, only the text reveals which, and no token is lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing import packing_world
-from data.packing.packing_world import (
+from data.packing import packing_fixtures
+from data.packing.packing_fixtures import (
     ANY,
     DOUBLE,
     FIRST,
@@ -30,13 +30,13 @@ from data.packing.packing_world import (
 )
 from hypothesis import given, settings
 
-from bertsmith.data.packing import cutting, halving, outline, seating
+from bertsmith.data.packing import bin_packing, document_stream, sentence_pairs
 from bertsmith.data.packing.pairs import FOLLOWS, RANDOM, Config
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.types import IGNORE_INDEX
 
-build = partial(packing_world.build, Config)
+build = partial(packing_fixtures.build, Config)
 
 
 @pytest.fixture(scope="module")
@@ -51,32 +51,32 @@ def many(shards: Shards) -> Pair:
 
 
 class TestHundredThousandPairs:
-    def test_half_of_them_follow(self, many: Pair) -> None:
+    def test_half_of_the_pairs_follow(self, many: Pair) -> None:
         assert abs((many.label == FOLLOWS).mean() - 0.5) < 0.005
         assert set(many.label.tolist()) == {FOLLOWS, RANDOM}
 
-    def test_what_follows_really_follows(self, many: Pair) -> None:
+    def test_segments_labelled_as_following_do_follow(self, many: Pair) -> None:
         follows = many.label == FOLLOWS
         assert np.array_equal(many.b_first[follows], many.a_last[follows] + 1)
 
-    def test_what_is_random_comes_from_one_other_document(self, many: Pair) -> None:
+    def test_random_segments_come_from_one_other_document(self, many: Pair) -> None:
         documents = Places.of(MIXED).documents
         random = many.label == RANDOM
         assert (documents[many.b_first] != documents[many.a_first])[random].all()
         assert np.array_equal(documents[many.b_first], documents[many.b_last])
         assert np.array_equal(documents[many.a_first], documents[many.a_last])
 
-    def test_random_texts_come_from_everywhere(self, many: Pair) -> None:
+    def test_random_segments_come_from_the_whole_corpus(self, many: Pair) -> None:
         places = Places.of(MIXED)
         starts = many.b_first[many.label == RANDOM]
         sentences = np.flatnonzero(places.sentence_begins)[:-1]
         assert len(np.unique(starts)) > 0.9 * len(sentences)
         assert len(np.unique(places.documents[starts])) > 0.97 * len(MIXED)
 
-    def test_segments_change_at_a_sentence(self, many: Pair) -> None:
+    def test_segments_are_split_at_a_sentence(self, many: Pair) -> None:
         assert Places.of(MIXED).sentence_begins[many.b_first].all()
 
-    def test_neither_end_nor_length_tells_them_apart(self, many: Pair) -> None:
+    def test_neither_end_nor_length_reveals_the_label(self, many: Pair) -> None:
         begins = Places.of(MIXED).sentence_begins
         follows = many.label == FOLLOWS
         whole = begins[many.b_last + 1]
@@ -87,10 +87,10 @@ class TestHundredThousandPairs:
         assert abs(begins[many.a_first][follows].mean() - begins[many.a_first][~follows].mean()) < 0.01
 
 
-def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
+def test_the_arrays_of_a_pair(shards: Shards) -> None:
     seen = Counter()
     begins = Places.of(MIXED).sentence_begins
-    for text in texts_of(build(shards).batch(3, rows=200)):
+    for text in texts_of(build(shards).batch(3, batch_size=200)):
         middle = text.ids.index(SEPARATOR)
         assert (text.ids[0], text.ids[-1]) == (START, SEPARATOR)
         assert text.positions == list(range(len(text.ids)))
@@ -113,19 +113,19 @@ def test_a_pair_as_it_stands_in_its_row(shards: Shards) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(**ANY)
-def test_every_token_is_in_one_sample_an_epoch(
-    documents: list[list[int]], length: int, parts: int, shorter: float, epoch: int
+def test_every_token_once_per_epoch(
+    documents: list[list[int]], length: int, parts: int, short_sequences: float, epoch: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=parts)
-        straight = build(shards, length=length, shorter=shorter, random_next=0)
+        straight = build(shards, max_length=length, short_sequences=short_sequences, random_next=0)
         texts = epoch_texts(straight, epoch)
         assert sorted(token for text in texts for token in text.tokens) == list(range(shards.tokens))
         owner = Places.of(documents).documents
         assert all(len(set(owner[text.tokens].tolist())) == 1 for text in texts)
         if len(documents) < 2:
             return
-        mixed = epoch_texts(build(shards, length=length, shorter=shorter), epoch)
+        mixed = epoch_texts(build(shards, max_length=length, short_sequences=short_sequences), epoch)
     span = {text.sample: text.tokens for text in texts}
     assert sorted(text.sample for text in mixed) == sorted(span), "the cut does not depend on what follows"
     for text in mixed:
@@ -151,10 +151,10 @@ def collected(lengths: list[int], begin: int, *, target: int, room: int) -> list
     return found
 
 
-def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
+def test_short_documents_are_cut_as_in_create_pretraining_data(tmp_path: Path) -> None:
     documents: Documents = some_documents(5, documents=1500, sentences=25, tokens=9)
     shards = make_shards(tmp_path / "set", documents)
-    packing = build(shards, random_next=0, length=40)
+    packing = build(shards, random_next=0, max_length=40)
     owner, room = Places.of(documents).documents, 37
     spans: dict[int, list[tuple[int, int]]] = {}
     for text in epoch_texts(packing):
@@ -175,10 +175,10 @@ def test_documents_are_cut_as_google_collects_sentences(tmp_path: Path) -> None:
     assert len({target for target in targets if target < room}) > 20
 
 
-def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LINK", 2)
+def test_documents_of_many_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_stream, "SPAN_SAMPLES", 2)
     documents = some_documents(6, documents=20, sentences=60)
-    packing = build(make_shards(tmp_path / "set", documents), random_next=0, shorter=1, length=40)
+    packing = build(make_shards(tmp_path / "set", documents), random_next=0, short_sequences=1, max_length=40)
     spans = sorted((text.tokens[0], text.tokens[-1] + 1) for text in epoch_texts(packing))
     assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == sum(map(sum, documents))
@@ -186,49 +186,47 @@ def test_documents_of_many_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(begins[end] or end - first == 37 for first, end in spans)
 
 
-def test_more_than_four_thousand_million_tokens_are_counted_in_eight_bytes(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_above_32_bits_use_int64(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     small = build(shards)
-    for module in (outline, halving, seating):
-        monkeypatch.setattr(module, "start_type", lambda most: np.int64)
+    for module in (document_stream, sentence_pairs, bin_packing):
+        monkeypatch.setattr(module, "start_type", lambda limit: np.int64)
     large = build(shards)
     assert (small._cuts.dtype, large._cuts.dtype) == (np.uint32, np.int64)
-    assert all(same(small.batch(step, rows=40), large.batch(step, rows=40)) for step in range(5))
+    assert all(same(small.batch(step, batch_size=40), large.batch(step, batch_size=40)) for step in range(5))
 
 
-def test_the_split_is_drawn_anew_each_epoch_from_all_sentences_alike(tmp_path: Path) -> None:
-    packing = build(make_shards(tmp_path / "set", [[4] * 5, [3] * 6]), shorter=0)
+def test_the_split_is_uniform_and_drawn_anew_each_epoch(tmp_path: Path) -> None:
+    packing = build(make_shards(tmp_path / "set", [[4] * 5, [3] * 6]), short_sequences=0)
     assert packing.rows_per_epoch == 1
-    pairs = pairs_of(packing.take(0, 4000))
+    pairs = pairs_of(packing.rows(0, 4000))
     sizes = Counter((pairs.a_last - pairs.a_first + 1)[pairs.a_first == 0].tolist())
     assert sizes.keys() == {4, 8, 12, 16}
     assert all(abs(count - 1000) < 150 for count in sizes.values())
     assert len(set(pairs.sample.tolist())) == 8000
 
 
-def test_a_document_of_one_sentence_is_asked_nothing(tmp_path: Path) -> None:
+def test_a_document_of_one_sentence_has_no_label(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", [[7], [5], [9]]))
-    batch = packing.batch(0, rows=1)
+    batch = packing.batch(0, batch_size=1)
     assert set(batch.labels["next_sentence"].tolist()) == {IGNORE_INDEX}
     assert sorted(len(text.ids) for text in texts_of(batch)) == [7, 9, 11]
 
 
 @pytest.mark.parametrize(("share", "labels"), [(0.0, {FOLLOWS}), (1.0, {RANDOM})])
-def test_all_follow_or_none(shards: Shards, share: float, labels: set[int]) -> None:
-    assert set(pairs_of(build(shards, random_next=share).batch(0, rows=100)).label.tolist()) == labels
+def test_random_next_of_zero_and_one(shards: Shards, share: float, labels: set[int]) -> None:
+    assert set(pairs_of(build(shards, random_next=share).batch(0, batch_size=100)).label.tolist()) == labels
 
 
 def test_long_text_fills_its_rows(tmp_path: Path) -> None:
     documents = [[10] * 500, [15] * 400, [7] * 900]
-    packing = build(make_shards(tmp_path / "set", documents), shorter=0)
-    assert packing.padding < 0.01
-    batch = packing.take(0, packing.rows_per_epoch)
-    assert batch.tokens / batch.ids.size > 0.98
+    packing = build(make_shards(tmp_path / "set", documents), short_sequences=0)
+    assert packing.padding_fraction < 0.01
+    batch = packing.rows(0, packing.rows_per_epoch)
+    assert batch.tokens / batch.input_ids.size > 0.98
 
 
 def test_a_frame_with_two_separators(shards: Shards) -> None:
-    for text in texts_of(build(shards, frame=DOUBLE).batch(0, rows=50)):
+    for text in texts_of(build(shards, frame=DOUBLE).batch(0, batch_size=50)):
         separators = [place for place, token in enumerate(text.ids) if token == SEPARATOR]
         assert len(separators) == (1 if text.label == IGNORE_INDEX else 3)
         assert set(text.segments) == {0}
@@ -241,19 +239,19 @@ def test_refused(tmp_path: Path) -> None:
         build(single)
     assert build(single, random_next=0).rows_per_epoch > 1
     for changes, message in (
-        ({"random_next": 1.5}, "random_next=1.5 must be a share"),
-        ({"shorter": -0.1}, "shorter=-0.1 must be a share"),
+        ({"random_next": 1.5}, "random_next=1.5 must be a fraction"),
+        ({"short_sequences": -0.1}, "short_sequences=-0.1 must be a fraction"),
     ):
         with pytest.raises(ConfigError, match=message):
             Config(**changes)
-    with pytest.raises(BertsmithError, match=r"length=4 has no room for 3 special tokens and 2 of text: .* 5"):
-        build(single, length=4, random_next=0)
+    with pytest.raises(BertsmithError, match=r"max_length=4 is too short for 3 special tokens and 2 of text: .* 5"):
+        build(single, max_length=4, random_next=0)
 
 
 def test_single_sentences(shards: Shards) -> None:
     """Both texts of a pair that follows are one sentence each; only one that is too long for a row is cut."""
     places = Places.of(MIXED)
-    found = pairs_of(build(shards, single_sentences=True).take(0, 4000))
+    found = pairs_of(build(shards, single_sentences=True).rows(0, 4000))
     follows = found.label == FOLLOWS
     assert abs(follows.mean() - 0.5) < 0.02
     for first, last in ((found.a_first, found.a_last), (found.b_first, found.b_last)):

@@ -1,4 +1,4 @@
-"""The stream: windows of the whole corpus, read round and round, always full."""
+"""The stream packing: windows of the repeated corpus, always full."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.packing.packing_world import BARE, FIRST, FRAME, PADDING, SEPARATOR, make_shards, some_documents
+from data.packing.packing_fixtures import BARE, FIRST, FRAME, PADDING, SEPARATOR, make_shards, some_documents
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from bertsmith.data.packing.document_stream import WindowPacking
 from bertsmith.data.packing.stream import Config
-from bertsmith.data.packing.windows import Windows
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
 from bertsmith.types import Frame
 
 
-def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> Windows:
-    return Config(length=length).build(shards, frame=frame, padding_id=PADDING, seed=5)
+def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> WindowPacking:
+    return Config().build(shards, frame=frame, padding_id=PADDING, seed=5, max_length=length)
 
 
 @settings(max_examples=60, deadline=None)
@@ -28,9 +28,7 @@ def build(shards: Shards, *, length: int, frame: Frame = FRAME) -> Windows:
     data=some.data(),
     frame=some.sampled_from([FRAME, BARE]),
 )
-def test_windows_follow_each_other_round_and_round(
-    documents: list[list[int]], data: some.DataObject, frame: Frame
-) -> None:
+def test_windows_cover_the_repeated_corpus(documents: list[list[int]], data: some.DataObject, frame: Frame) -> None:
     tape, token = [], FIRST
     for document in documents:
         tape += [*range(token, token + sum(document)), *([SEPARATOR] if frame is FRAME else [])]
@@ -42,7 +40,7 @@ def test_windows_follow_each_other_round_and_round(
         shards = make_shards(Path(folder, "set"), documents, documents_per_part=data.draw(some.integers(1, 7)))
         packing = build(shards, length=length, frame=frame)
         rows = 3 * packing.rows_per_epoch
-        batch = packing.take(0, rows)
+        batch = packing.rows(0, rows)
     assert packing.rows_per_epoch == len(tape) // length
     order = np.argsort(batch.sample_ids[:, 0])
     assert sorted(batch.sample_ids[:, 0].tolist()) == list(range(rows))
@@ -54,8 +52,8 @@ def test_windows_follow_each_other_round_and_round(
 def test_every_row_is_one_full_text(tmp_path: Path) -> None:
     documents = some_documents(1, documents=80)
     packing = build(make_shards(tmp_path / "set", documents), length=50)
-    batch = packing.batch(2, rows=20)
-    assert (batch.dense, packing.full, packing.padding, packing.texts_per_row) == (True, True, 0, 1)
+    batch = packing.batch(2, batch_size=20)
+    assert (batch.dense, packing.dense, packing.padding_fraction, packing.texts_per_row) == (True, True, 0, 1)
     assert (batch.document_ids == 1).all()
     assert batch.position_ids.tolist() == [list(range(50))] * 20
     assert batch.cu_seqlens.tolist() == list(range(0, 1001, 50))
@@ -67,11 +65,11 @@ def test_every_row_is_one_full_text(tmp_path: Path) -> None:
 
 def test_rows_are_shuffled(tmp_path: Path) -> None:
     packing = build(make_shards(tmp_path / "set", some_documents(1, documents=80)), length=10)
-    first, second = (packing.take(at, packing.rows_per_epoch).sample_ids[:, 0] for at in (0, packing.rows_per_epoch))
+    first, second = (packing.rows(at, packing.rows_per_epoch).sample_ids[:, 0] for at in (0, packing.rows_per_epoch))
     assert (np.diff(first) == 1).mean() < 0.02
     assert (first == second - packing.rows_per_epoch).mean() < 0.02
 
 
 def test_too_little_text(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"13 tokens do not fill one row of length=14: make it shorter"):
+    with pytest.raises(DataError, match=r"13 tokens do not fill one row of max_length=14: lower it"):
         build(make_shards(tmp_path / "set", [[5, 5], [1]]), length=14)

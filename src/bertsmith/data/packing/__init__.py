@@ -1,1 +1,1 @@
-"""Shards become batches: one file = one packing = one name on the command line; packing.py is the contract."""
+"""Shards -> batches: one file per packing, named as `packing.kind`; packing.py is the contract."""

@@ -1,4 +1,4 @@
-"""Sentences one behind the other, for models that are asked nothing about pairs (P-RoBERTa §4.2)."""
+"""Contiguous sentences, for models without a sentence-pair objective (P-RoBERTa §4.2)."""
 
 from __future__ import annotations
 
@@ -6,104 +6,124 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.data.packing.cutting import cut_evenly, links, walk
-from bertsmith.data.packing.layout import Forms, Sheet, Texts, closing_id, lay_out
-from bertsmith.data.packing.outline import Outline, start_type
-from bertsmith.data.packing.packing import Numbers, PackedBatch, Packing, check_length, check_split, room_for
-from bertsmith.data.packing.seating import Seating
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.bin_packing import BinPacking
+from bertsmith.data.packing.document_stream import (
+    DocumentIndex,
+    DocumentStream,
+    WindowPacking,
+    cut_evenly,
+    cut_spans,
+    split_spans,
+    start_type,
+)
+from bertsmith.data.packing.packing import (
+    FrameArrays,
+    Numbers,
+    PackedBatch,
+    Packing,
+    RowLayout,
+    Texts,
+    check_inputs,
+    end_token,
+    make_batch,
+    text_length,
+)
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """FULL-SENTENCES, or DOC-SENTENCES where rows do not reach over documents."""
+    """FULL-SENTENCES, or DOC-SENTENCES with across_documents=false."""
 
-    length: int = 512  # places in a row, special tokens included
-    across_documents: bool = True  # a text goes on with the next document behind a separator
-    # differs from the paper: documents of one text do not see each other; true lets them (with across_documents)
-    see_across: bool = False
-    # differs from the paper: a sentence for which a row has no room left is cut there and goes on in another, since
-    # moving it there as a whole leaves much padding (a tenth of all places at 128); true moves it
+    across_documents: bool = True  # a text continues with the next document after a separator
+    # differs from the paper: documents of one text do not attend to each other; true: they do (with across_documents)
+    attend_across_documents: bool = False
+    # differs from the paper: a sentence that does not fit is cut and continues in another row, because moving it there
+    # leaves much padding (a tenth of all tokens at max_length=128); true moves it
     whole_sentences: bool = False
 
-    def __post_init__(self) -> None:
-        check_length(self.length)
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Packing:
-        """See `packing.Settings`."""
-        check_split(shards)
-        outline = Outline(shards)
-        tape = Tape(shards, outline, closing_id(frame) if self.across_documents else None)
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
+        """See `PackingConfig`."""
+        check_inputs(shards, max_length)
+        index = DocumentIndex(shards)
+        stream = DocumentStream(shards, index, end_token(frame) if self.across_documents else None)
+        isolate = self.across_documents and not self.attend_across_documents
         if self.across_documents and not self.whole_sentences:
-            apart = not self.see_across and len(tape.closings) > 0
-            return Windows(tape, frame, length=self.length, padding_id=padding_id, seed=seed, apart=apart)
-        forms = Forms(frame)
-        room = room_for(self.length, specials=int(forms.specials[0]), least=1)
-        spans = self._cut(tape, outline, room)
-        apart = self.across_documents and not self.see_across
+            isolate = isolate and len(stream.end_positions) > 0
+            return WindowPacking(
+                stream, frame, max_length=max_length, padding_id=padding_id, seed=seed, isolate_documents=isolate
+            )
+        arrays = FrameArrays(frame)
+        length = text_length(max_length, special_tokens=int(arrays.special_counts[0]), minimum=1)
+        starts, ends = self._cut(stream, index, length)
         return FullSentences(
-            tape, *spans, forms=forms, length=self.length, padding_id=padding_id, seed=seed, apart=apart
+            stream,
+            starts,
+            ends,
+            frame=arrays,
+            max_length=max_length,
+            padding_id=padding_id,
+            seed=seed,
+            isolate_documents=isolate,
         )
 
-    def _cut(self, tape: Tape, outline: Outline, room: int) -> tuple[Numbers, Numbers]:
-        """Begins and ends of samples on the tape."""
-        bounds = np.array([0, tape.length]) if self.across_documents else outline.document_tokens
+    def _cut(self, stream: DocumentStream, index: DocumentIndex, length: int) -> tuple[Numbers, Numbers]:
+        """Starts and ends of the samples in the stream."""
+        bounds = np.array([0, stream.length]) if self.across_documents else index.document_tokens
         if not self.whole_sentences:
-            starts = cut_evenly(bounds[:-1], bounds[1:], room)
-            return starts, np.append(starts[1:], tape.length)
-        sentence_begins, sentence_ends = tape.sentences(outline)
+            starts = cut_evenly(bounds[:-1], bounds[1:], length)
+            return starts, np.append(starts[1:], stream.length)
+        sentence_starts, sentence_ends = stream.sentences(index)
 
-        def ahead(place: Numbers, chain: Numbers) -> Numbers:
-            last = np.searchsorted(sentence_ends, np.minimum(place + room, limits[chain]), "right") - 1
+        def next_end(position: Numbers, span: Numbers) -> Numbers:
+            last = np.searchsorted(sentence_ends, np.minimum(position + length, ends[span]), "right") - 1
             end: Numbers = np.where(last < 0, 0, sentence_ends[last])
-            return np.where(end > place, end, place + room)
+            return np.where(end > position, end, position + length)
 
-        begins, limits, _ = links(bounds[:-1], bounds[1:], size=room, sentences=sentence_begins)
-        return walk(begins, limits, ahead, tape.closings)
+        starts, ends, _ = split_spans(bounds[:-1], bounds[1:], length=length, sentences=sentence_starts)
+        return cut_spans(starts, ends, next_end, stream.end_positions)
 
 
 class FullSentences(Packing):
-    """Samples of a tape, framed as single texts; short ones share rows."""
+    """Samples of the document stream, framed as single texts; short ones share rows."""
 
     def __init__(
         self,
-        tape: Tape,
+        stream: DocumentStream,
         starts: Numbers,
         ends: Numbers,
         *,
-        forms: Forms,
-        length: int,
+        frame: FrameArrays,
+        max_length: int,
         padding_id: int,
         seed: int,
-        apart: bool,
+        isolate_documents: bool,
     ) -> None:
-        self.length = length
-        self._tape, self._forms = tape, forms
-        self._starts, self._lengths = starts.astype(start_type(tape.length)), (ends - starts).astype(np.uint16)
-        self._seating = Seating(ends - starts + forms.specials[0], length=length, seed=seed)
-        self.rows_per_epoch, self.texts_per_row = self._seating.rows_per_epoch, self._seating.texts_per_row
-        self.padding = self._seating.padding
+        self.max_length = max_length
+        self._stream, self._frame = stream, frame
+        self._starts, self._lengths = starts.astype(start_type(stream.length)), (ends - starts).astype(np.uint16)
+        self._bins = BinPacking(ends - starts + frame.special_counts[0], max_length=max_length, seed=seed)
+        self.rows_per_epoch, self.texts_per_row = self._bins.rows_per_epoch, self._bins.texts_per_row
+        self.padding_fraction = self._bins.padding_fraction
         documents = 0
-        if apart:
-            first, last = (np.searchsorted(tape.closings, place) for place in (starts, ends))
-            documents = min(length, self.texts_per_row * (1 + int((last - first).max())))
-        self._sheet = Sheet(length, padding_id, self.texts_per_row, documents_per_row=documents)
+        if isolate_documents:
+            first, last = (np.searchsorted(stream.end_positions, position) for position in (starts, ends))
+            documents = min(max_length, self.texts_per_row * (1 + int((last - first).max())))
+        self._layout = RowLayout(max_length, padding_id, self.texts_per_row, documents_per_row=documents)
 
-    def take(self, first: int, rows: int) -> PackedBatch:
-        """See `Packing.take`."""
-        row, epoch, sample = self._seating.seats(*self.turns(first, rows))
+    def rows(self, first: int, count: int) -> PackedBatch:
+        """See `Packing.rows`."""
+        row, epoch, sample = self._bins.samples_of(*self.epochs_and_rows(first, count))
         starts, lengths = self._starts[sample].astype(np.int64), self._lengths[sample].astype(np.int64)
-        stretch = self._tape.read(starts, lengths)
+        read = self._stream.read(starts, lengths)
         single = np.zeros_like(row)
         texts = Texts(
             row=row,
-            number=epoch * self._seating.samples + sample,
+            sample_id=epoch * self._bins.samples + sample,
             form=single,
-            sizes=self._forms.sizes(single, lengths, single),
-            tokens=stretch.tokens,
-            closings=stretch.closings,
+            part_lengths=self._frame.part_lengths(single, lengths, single),
+            tokens=read.tokens,
+            is_end=read.is_end,
         )
-        return lay_out(texts, self._forms, self._sheet)
+        return make_batch(texts, self._frame, self._layout)

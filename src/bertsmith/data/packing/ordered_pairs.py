@@ -1,10 +1,10 @@
-"""Two texts of one document, one behind the other, in the right order or swapped (P-ALBERT §3.1)."""
+"""Two consecutive segments of one document, in order or swapped (P-ALBERT §3.1)."""
 
-# differs from the paper: nothing is written forty times and nothing is thrown away. A sample is as many whole sentences
-# as there is room for, which go on with the next one: every token is in one sample an epoch. A text that is cut within
-# a sentence would tell the order without being understood, whether by its begin or by its end; Google's code cuts both
-# texts at random after swapping them instead. A sample of one sentence, or a piece of one that is too long for a row,
-# is a single text of which nothing is asked, where Google's code gives it a random second one.
+# differs from the paper: no duplicates on disk and no truncation. A sample is as many complete sentences as fit, and
+# the next sample continues with the following one: every token is in one sample per epoch. A segment that is cut within
+# a sentence would reveal the order by its start or end; Google's code instead truncates both segments at random after
+# swapping them. A sample of one sentence, or a piece of a sentence that is longer than a row, is a single text without
+# a label, where Google's code adds a random second segment.
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from bertsmith.data.packing import keyed
-from bertsmith.data.packing.cutting import links, walk
-from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
-from bertsmith.data.packing.outline import Outline, Starts
-from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
+from bertsmith.data.packing.counter_random import bernoulli
+from bertsmith.data.packing.document_stream import DocumentIndex, Starts, cut_spans, split_spans
+from bertsmith.data.packing.packing import Numbers, check_fraction, check_inputs
+from bertsmith.data.packing.sentence_pairs import Segments, SentencePairPacking, Split
 from bertsmith.data.shards import Shards
 from bertsmith.types import IGNORE_INDEX, Frame
 
@@ -26,90 +25,92 @@ IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Rows of two texts of one document."""
+    """Rows of two segments of one document."""
 
-    length: int = 512  # places in a row, special tokens included
-    swapped: float = 0.5  # share of pairs whose second text stands first
-    shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
+    swapped: float = 0.5  # fraction of pairs whose segments are swapped
+    short_sequences: float = 0.1  # fraction of documents that are cut into shorter samples
 
     def __post_init__(self) -> None:
-        check_length(self.length)
-        check_share("swapped", self.swapped)
-        check_share("shorter", self.shorter)
+        check_fraction("swapped", self.swapped)
+        check_fraction("short_sequences", self.short_sequences)
 
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> OrderedPairs:
-        """See `packing.Settings`."""
-        check_split(shards)
-        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed)
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> OrderedPairs:
+        """See `PackingConfig`."""
+        check_inputs(shards, max_length)
+        return OrderedPairs(self, shards, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
 
 
-class OrderedPairs(HalvedTexts):
-    """Whole sentences, split into two texts of which the second may come first."""
+class OrderedPairs(SentencePairPacking):
+    """Complete sentences, split into two segments that may be swapped."""
 
-    question, kind = "sentence_order", "ordered_pairs"
+    objective, kind = "sentence_order", "ordered_pairs"
 
-    def __init__(self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> None:
+    def __init__(
+        self, config: Config, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int
+    ) -> None:
         self._swapped = config.swapped
         super().__init__(
             shards,
-            Outline(shards),
+            DocumentIndex(shards),
             frame=frame,
-            length=config.length,
-            shorter=config.shorter,
+            max_length=max_length,
+            short_sequences=config.short_sequences,
             padding_id=padding_id,
             seed=seed,
         )
 
-    def _cut(self, room: int, shorter: float) -> Numbers:
-        """Whole sentences until the target is reached, in half of the documents from the end on.
+    def _cut(self, length: int, short_sequences: float) -> Numbers:
+        """Complete sentences until the target length is reached, in half of the documents from the end backwards.
 
-        The sentence that was too long for one sample begins the next: were all cut from the begin on, first texts would
-        be longer than second ones.
+        A sentence that does not fit starts the next sample: with all documents cut forwards, first segments would be
+        longer than second ones.
         """
-        sentences, bounds = self._outline.sentences, self._outline.document_tokens
-        short, sizes = self._smaller(room, shorter)
-        targets = np.where(short, sizes, room)
-        back = keyed.happens(self._draw("back", np.arange(len(targets))), 0.5)
-        starts, _ = _whole_sentences(sentences, bounds[:-1][~back], bounds[1:][~back], targets[~back], room=room)
+        sentences, bounds = self._index.sentences, self._index.document_tokens
+        short, lengths = self._short_documents(length, short_sequences)
+        targets = np.where(short, lengths, length)
+        backward = bernoulli(self._random_bits("back", np.arange(len(targets))), 0.5)
+        forward = bounds[:-1][~backward], bounds[1:][~backward], targets[~backward]
+        starts, _ = _cut_sentences(sentences, *forward, length=length)
         total = self._shards.tokens
         mirrored = (total - sentences[::-1].astype(np.int64)).astype(sentences.dtype)
-        ends = total - bounds[:-1][back][::-1], targets[back][::-1]
-        _, others = _whole_sentences(mirrored, total - bounds[1:][back][::-1], *ends, room=room)
-        return np.append(np.sort(np.concatenate([starts, total - others])), total)
+        reverse = total - bounds[1:][backward][::-1], total - bounds[:-1][backward][::-1], targets[backward][::-1]
+        _, mirrored_ends = _cut_sentences(mirrored, *reverse, length=length)
+        return np.append(np.sort(np.concatenate([starts, total - mirrored_ends])), total)
 
-    def _halves(self, split: Split, number: Numbers) -> Halves:
-        """Both halves, as they are or the second one first."""
-        swapped = split.pair & keyed.happens(self._draw("order", number), self._swapped)
+    def _segments(self, split: Split, sample_id: Numbers) -> Segments:
+        """Both segments, in order or swapped."""
+        swapped = split.is_pair & bernoulli(self._random_bits("order", sample_id), self._swapped)
         starts = np.stack([split.start, split.middle], axis=1)
         lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
         starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
-        return Halves(starts, lengths, np.where(split.pair, np.where(swapped, SWAPPED, IN_ORDER), IGNORE_INDEX))
+        return Segments(starts, lengths, np.where(split.is_pair, np.where(swapped, SWAPPED, IN_ORDER), IGNORE_INDEX))
 
 
-def _whole_sentences(
-    sentences: Starts, begins: Numbers, limits: Numbers, targets: Numbers, *, room: int
+def _cut_sentences(
+    sentences: Starts, starts: Numbers, ends: Numbers, targets: Numbers, *, length: int
 ) -> tuple[Numbers, Numbers]:
-    """Begins and ends of the samples of documents; a sentence that is longer than the room in pieces that stand alone.
+    """Starts and ends of the samples of documents; pieces of a sentence longer than `length` are samples of their own.
 
-    `sentences`: where each begins, and the end of all.
+    `sentences`: the start of each sentence, and the end of the last.
     """
 
-    def sentence(place: Numbers, side: Literal["left", "right"]) -> Numbers:
-        """The begin of the first sentence at or after each place, or with `right` after it."""
-        return sentences[np.searchsorted(sentences, place.astype(sentences.dtype), side)].astype(np.int64)
+    def boundary_after(position: Numbers, side: Literal["left", "right"]) -> Numbers:
+        """The first sentence boundary at or after each position; with `right`, strictly after it."""
+        return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), side)].astype(np.int64)
 
-    def sentence_end(place: Numbers) -> Numbers:
-        """The last place at or before each one where a sentence begins or ends."""
-        return sentences[np.searchsorted(sentences, place.astype(sentences.dtype), "right") - 1].astype(np.int64)
+    def boundary_before(position: Numbers) -> Numbers:
+        """The last sentence boundary at or before each position."""
+        return sentences[np.searchsorted(sentences, position.astype(sentences.dtype), "right") - 1].astype(np.int64)
 
-    begins, limits, chain = links(begins, limits, size=room, sentences=sentences)
-    targets = targets[chain]
+    starts, ends, document = split_spans(starts, ends, length=length, sentences=sentences)
+    targets = targets[document]
 
-    def ahead(place: Numbers, link: Numbers) -> Numbers:
-        reached = np.minimum(place + targets[link], limits[link])
-        whole = np.minimum(sentence(reached, "left"), sentence_end(np.minimum(place + room, limits[link])))
-        within = sentence_end(place) < place  # a sentence that began in the sample before goes on
-        piece = np.minimum(sentence(place, "right"), place + room)
-        return np.where(within | (whole <= place), piece, whole)
+    def next_end(position: Numbers, span: Numbers) -> Numbers:
+        reached = np.minimum(position + targets[span], ends[span])
+        fitting = boundary_before(np.minimum(position + length, ends[span]))
+        complete = np.minimum(boundary_after(reached, "left"), fitting)
+        within = boundary_before(position) < position  # the rest of a sentence that started in the sample before
+        piece = np.minimum(boundary_after(position, "right"), position + length)
+        return np.where(within | (complete <= position), piece, complete)
 
-    return walk(begins, limits, ahead)
+    return cut_spans(starts, ends, next_end)

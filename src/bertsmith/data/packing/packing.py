@@ -1,127 +1,254 @@
-"""What every packing is: a pure function from row numbers to batches of constant shape. Knows no kind of packing.
+"""The contract of a packing: a pure function from row numbers to batches of constant shape.
 
-The rows of a run stand in one endless order, epoch after epoch. Step n takes the next rows of it, whoever makes them
-and whatever was made before; ranks take contiguous shares. B rows, L places in a row, N texts, S sequences.
+The rows of a run form one endless sequence, epoch after epoch. Step n reads the next rows of it, whatever was read
+before; each rank reads a contiguous share. Letters: B rows, L tokens in a row, N texts, S sequences; the frame of a
+text has K parts, special tokens and one or two text slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.types import Frame
+from bertsmith.types import IGNORE_INDEX, Frame
 
 FOLDER = "bertsmith.data.packing"
-LONGEST = 65_535  # places in a row: sizes of texts are kept in two bytes
+LONGEST = 65_535  # tokens of a row: lengths of samples are stored in two bytes
+NO_FRAME = Frame(single=("a",), pair=("a", "b"))
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """The arrays of a `types.Batch`, in numpy; `batching.from_packed` makes tensors of them."""
+    """The arrays of a `types.Batch`, in numpy; `collate.from_packed` converts them to tensors."""
 
     input_ids: NDArray[np.int32]  # [B, L]
     position_ids: NDArray[np.int32]  # [B, L] counted from 0 within each text
     segment_ids: NDArray[np.uint8]  # [B, L]
-    document_ids: NDArray[np.int32]  # [B, L] 1, 2, ... for what sees each other in a row: its texts, or their documents
+    document_ids: NDArray[np.int32]  # [B, L] 1, 2, ... for tokens of a row that attend to each other; 0 = padding
     special_mask: NDArray[np.bool_]  # [B, L] special tokens and padding
-    sample_ids: Numbers  # [B, L] a number for each text of the run, never used twice; -1 = padding
-    cu_seqlens: NDArray[np.int32]  # [S+1] begin of each such run, padding too, in the flat places; B*L to the end
-    cls_positions: Numbers  # [N] flat place of each text's first token, N/B to a row; -1 where there is no text
-    max_seqlen: int  # no text is longer
-    dense: bool  # every row is one text without padding, in this batch as in all others
-    tokens: int  # places that are not padding
-    labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX where nothing is
+    sample_ids: Numbers  # [B, L] number of each text, unique in the run; -1 = padding
+    cu_seqlens: NDArray[np.int32]  # [S+1] flat index of the start of each sequence, padding included; then B*L
+    cls_positions: Numbers  # [N] flat index of each text's first token, N/B per row; -1 for an unused slot
+    max_seqlen: int  # upper bound of the length of a text
+    dense: bool  # every row is one text without padding, in all batches of the packing
+    tokens: int  # that are not padding
+    labels: dict[str, Numbers] = field(default_factory=dict)  # [N] by objective; IGNORE_INDEX for no label
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything but the labels, by the names that `types.Batch` uses."""
-        names = (
-            "input_ids",
-            "position_ids",
-            "segment_ids",
-            "document_ids",
-            "special_mask",
-            "sample_ids",
-            "cu_seqlens",
-            "cls_positions",
-        )
-        return {name: getattr(self, name) for name in names}
+        """All arrays except the labels, by their names in `types.Batch`."""
+        names = ("input_ids", "position_ids", "segment_ids", "document_ids", "special_mask", "sample_ids")
+        return {name: getattr(self, name) for name in (*names, "cu_seqlens", "cls_positions")}
 
 
 class Packing:
-    """Texts of a split in rows of `length` places."""
+    """The texts of a split in rows of `max_length` tokens."""
 
-    length: int
+    max_length: int
     rows_per_epoch: int
-    texts_per_row: int  # at most: the number of texts of a batch follows from it
-    padding: float  # share of places that no text is meant to fill
-    full: bool = False  # every row is one text without padding
+    texts_per_row: int  # at most; fixes the number of text slots of a batch
+    padding_fraction: float  # of all tokens of an epoch
+    dense: bool = False  # every row is one text without padding
 
-    def batch(self, step: int, *, rows: int, rank: int = 0, world: int = 1) -> PackedBatch:
-        """The share of `rank` in step number `step` of a run with `rows` rows a step.
+    def batch(self, step: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> PackedBatch:
+        """The rows of one rank in a step; the rows of all ranks, concatenated, are the batch of a single process."""
+        if batch_size < 1 or world_size < 1 or batch_size % world_size:
+            raise BertsmithError(f"batch_size={batch_size} is not a multiple of the {world_size} ranks")
+        if not 0 <= rank < world_size or step < 0:
+            raise BertsmithError(f"step={step} of rank={rank} with world_size={world_size}: both count from 0")
+        share = batch_size // world_size
+        return self.rows(step * batch_size + rank * share, share)
 
-        The shares of all ranks, one behind the other, are the batch of one rank alone.
-        """
-        if rows < 1 or world < 1 or rows % world:
-            raise BertsmithError(f"rows={rows} cannot be shared by {world} ranks: it must be a multiple of them")
-        if not 0 <= rank < world or step < 0:
-            raise BertsmithError(f"there is no step={step} for rank={rank} of world={world}: both count from 0")
-        share = rows // world
-        return self.take(step * rows + rank * share, share)
-
-    def take(self, first: int, rows: int) -> PackedBatch:
-        """That many rows of the endless order, from number `first` on: for runs whose batches grow."""
+    def rows(self, first: int, count: int) -> PackedBatch:
+        """`count` rows of the endless sequence from number `first` on: for runs whose batch size changes."""
         raise NotImplementedError
 
-    def turns(self, first: int, rows: int) -> tuple[Numbers, Numbers]:
+    def epochs_and_rows(self, first: int, count: int) -> tuple[Numbers, Numbers]:
         """The epoch of each of these rows, and its number within the epoch."""
         epoch, begin = divmod(first, self.rows_per_epoch)
-        ahead, row = np.divmod(begin + np.arange(rows), self.rows_per_epoch)
-        return epoch + ahead, row
+        later, row = np.divmod(begin + np.arange(count), self.rows_per_epoch)
+        return epoch + later, row
 
 
 class PackingConfig(Protocol):
     """A packing's `Config`."""
 
-    @property
-    def length(self) -> int:
-        """Places in a row."""
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Packing:
-        """The packing of these shards; frame and padding are the tokenizer's, `seed` decides everything else."""
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Packing:
+        """The packing of these shards; `frame` and `padding_id` are the tokenizer's."""
 
 
-def check_length(length: int) -> None:
-    """For `Config`: what no packing can do."""
-    if not 2 <= length <= LONGEST:
-        raise ConfigError(f"length={length} must be from 2 to {LONGEST:,}")
-
-
-def check_share(name: str, share: float) -> None:
-    """For `Config`: a share is no percentage."""
-    if not 0 <= share <= 1:
-        raise ConfigError(f"{name}={share} must be a share from 0 to 1")
-
-
-def room_for(length: int, *, specials: int, least: int) -> int:
-    """Places that a frame leaves for tokens; raises where that is less than `least`."""
-    room = length - specials
-    if room < least:
-        raise ConfigError(
-            f"length={length} has no room for {specials} special tokens and {least} of text: "
-            f"make it at least {specials + least}"
-        )
-    return room
-
-
-def check_split(shards: Shards) -> None:
-    """Raises where there is nothing to pack."""
+def check_inputs(shards: Shards, max_length: int) -> None:
+    """Raises for a length that no packing supports, and for an empty split."""
+    if not 2 <= max_length <= LONGEST:
+        raise ConfigError(f"max_length={max_length} must be from 2 to {LONGEST:,}")
     if not shards.tokens:
         raise DataError(f"the {shards.split} split of {shards.folder} is empty: prepare it with more text")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raises unless the setting of a `Config` is a fraction."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name}={value} must be a fraction from 0 to 1")
+
+
+def text_length(max_length: int, *, special_tokens: int, minimum: int) -> int:
+    """Tokens of a row that remain for text; raises if these are fewer than `minimum`."""
+    length = max_length - special_tokens
+    if length < minimum:
+        raise ConfigError(
+            f"max_length={max_length} is too short for {special_tokens} special tokens and {minimum} of text: "
+            f"make it at least {special_tokens + minimum}"
+        )
+    return length
+
+
+def end_token(frame: Frame) -> int | None:
+    """The special token at the end of a single text, or None if the frame has none."""
+    last = frame.single[-1]
+    return last if isinstance(last, int) else None
+
+
+class FrameArrays:
+    """A frame as arrays; index 0 frames a single text, index 1 a pair."""
+
+    def __init__(self, frame: Frame) -> None:
+        forms = (frame.single, frame.pair)
+        shape = 2, max(map(len, forms))
+        self.ids = np.zeros(shape, np.int32)  # [2, K] of special tokens
+        self.special = np.zeros(shape, np.bool_)  # [2, K]
+        self.segments = np.zeros(shape, np.uint8)  # [2, K]
+        self._slots = np.zeros((2, *shape), np.int64)  # [slot a or b, 2, K] 1 at the slot
+        for form, parts in enumerate(forms):
+            for index, part in enumerate(parts):
+                if isinstance(part, int):
+                    self.ids[form, index], self.special[form, index] = part, True
+                else:
+                    self._slots["ab".index(part), form, index] = 1
+        self.segments[1, : len(frame.pair_segments)] = frame.pair_segments
+
+    @property
+    def special_counts(self) -> Numbers:
+        """[2] special tokens of a single text and of a pair."""
+        counts: Numbers = self.special.sum(1)
+        return counts
+
+    def part_lengths(self, form: Numbers, a: Numbers, b: Numbers) -> Numbers:
+        """[N, K] tokens of each part, for texts of `a` and `b` tokens [N]."""
+        lengths: Numbers = self.special[form] + a[:, None] * self._slots[0, form] + b[:, None] * self._slots[1, form]
+        return lengths
+
+
+class Texts(NamedTuple):
+    """The texts of a batch, row by row."""
+
+    row: Numbers  # [N] ascending, every row at least once
+    sample_id: Numbers  # [N] unique in the run
+    form: Numbers  # [N] 0 single, 1 pair
+    part_lengths: Numbers  # [N, K]
+    tokens: NDArray[np.integer[Any]]  # [T] of all slots, concatenated
+    is_end: NDArray[np.bool_] | None = None  # [T] which of these are document-end tokens
+
+
+class RowLayout(NamedTuple):
+    """The constants of a packing's batches."""
+
+    max_length: int
+    padding_id: int
+    texts_per_row: int
+    full_rows: bool = False  # every row is one text without padding
+    documents_per_row: int = 0  # at most, if the documents of a text do not attend to each other; 0: they do
+
+
+def make_batch(
+    texts: Texts, frame: FrameArrays, layout: RowLayout, labels: Mapping[str, Numbers] | None = None
+) -> PackedBatch:
+    """The arrays of a batch, by array operations only; `labels` [N] by objective."""
+    rows, number, padding = _fill_rows(texts, layout.max_length)
+    size = rows * layout.max_length
+    runs = np.stack([texts.part_lengths.sum(1), padding], axis=1)  # [N, 2] each text, and the padding after it
+    begins = (np.cumsum(runs) - runs.ravel()).reshape(runs.shape)
+    parts = np.concatenate([texts.part_lengths, padding[:, None]], axis=1)  # [N, K+1] lengths that sum to B*L
+    special = _repeat(frame.special[texts.form], parts, True)
+    ids = _repeat(frame.ids[texts.form], parts, layout.padding_id)
+    slots = np.flatnonzero(~special)
+    ids[slots] = texts.tokens
+    if texts.is_end is not None:
+        special[slots] = texts.is_end
+    document_ids, starts = _repeat(number[:, None].astype(np.int32), runs, 0), begins[runs > 0]
+    if layout.documents_per_row and texts.is_end is not None:
+        document_ids, starts = _split_documents(document_ids, starts, slots, slots[texts.is_end] + 1, rows)
+    positions = np.arange(size, dtype=np.int32)
+    positions -= np.repeat(begins.astype(np.int32).ravel(), runs.ravel())
+    positions[document_ids == 0] = 0
+    text_slots, slot_count = texts.row * layout.texts_per_row + number - 1, rows * layout.texts_per_row
+    shape = rows, layout.max_length
+    return PackedBatch(
+        input_ids=ids.reshape(shape),
+        position_ids=positions.reshape(shape),
+        segment_ids=_repeat(frame.segments[texts.form], parts, 0).reshape(shape),
+        document_ids=document_ids.reshape(shape),
+        special_mask=special.reshape(shape),
+        sample_ids=_repeat(texts.sample_id[:, None], runs, -1).reshape(shape),
+        cu_seqlens=_cu_seqlens(starts, layout, size),
+        cls_positions=_scatter(begins[:, 0], text_slots, slot_count, -1),
+        max_seqlen=layout.max_length,
+        dense=layout.full_rows and not layout.documents_per_row,
+        tokens=size - int(padding.sum()),
+        labels={
+            name: _scatter(values, text_slots, slot_count, IGNORE_INDEX) for name, values in (labels or {}).items()
+        },
+    )
+
+
+def _fill_rows(texts: Texts, max_length: int) -> tuple[int, Numbers, Numbers]:
+    """The number of rows; each text's number in its row, from 1; and the padding after it, if it is a row's last."""
+    firsts = np.flatnonzero(np.diff(texts.row, prepend=-1))
+    number = np.arange(len(texts.row)) - np.repeat(firsts, np.diff(firsts, append=len(texts.row))) + 1
+    padding = np.zeros(len(texts.row), np.int64)
+    padding[np.append(firsts[1:], len(texts.row)) - 1] = max_length - np.add.reduceat(texts.part_lengths.sum(1), firsts)
+    return len(firsts), number, padding
+
+
+def _split_documents(
+    text_numbers: NDArray[np.int32], starts: Numbers, slots: Numbers, after_end: Numbers, rows: int
+) -> tuple[NDArray[np.int32], Numbers]:
+    """The document of each token within its row [B*L], and the flat indices where documents and padding start.
+
+    `text_numbers` [B*L] is each token's text in its row; `after_end` are the indices after document-end tokens, where
+    another document starts unless the text ends there.
+    """
+    marks = np.zeros(len(text_numbers) + 1, np.bool_)
+    marks[after_end] = True
+    in_slot = np.zeros(len(text_numbers), np.bool_)
+    in_slot[slots] = True
+    marks[:-1] &= in_slot
+    marks[starts] = True
+    numbers = np.cumsum((marks[:-1] & (text_numbers > 0)).reshape(rows, -1), axis=1, dtype=np.int32).ravel()
+    return np.where(text_numbers > 0, numbers, 0).astype(np.int32), np.flatnonzero(marks[:-1])
+
+
+def _repeat(values: NDArray[Any], lengths: Numbers, filler: int) -> NDArray[Any]:
+    """Each value [N, K] repeated for the length of its run; `filler` for the last run of each text, its padding."""
+    filled = np.concatenate([values, np.full((len(values), 1), filler, values.dtype)], axis=1)
+    return np.repeat(filled.ravel(), lengths.ravel())
+
+
+def _cu_seqlens(starts: Numbers, layout: RowLayout, size: int) -> NDArray[np.int32]:
+    per_row = (layout.documents_per_row or layout.texts_per_row) + (not layout.full_rows)
+    cu_seqlens = np.full(size // layout.max_length * per_row + 1, size, np.int32)
+    cu_seqlens[: len(starts)] = starts
+    return cu_seqlens
+
+
+def _scatter(values: Numbers, indices: Numbers, size: int, filler: int) -> Numbers:
+    result = np.full(size, filler, np.int64)
+    result[indices] = values
+    return result

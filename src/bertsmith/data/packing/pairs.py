@@ -1,106 +1,163 @@
-"""Two texts, of which the second may follow the first or not (P-BERT §3.1, A.2; bert: create_pretraining_data.py)."""
+"""Sentence pairs: the second segment follows the first or is random (P-BERT §3.1, A.2; create_pretraining_data.py)."""
 
-# differs from the paper: nothing is written ten times and nothing is thrown away. What Google's code would truncate
-# begins the next sample, so every token is in one sample an epoch; where the first text ends and what follows it is
-# drawn anew each epoch. A sample of one sentence is a single text of which nothing is asked, where Google's code gives
-# it a random second one, so that 58 % instead of half are random. A random second text comes from all sentences alike,
-# not from all documents alike.
+# differs from the paper: no duplicates on disk and no truncation. Tokens that Google's code truncates start the next
+# sample, so that every token is in one sample per epoch; the split and the second segment are drawn anew each epoch. A
+# sample of one sentence is a single text without a label, where Google's code adds a random second segment, so that
+# 58 % instead of half are random. A random segment is drawn uniformly from all sentences, not from all documents.
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bertsmith.data.packing import keyed, random_next
-from bertsmith.data.packing.cutting import cut_evenly, links, walk
-from bertsmith.data.packing.halving import HalvedTexts, Halves, Split
-from bertsmith.data.packing.outline import Outline
-from bertsmith.data.packing.packing import Numbers, check_length, check_share, check_split
+from bertsmith.data.packing.counter_random import Bits, bernoulli, mix_counters, to_range
+from bertsmith.data.packing.document_stream import DocumentIndex, cut_evenly, cut_spans, split_spans
+from bertsmith.data.packing.packing import Numbers, check_fraction, check_inputs
+from bertsmith.data.packing.sentence_pairs import Segments, SentencePairPacking, Split
 from bertsmith.data.shards import Shards
 from bertsmith.errors import DataError
 from bertsmith.types import IGNORE_INDEX, Frame
 
 FOLLOWS, RANDOM = 0, 1  # the labels of next_sentence
+DRAWS, RUN = 8, 4  # random positions tried per segment, and consecutive sentences tried at each
+REDRAWS = 2  # of a segment that must not end with a sentence but does
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Rows of sentence pairs."""
 
-    length: int = 512  # places in a row, special tokens included
-    random_next: float = 0.5  # share of pairs whose second text comes from another document
-    shorter: float = 0.1  # share of documents that are cut into samples of some smaller size
-    single_sentences: bool = False  # each text is one sentence, not as many as there is room for (P-RoBERTa §4.2)
+    random_next: float = 0.5  # fraction of pairs whose second segment comes from another document
+    short_sequences: float = 0.1  # fraction of documents that are cut into shorter samples
+    single_sentences: bool = False  # each segment is one sentence instead of as many as fit (P-RoBERTa §4.2)
 
     def __post_init__(self) -> None:
-        check_length(self.length)
-        check_share("random_next", self.random_next)
-        check_share("shorter", self.shorter)
+        check_fraction("random_next", self.random_next)
+        check_fraction("short_sequences", self.short_sequences)
 
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Pairs:
-        """See `packing.Settings`."""
-        check_split(shards)
-        outline = Outline(shards)
-        if self.random_next and len(outline.documents) < 3:
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> Pairs:
+        """See `PackingConfig`."""
+        check_inputs(shards, max_length)
+        index = DocumentIndex(shards)
+        if self.random_next and len(index.documents) < 3:
             raise DataError(
-                f"the {shards.split} split of {shards.folder} has only one document, so no second text can come from "
-                "another: prepare more text (is there a blank line between documents?), or set random_next=0"
+                f"the {shards.split} split of {shards.folder} has only one document, so no second segment can come "
+                "from another: prepare more text (is there a blank line between documents?), or set random_next=0"
             )
-        return Pairs(self, shards, outline, frame=frame, padding_id=padding_id, seed=seed)
+        return Pairs(self, shards, index, frame=frame, padding_id=padding_id, seed=seed, max_length=max_length)
 
 
-class Pairs(HalvedTexts):
-    """Second halves that follow, or come from elsewhere."""
+class Pairs(SentencePairPacking):
+    """Second segments that follow the first, or come from another document."""
 
-    question, kind = "next_sentence", "pairs"
+    objective, kind = "next_sentence", "pairs"
 
     def __init__(
-        self, config: Config, shards: Shards, outline: Outline, *, frame: Frame, padding_id: int, seed: int
+        self,
+        config: Config,
+        shards: Shards,
+        index: DocumentIndex,
+        *,
+        frame: Frame,
+        padding_id: int,
+        seed: int,
+        max_length: int,
     ) -> None:
-        self._random_next, self._single = config.random_next, config.single_sentences
+        self._random_next, self._single_sentences = config.random_next, config.single_sentences
         super().__init__(
             shards,
-            outline,
+            index,
             frame=frame,
-            length=config.length,
-            shorter=config.shorter,
+            max_length=max_length,
+            short_sequences=config.short_sequences,
             padding_id=padding_id,
             seed=seed,
         )
 
-    def _cut(self, room: int, shorter: float) -> Numbers:
-        """Sentences until the target is reached, but never over the room, in which a sentence may be cut."""
-        outline, bounds = self._outline, self._outline.document_tokens
-        if self._single:
-            first = np.repeat(outline.documents[:-1], np.diff(outline.documents))
+    def _cut(self, length: int, short_sequences: float) -> Numbers:
+        """Sentences until the target length is reached; a sentence that exceeds `length` is cut."""
+        index, bounds = self._index, self._index.document_tokens
+        if self._single_sentences:
+            first = np.repeat(index.documents[:-1], np.diff(index.documents))
             odd = (np.arange(len(first)) - first) % 2 == 1
-            bounds = outline.sentences[np.append(~odd, True)].astype(np.int64)
-            return np.append(cut_evenly(bounds[:-1], bounds[1:], room), self._shards.tokens)
-        short, sizes = self._smaller(room, shorter)
-        long_starts = cut_evenly(bounds[:-1][~short], bounds[1:][~short], room)
-        begins, limits, chain = links(bounds[:-1][short], bounds[1:][short], size=room, sentences=outline.sentences)
-        targets = sizes[short][chain]
+            bounds = index.sentences[np.append(~odd, True)].astype(np.int64)
+            return np.append(cut_evenly(bounds[:-1], bounds[1:], length), self._shards.tokens)
+        short, lengths = self._short_documents(length, short_sequences)
+        long_starts = cut_evenly(bounds[:-1][~short], bounds[1:][~short], length)
+        starts, ends, document = split_spans(
+            bounds[:-1][short], bounds[1:][short], length=length, sentences=index.sentences
+        )
+        targets = lengths[short][document]
 
-        def ahead(place: Numbers, link: Numbers) -> Numbers:
-            reached = np.minimum(place + targets[link], limits[link])
-            sentence_end = outline.sentences[outline.sentence_at(reached, "left")].astype(np.int64)
-            return np.minimum(sentence_end, place + room)
+        def next_end(position: Numbers, span: Numbers) -> Numbers:
+            reached = np.minimum(position + targets[span], ends[span])
+            sentence_end = index.sentences[index.sentence_at(reached, "left")].astype(np.int64)
+            return np.minimum(sentence_end, position + length)
 
-        short_starts, _ = walk(begins, limits, ahead)
+        short_starts, _ = cut_spans(starts, ends, next_end)
         return np.append(np.sort(np.concatenate([long_starts, short_starts])), self._shards.tokens)
 
-    def _halves(self, split: Split, number: Numbers) -> Halves:
-        """The second half, or a text from another document in its place."""
-        outline = self._outline
-        random = split.pair & keyed.happens(self._draw("next", number), self._random_next)
+    def _segments(self, split: Split, sample_id: Numbers) -> Segments:
+        """The second segment of the sample, or a random one in its place."""
+        index = self._index
+        random = split.is_pair & bernoulli(self._random_bits("next", sample_id), self._random_next)
         starts = np.stack([split.start, split.middle], axis=1)
         lengths = np.stack([split.middle - split.start, split.end - split.middle], axis=1)
-        starts[random, 1], lengths[random, 1] = random_next.draw(
-            outline,
-            away_from=outline.document_of(split.first[random] - 1),
-            wanted=lengths[random, 1],
-            whole=outline.sentences[split.last[random]] == split.end[random],
-            drawn=self._draw("b", number[random]),
+        starts[random, 1], lengths[random, 1] = _random_segments(
+            index,
+            exclude=index.document_of(split.first[random] - 1),
+            lengths=lengths[random, 1],
+            complete=index.sentences[split.last[random]] == split.end[random],
+            bits=self._random_bits("b", sample_id[random]),
         )
-        return Halves(starts, lengths, np.where(split.pair, np.where(random, RANDOM, FOLLOWS), IGNORE_INDEX))
+        return Segments(starts, lengths, np.where(split.is_pair, np.where(random, RANDOM, FOLLOWS), IGNORE_INDEX))
+
+
+class Spans(NamedTuple):
+    """Tokens of the split."""
+
+    starts: Numbers
+    lengths: Numbers
+
+
+def _random_segments(
+    index: DocumentIndex, *, exclude: Numbers, lengths: Numbers, complete: NDArray[np.bool_], bits: Bits
+) -> Spans:
+    """For each text a segment from a document other than `exclude`, with the length and kind of end of the true one.
+
+    It starts with a sentence and, where `complete`, ends with one, else within one: if only true second segments ended
+    with a sentence, the last token would reveal the label. It has `lengths` tokens, or the most that follow one of the
+    sentences tried. (If each of these is longer than that, a complete one is cut.)
+    """
+    own = index.documents[exclude].astype(np.int64)
+    own_count = index.documents[exclude + 1].astype(np.int64) - own
+    others = len(index.sentences) - 1 - own_count
+    first = to_range(mix_counters(bits[:, None], np.arange(DRAWS)), others[:, None])
+    first += np.where(first >= own[:, None], own_count[:, None], 0)  # skips the own document
+    last = index.documents[index.document_of(first) + 1].astype(np.int64) - 1
+    result = Spans(np.empty_like(lengths), np.empty_like(lengths))
+    # complete segments try more sentences: sums of sentence lengths rarely match
+    for chosen, run, ends_complete in ((complete, RUN, True), (~complete, 1, False)):
+        tried = np.minimum(first[chosen, :, None] + np.arange(run), last[chosen, :, None]).reshape(-1, DRAWS * run)
+        ends = index.sentences[last[chosen].repeat(run, axis=1) + 1].astype(np.int64)
+        result.starts[chosen], result.lengths[chosen] = _longest(
+            index, tried, ends, lengths[chosen], complete=ends_complete
+        )
+    return result
+
+
+def _longest(index: DocumentIndex, sentences: Numbers, ends: Numbers, lengths: Numbers, *, complete: bool) -> Spans:
+    """The longest span up to `lengths` [P] from the start of one of these sentences to `ends` [P, tries] at most."""
+    starts = index.sentences[sentences].astype(np.int64)
+    ends = np.minimum(starts + lengths[:, None], ends)
+    stops = index.sentence_end(ends) if complete else ends.copy()
+    every = np.arange(len(lengths))
+    best = every, np.argmax(stops - starts, axis=1)
+    for _ in range(0 if complete else REDRAWS):
+        stops[best] -= index.sentence_end(stops[best]) == stops[best]
+        best = every, np.argmax(stops - starts, axis=1)
+    start, stop = starts[best], stops[best]
+    return Spans(start, np.where(stop > start, stop, ends[best]) - start)

@@ -1,32 +1,24 @@
-"""Running text for models that read from left to right: full rows, no frame, a closing token behind each document.
+"""Contiguous text for left-to-right models: full rows without a frame, an end token after each document.
 
-As GPT-1 was trained (P-GPT1 §4.1, "contiguous sequences of 512 tokens") and the recurrent models before it.
+GPT-1 was trained so (P-GPT1 §4.1, "contiguous sequences of 512 tokens").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertsmith.data.packing.layout import NO_FRAME, closing_id
-from bertsmith.data.packing.outline import Outline
-from bertsmith.data.packing.packing import check_length, check_split
-from bertsmith.data.packing.tape import Tape
-from bertsmith.data.packing.windows import Windows
+from bertsmith.data.packing.document_stream import DocumentIndex, DocumentStream, WindowPacking
+from bertsmith.data.packing.packing import NO_FRAME, check_inputs, end_token
 from bertsmith.data.shards import Shards
 from bertsmith.types import Frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Rows of `length` tokens."""
+    """Rows of consecutive tokens."""
 
-    length: int = 512  # places in a row, special tokens included
-
-    def __post_init__(self) -> None:
-        check_length(self.length)
-
-    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int) -> Windows:
-        """See `packing.Settings`; of the frame only the closing token is used."""
-        check_split(shards)
-        tape = Tape(shards, Outline(shards), closing_id(frame))
-        return Windows(tape, NO_FRAME, length=self.length, padding_id=padding_id, seed=seed)
+    def build(self, shards: Shards, *, frame: Frame, padding_id: int, seed: int, max_length: int) -> WindowPacking:
+        """See `PackingConfig`; only the end token of the frame is used."""
+        check_inputs(shards, max_length)
+        stream = DocumentStream(shards, DocumentIndex(shards), end_token(frame))
+        return WindowPacking(stream, NO_FRAME, max_length=max_length, padding_id=padding_id, seed=seed)

@@ -19,7 +19,7 @@ from bertsmith.model_io.huggingface.two_matrices import Summed
 from bertsmith.model_io.said import Said
 
 PREFIX = "electra."
-OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copies")
+OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
 
 
 class Electra(Summed):
@@ -35,7 +35,7 @@ class Electra(Summed):
 
     def read_head(self, name: str, said: Said) -> dict[str, Any]:
         """A folder has the discriminator alone, which judges."""
-        return super().read_head(name, said) | ({"generator": 0.0} if name == "replaced_token" else {})
+        return super().read_head(name, said) | ({"generator_width": 0.0} if name == "replaced_token" else {})
 
     def contents(self, config: TransformerConfig) -> dict[str, Any]:
         """With the width of the tables."""
@@ -73,7 +73,7 @@ FAMILY = Electra(
         "objectives.replaced_lm.transform": "generator_predictions.dense",
         "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
         "objectives.replaced_token.transform": "discriminator_predictions.dense",
-        "objectives.replaced_token.judge": "discriminator_predictions.dense_prediction",
+        "objectives.replaced_token.classifier": "discriminator_predictions.dense_prediction",
         **task_modules("classifier.out_proj"),
     },
     unwritten=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),

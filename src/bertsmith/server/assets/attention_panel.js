@@ -63,10 +63,10 @@ const run = latest(async (signal) => {
         asked = ["attention", { ...body, head: view.head }];
         show();
       }
-      place("note").textContent = `layer ${layer} of ${model.layers}${result.cut ? " · the text was longer than the model takes: its end was not read" : ""}`;
+      place("note").textContent = `layer ${layer} of ${model.layers}${result.truncated ? " · the text was longer than the model takes: its end was not read" : ""}`;
       await frame();
     }
-    place("note").textContent = `${many(data.tokens.length, "token")}, ${many(model.layers, "layer")} of ${many(data.heads, "head")}${data.cut ? " · the text was longer than the model takes: its end was not read" : ""}`;
+    place("note").textContent = `${many(data.tokens.length, "token")}, ${many(model.layers, "layer")} of ${many(data.heads, "head")}${data.truncated ? " · the text was longer than the model takes: its end was not read" : ""}`;
     remember();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -79,7 +79,7 @@ const run = latest(async (signal) => {
 });
 
 function begin(model, result) {
-  data = { tokens: result.tokens, special: result.texts.map((number) => number < 0), heads: result.attention[0].length, layers: [], cut: result.cut };
+  data = { tokens: result.tokens, special: result.sequence_ids.map((number) => number < 0), heads: result.attention[0].length, layers: [], truncated: result.truncated };
   view.layer = Math.min(view.layer, model.layers);
   view.head = Math.min(view.head, data.heads);
   if (view.token !== null && view.token >= data.tokens.length) view.token = null;

@@ -5,7 +5,7 @@ import { percent } from "./frame.js";
 import { bar, characters, marked } from "./marks.js";
 
 const TEXT = { name: "text", label: "text", kind: "text", rows: 4 };
-const long = (found) => (found.cut ? "The text was longer than the model takes: a part of it was not read." : found.windows > 1 ? `The text was read in ${found.windows} windows.` : "");
+const long = (found) => (found.truncated ? "The text was longer than the model takes: a part of it was not read." : found.windows > 1 ? `The text was read in ${found.windows} windows.` : "");
 const note = (words) => (words ? [element("p", { class: "note" }, words)] : []);
 const made = (...parts) => element("div", {}, ...parts);
 
@@ -110,7 +110,7 @@ function chosen({ question, result }) {
 }
 
 function followed({ result }) {
-  const bars = [["follows", result.is_next], ["comes from elsewhere", result.random]].map(([label, share]) => bar({ label, share, words: percent(share), best: share >= 0.5 }));
+  const bars = [["follows", result.is_next], ["does not follow", result.not_next]].map(([label, share]) => bar({ label, share, words: percent(share), best: share >= 0.5 }));
   return made(...bars, ...note(long(result)));
 }
 

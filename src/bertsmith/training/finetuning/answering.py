@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,17 +12,17 @@ from torch import Tensor
 
 from bertsmith.model_io.model import Model
 from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.objectives.objective import SelectedRows, objective_class
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetuning.batches import batches_in_order
-from bertsmith.types import Row
 
 PLACES = {"cuda": 65_536}  # of one forward; elsewhere FEW_PLACES
 FEW_PLACES = 4096
 
 
 @dataclass(frozen=True)
-class Answered:
+class TaskPredictions:
     """Examples, and what a model said of them."""
 
     examples: list[Example]
@@ -33,11 +32,11 @@ class Answered:
 
 def predict(
     model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, half: bool = False
-) -> Answered:
+) -> TaskPredictions:
     """A prediction for each example, by a model on its own device; `half`: in bfloat16."""
     asked = task.rows(examples, tokenizer, max_length=length)
     found = answers(model, asked, task.objective, padding_id=tokenizer.padding_id, length=length, half=half)
-    return Answered(list(examples), task.decode(examples, asked, found), len(truncated_examples(asked)))
+    return TaskPredictions(list(examples), task.decode(examples, asked, found), len(truncated_examples(asked)))
 
 
 @torch.no_grad()
@@ -62,26 +61,6 @@ def answers(
     return [one for one in found if one is not None]
 
 
-class Question(Protocol):
-    """What was asked, as far as its answer's shape depends on it; see `Features`."""
-
-    @property
-    def rows(self) -> tuple[Row, ...]: ...
-
-    @property
-    def indices(self) -> NDArray[np.int64] | None: ...
-
-
-def apart(logits: Tensor, asked: Sequence[Question], objective: str) -> list[NDArray[np.float32]]:
+def apart(logits: Tensor, asked: Sequence[SelectedRows], objective: str) -> list[NDArray[np.float32]]:
     """The logits of a batch, question by question."""
-    values: NDArray[np.float32] = logits.float().cpu().numpy()
-    if objective == "span":
-        return [values[number, : len(one.rows[0])] for number, one in enumerate(asked)]
-    if objective == "tag":
-        sizes = [0 if one.indices is None else len(one.indices) for one in asked]
-    elif objective == "choose":
-        sizes = [len(one.rows) for one in asked]
-    else:
-        return list(values[: len(asked)])
-    parts = np.split(values[: sum(sizes)], np.cumsum(sizes)[:-1])
-    return [part[:, 0] for part in parts] if objective == "choose" else parts
+    return objective_class(objective).split_logits(logits.float().cpu().numpy(), asked)

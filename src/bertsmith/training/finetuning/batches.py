@@ -15,15 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.data.collate import collate, lines_needed
+from bertsmith.data.collate import collate, rows_needed
 from bertsmith.errors import ConfigError
-from bertsmith.objectives.choose import labels_of
+from bertsmith.objectives.objective import objective_class
 from bertsmith.tasks.task import Features
-from bertsmith.training.ahead import Ahead
+from bertsmith.training.ahead import Prefetcher
 from bertsmith.training.world import World
-from bertsmith.types import IGNORE_INDEX, Batch
-
-NOTHING: dict[str, Any] = {"classify": IGNORE_INDEX, "regress": float("nan"), "span": (IGNORE_INDEX, IGNORE_INDEX)}
+from bertsmith.types import Batch
 
 
 def make_batch(
@@ -40,26 +38,16 @@ def make_batch(
     rows = [row for one in asked for row in one.rows]
     numbers = [number for number, one in zip(samples or range(len(asked)), asked, strict=True) for _ in one.rows]
     shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
-    if objective == "tag":
-        places: list[Any] = [one.indices if one.indices is not None else np.zeros(0, np.int64) for one in asked]
-        classes = [
-            np.full(len(where), IGNORE_INDEX) if one.target is None else one.target
-            for where, one in zip(places, asked, strict=True)
-        ]
-        return collate(rows, labels={"tag": classes}, places={"tag": places}, shape=shape, samples=numbers, **shared)
-    if objective == "choose":
-        labels = [label for one in asked for label in _choices(one)]
-    else:
-        labels = [NOTHING[objective] if one.target is None else one.target for one in asked]
-    return collate(rows, labels={objective: labels}, shape=shape and shape[:2], samples=numbers, **shared)
-
-
-def _choices(one: Features) -> list[int]:
-    return [IGNORE_INDEX] * len(one.rows) if one.target is None else labels_of(one.target, len(one.rows))
+    labels, indices = objective_class(objective).collate_labels(asked)
+    if indices is None:
+        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=numbers, **shared)
+    return collate(
+        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=numbers, **shared
+    )
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleOrder:
     """The endless order in which questions are learned from: each epoch all of them, in an order of its own."""
 
     count: int
@@ -77,7 +65,7 @@ def _shuffled(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return drawn
 
 
-class TaskFeeder(Ahead):
+class FinetuneLoader(Prefetcher):
     """`feeder(step)`, counted from 0, gives this rank's micro-batches: the same whatever was asked before."""
 
     def __init__(
@@ -98,7 +86,7 @@ class TaskFeeder(Ahead):
         super().__init__(self._make, source="the task")
         self.asked, self.objective, self.length, self.padding_id = asked, objective, length, padding_id
         self.rows, self.micro, self.world = batch_size, micro_batch_size or max(batch_size // world.size, 1), world
-        self.order, self.steps = Order(len(asked), seed), steps
+        self.order, self.steps = SampleOrder(len(asked), seed), steps
         if batch_size % (self.micro * world.size):
             raise ConfigError(
                 f"micro-batches of {self.micro} on {world.size} ranks do not divide steps of {batch_size} evenly"
@@ -135,7 +123,7 @@ class TaskFeeder(Ahead):
         for first in range(0, steps * self.rows, self.micro):  # of all ranks: they must agree
             some = [self.asked[number] for _, number in self.order.take(first, self.micro)]
             sizes = [len(row) for one in some for row in one.rows]
-            lines, texts = max(lines, lines_needed(sizes, self.length)), max(texts, len(sizes))
+            lines, texts = max(lines, rows_needed(sizes, self.length)), max(texts, len(sizes))
             slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return lines, texts, slots
 

@@ -18,17 +18,17 @@ import torch
 from bertsmith.errors import ConfigError
 from bertsmith.metrics.intervals import over_seeds
 from bertsmith.reports.run_history import CHECKPOINTS, LAST, RunHistory, is_finished, read_run
-from bertsmith.system.durable import Disk, partial
-from bertsmith.system.workers import WHOLE_RUN, ordered_map
+from bertsmith.system.durable import Disk, partial_path
+from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.tuning import FinetuneConfig
-from bertsmith.training.finetuning.work import Prepared, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
 
 BEST = "best"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SweepRun:
     """One run of a sweep, in a form that travels to another process."""
 
     tuning: FinetuneConfig
@@ -40,7 +40,7 @@ class Part:
     def __str__(self) -> str:
         return f"learning rate {self.tuning.learning_rate:g}, seed {self.tuning.seed}"
 
-    def run(self, prepared: Prepared | None = None, *, quiet: bool = True) -> None:
+    def run(self, prepared: TaskData | None = None, *, quiet: bool = True) -> None:
         """Trains, if that is not done yet."""
         if not is_finished(self.folder, self.tuning):
             torch.compiler.reset()  # graphs of the model before would only be in the way
@@ -48,20 +48,22 @@ class Part:
             finetune(self.tuning, self.folder, prepared=prepared, **how)
 
 
-def parts(
+def sweep_runs(
     tuning: FinetuneConfig, output: Path, *, learning_rates: Sequence[float], seeds: int, **how: Any
-) -> list[Part]:
+) -> list[SweepRun]:
     """Every rate with every seed."""
     wanted = [(rate, tuning.seed + number) for rate in learning_rates for number in range(seeds)]
     return [
-        Part(tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how)
+        SweepRun(
+            tuning=replace(tuning, learning_rate=rate, seed=seed), folder=output / f"lr-{rate:g}-seed-{seed}", **how
+        )
         for rate, seed in wanted
     ]
 
 
-def run_beside(wanted: Sequence[Part], *, jobs: int) -> Generator[None, None, None]:
+def run_parallel(wanted: Sequence[SweepRun], *, jobs: int) -> Generator[None, None, None]:
     """So many at a time, in processes that tell nothing; yields for each of them, in order, when it is done."""
-    return ordered_map(Part.run, wanted, workers=jobs, patience=WHOLE_RUN)
+    return ordered_map(SweepRun.run, wanted, workers=jobs, patience=RUN_TIMEOUT)
 
 
 def sweep(
@@ -88,10 +90,10 @@ def sweep(
             "aside: dev_fraction=0.1"
         )
     how: dict[str, Any] = {"device": device, "lean": lean, "trackers": tuple(trackers)}
-    wanted = parts(tuning, output, learning_rates=learning_rates, seeds=seeds, **how)
-    ready: Prepared | None = None  # once for all runs, if one of them is to be trained here
+    wanted = sweep_runs(tuning, output, learning_rates=learning_rates, seeds=seeds, **how)
+    ready: TaskData | None = None  # once for all runs, if one of them is to be trained here
     runs: list[dict[str, Any]] = []
-    with closing(run_beside(wanted if jobs > 1 else [], jobs=jobs)) as elsewhere:
+    with closing(run_parallel(wanted if jobs > 1 else [], jobs=jobs)) as elsewhere:
         for number, part in enumerate(wanted, start=1):
             if jobs > 1:
                 next(elsewhere)
@@ -115,12 +117,12 @@ def sweep(
     return _told(tuning, task.main_metric, runs, output)
 
 
-def numbers(words: str) -> list[float]:
+def parse_learning_rates(words: str) -> list[float]:
     """`2e-5,3e-5` as numbers; none of nothing."""
     try:
         return [float(word) for word in words.split(",") if word]
     except ValueError as error:
-        raise ConfigError(f"--rates {words}: numbers with commas between them, such as 2e-5,3e-5,5e-5") from error
+        raise ConfigError(f"--learning-rates {words}: expected comma-separated numbers, e.g. 2e-5,3e-5") from error
 
 
 def best_scores(run: RunHistory, main: str) -> dict[str, float]:
@@ -130,7 +132,7 @@ def best_scores(run: RunHistory, main: str) -> dict[str, float]:
     return {name.removeprefix("score/"): float(run.held_out[name].values[place]) for name in names}
 
 
-def _prepared(tuning: FinetuneConfig, task: Task) -> Prepared:
+def _prepared(tuning: FinetuneConfig, task: Task) -> TaskData:
     model, tokenizer, _ = open_with_head(tuning, task)
     return prepare(tuning, task, tokenizer, positions=model.encoder.max_positions)
 
@@ -160,10 +162,10 @@ def _best(runs: Sequence[dict[str, Any]], main: str) -> dict[str, Any]:
 def _shed(runs: Sequence[dict[str, Any]], main: str) -> None:
     best = _best(runs, main)
     for run in runs:
-        shed(Path(run["run"]), *([] if run is best else [BEST]))
+        remove_run_files(Path(run["run"]), *([] if run is best else [BEST]))
 
 
-def shed(folder: Path, *models: str) -> None:
+def remove_run_files(folder: Path, *models: str) -> None:
     """Removes checkpoints, the last model and these ones of a finished run; what it learned, and how, stays to read."""
     for name in (CHECKPOINTS, LAST, *models):
         if (folder / name).exists():
@@ -172,7 +174,7 @@ def shed(folder: Path, *models: str) -> None:
 
 def copy_model(source: Path, final: Path) -> None:
     """Copies a model folder to its place, written aside first."""
-    disk, aside = Disk(), partial(final)
+    disk, aside = Disk(), partial_path(final)
     for old in (aside, final):
         if old.exists():
             disk.remove_folder(old)

@@ -99,7 +99,7 @@ def task_name(settings: Any) -> str:
 def find_task(name: str, changes: Iterable[str] = ()) -> Any:
     """The settings of a task by its name on the command line, such as `glue/cola`, with overrides."""
     kind, _, member = name.partition("/")
-    found = config.find(TASKS, kind).Config
+    found = config.find_kind(TASKS, kind).Config
     return config.override(config.from_dict(found, {"name": member} if member else {}, "task"), changes)
 
 

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
+from bertsmith.training.optimizers.optimizer import (
+    LearningRates,
+    Optimizer,
+    Weight,
+    gradient,
+    kernel_argument,
+    load_by_name,
+    trainable,
+)
 
 
 class Adam(Optimizer):
@@ -40,10 +48,10 @@ class Adam(Optimizer):
         # after infinitely many updates a correction divides by 1
         self.updates = [torch.full((), 0.0 if corrected else torch.inf, device=device) for _ in range(depths)]
 
-    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+    def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
         """See `Optimizer.step`."""
         groups: dict[tuple[float, bool], list[Weight]] = defaultdict(list)
-        for weight, rate in due(self.weights, rates):
+        for weight, rate in trainable(self.weights, rates):
             groups[rate, weight.decays].append(weight)
         self._count(rates, skip)
         for (rate, decays), weights in groups.items():
@@ -51,14 +59,16 @@ class Adam(Optimizer):
             decay = self.weight_decay if decays else 0.0
             self._fused(targets, weights, rate=rate, weight_decay=decay, divisor=divisor, skip=skip)
 
-    def directions(self, weights: Sequence[Weight], rates: Rates, *, divisor: Tensor, skip: Tensor) -> list[Tensor]:
+    def directions(
+        self, weights: Sequence[Weight], rates: LearningRates, *, divisor: Tensor, skip: Tensor
+    ) -> list[Tensor]:
         """m / (√v + epsilon) of each weight after this step's gradient; 0 where the step is skipped."""
         self._count(rates, skip)
         found: list[Tensor] = [torch.zeros_like(weight.tensor, requires_grad=False) for weight in weights]
         self._fused(found, weights, rate=-1.0, weight_decay=0.0, divisor=divisor, skip=skip)
         return found
 
-    def _count(self, rates: Rates, skip: Tensor) -> None:
+    def _count(self, rates: LearningRates, skip: Tensor) -> None:
         awake = [
             self.updates[depth] for depth, rate in enumerate(rates) if rate is not None and depth < len(self.updates)
         ]
@@ -89,7 +99,7 @@ class Adam(Optimizer):
             [self.second[weight.name] for weight in weights],
             [],
             [self.updates[weight.depth] for weight in weights],
-            lr=current(rate),
+            lr=kernel_argument(rate),
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=weight_decay,

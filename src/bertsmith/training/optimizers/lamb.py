@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.optimizers.adam import Adam, check
-from bertsmith.training.optimizers.optimizer import Optimizer, Rates, Weight, due, on_device
+from bertsmith.training.optimizers.optimizer import LearningRates, Optimizer, Weight, on_device, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class LAMB(Optimizer):
         self.adam = Adam(weights, betas=config.betas, epsilon=config.epsilon, weight_decay=0.0, corrected=False)
 
     @torch.no_grad()
-    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+    def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
         """See `Optimizer.step`."""
-        found = due(self.weights, rates)
+        found = trainable(self.weights, rates)
         directions = self.adam.directions([weight for weight, _ in found], rates, divisor=divisor, skip=skip)
         for (weight, rate), direction in zip(found, directions, strict=True):
             length = (skip - 1) * on_device(rate, skip)

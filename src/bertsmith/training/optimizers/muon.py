@@ -17,7 +17,15 @@ from torch import Tensor
 from bertsmith.errors import ConfigError
 from bertsmith.training.optimizers import adam
 from bertsmith.training.optimizers.adam import Adam
-from bertsmith.training.optimizers.optimizer import Optimizer, Rates, Weight, current, due, gradient, load_by_name
+from bertsmith.training.optimizers.optimizer import (
+    LearningRates,
+    Optimizer,
+    Weight,
+    gradient,
+    kernel_argument,
+    load_by_name,
+    trainable,
+)
 
 # Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
 # above a thousandth of the norm to between 0.84 and 1.15.
@@ -71,11 +79,11 @@ class Muon(Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+    def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
         """See `Optimizer.step`."""
         self.adam.step(rates, divisor=divisor, skip=skip)
         groups: dict[tuple[torch.Size, int, float], list[Weight]] = defaultdict(list)
-        for weight, rate in due(self.matrices, rates):
+        for weight, rate in trainable(self.matrices, rates):
             groups[weight.tensor.shape, weight.stacked if self.config.apart else 1, rate].append(weight)
         for (_, stacked, rate), weights in groups.items():
             self._step_alike(weights, stacked, rate, divisor=divisor, skip=skip)
@@ -109,7 +117,7 @@ class Muon(Optimizer):
             weight_decay=self.config.weight_decay,
             momentum=0.0,
             nesterov=False,
-            lr=current(rate),
+            lr=kernel_argument(rate),
             grad_scale=torch.full_like(divisor, 1 / length),
         )
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from bertsmith.errors import DataError
 
 FOLDER = "bertsmith.training.optimizers"
-Rates = Sequence[float | None]  # by depth, bottom first; None where a part is asleep
+LearningRates = Sequence[float | None]  # by depth, bottom first; None where a part is asleep
 
 
-class HeldRate(float):
+class DeviceLearningRate(float):
     """A rate that lies on the device too, where a step that is replayed finds a later one."""
 
     tensor: Tensor
 
-    def __new__(cls, rate: float, tensor: Tensor) -> HeldRate:
+    def __new__(cls, rate: float, tensor: Tensor) -> DeviceLearningRate:
         """`tensor` [] is what counts on the device."""
         found = super().__new__(cls, rate)
         found.tensor = tensor.fill_(rate)
@@ -47,7 +47,7 @@ class Optimizer:
     def __init__(self, weights: Sequence[Weight]) -> None:
         self.weights = list(weights)
 
-    def step(self, rates: Rates, *, divisor: Tensor, skip: Tensor) -> None:
+    def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
         """One update of every weight that has a gradient and whose part is awake; the others do not even decay.
 
         Gradients count `divisor` [] times less (that is how they are clipped). Where `skip` [] is 1, as it is when a
@@ -96,20 +96,20 @@ def weights_of(named: Mapping[str, nn.Parameter], depths: Sequence[nn.Module]) -
     ]
 
 
-def due(weights: Sequence[Weight], rates: Rates) -> list[tuple[Weight, float]]:
+def trainable(weights: Sequence[Weight], rates: LearningRates) -> list[tuple[Weight, float]]:
     """The weights that an update concerns, each with its rate."""
     found = [(weight, rates[weight.depth]) for weight in weights if weight.tensor.grad is not None]
     return [(weight, rate) for weight, rate in found if rate is not None]
 
 
-def current(rate: float) -> float | Tensor:
+def kernel_argument(rate: float) -> float | Tensor:
     """A rate as torch's fused kernels take it: of one that is held, what lies on the device."""
-    return rate.tensor if isinstance(rate, HeldRate) else rate
+    return rate.tensor if isinstance(rate, DeviceLearningRate) else rate
 
 
 def on_device(rate: float, beside: Tensor) -> Tensor:
     """A rate [] where updates are computed."""
-    found = current(rate)
+    found = kernel_argument(rate)
     return found if isinstance(found, Tensor) else torch.full((), found, device=beside.device)
 
 

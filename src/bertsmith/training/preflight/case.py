@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bertsmith.data.packing.packing import Packing
 from bertsmith.errors import BertsmithError
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.trainer import Trainer
 from bertsmith.training.world import World
@@ -25,7 +25,7 @@ class Finding:
     error: BertsmithError | None = None  # of a problem
     name: str = ""  # of the check
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as JSON has it, which knows no number that is not finite."""
         facts = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -43,14 +43,14 @@ OFTEN = 20  # readings of a text by which dropout was ahead (docs/minutes.md)
 
 
 @dataclass
-class Case:
+class PreflightContext:
     """One run that is being checked. What is declared without a value is set by the check that finds it out."""
 
     recipe: Recipe  # complete, with the table for its vocabulary, as soon as the tokenizer is known
     folder: Path  # of the shards
     output: Path | None
     world: World
-    data: Data = field(init=False)
+    data: PretrainData = field(init=False)
     packing: Packing = field(init=False)
     trial: Recipe = field(init=False)  # the recipe with as few rows a step as a trial needs
     trainer: Trainer = field(init=False)  # of the trial

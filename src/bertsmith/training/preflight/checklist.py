@@ -12,7 +12,7 @@ import torch
 from bertsmith.errors import BertsmithError
 from bertsmith.system.devices import choose_device
 from bertsmith.training.preflight import rows, run_folder, trial
-from bertsmith.training.preflight.case import Case, Finding, problem
+from bertsmith.training.preflight.case import Finding, PreflightContext, problem
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 
@@ -21,7 +21,7 @@ class Check(NamedTuple):
     """One line of the list."""
 
     name: str
-    look: Callable[[Case], Finding | None]  # None where there is nothing to look at
+    look: Callable[[PreflightContext], Finding | None]  # None where there is nothing to look at
     needs: tuple[str, ...] = ()
 
 
@@ -46,7 +46,7 @@ def check(
 ) -> Iterator[Finding]:
     """Findings, one after another as they are made. Writes nothing; `output` is the run folder that would be used."""
     world = World(device=torch.device(choose_device(device)))
-    case = Case(recipe, Path(data), None if output is None else Path(output), world)
+    case = PreflightContext(recipe, Path(data), None if output is None else Path(output), world)
     failed: set[str] = set()
     for one in CHECKS:
         if failed.intersection(one.needs):
@@ -67,4 +67,4 @@ def check(
 def summary(findings: Sequence[Finding]) -> dict[str, Any]:
     """All findings as plain values."""
     problems = [found.text for found in findings if found.error is not None]
-    return {"ok": not problems, "problems": problems, "checks": [found.plain() for found in findings]}
+    return {"ok": not problems, "problems": problems, "checks": [found.to_dict() for found in findings]}

@@ -10,8 +10,8 @@ from bertsmith import config
 from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.training.preflight.case import Case, Finding, megabytes
-from bertsmith.training.pretraining.parts import Data
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes
+from bertsmith.training.pretraining.parts import PretrainData
 from bertsmith.types import IGNORE_INDEX
 
 # What the data must bring labels for: the packing that does, and what it calls those with label 1.
@@ -19,19 +19,19 @@ BROUGHT = {"next_sentence": ("pairs", "random"), "sentence_order": ("ordered_pai
 SAMPLES, SAMPLE_ROWS = 8, 32  # batches all over the first epoch on which shares are measured
 
 
-def recipe(case: Case) -> Finding:
+def recipe(case: PreflightContext) -> Finding:
     """What the run is; that its settings fit each other was found out when it was made."""
     settings = config.to_dict(case.recipe)
     asked = " + ".join(settings["objectives"])
     minutes, steps = case.recipe.minutes, case.recipe.steps
     length = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-    rows = f"{settings['packing']['kind']} in rows of {case.recipe.packing.length}"
+    rows = f"{settings['packing']['kind']} in rows of {case.recipe.max_length}"
     fits = f"of at most {case.recipe.encoder.max_positions} positions"
     text = f"{case.recipe.name}: {settings['encoder']['kind']}, {asked}; {rows} {fits}; {length}"
     return Finding(text, {"settings": settings})
 
 
-def micro_batches(case: Case) -> Finding:
+def micro_batches(case: PreflightContext) -> Finding:
     """Whether forwards of so many rows make up every step."""
     rows, micro = case.recipe.batch_sizes, case.micro_rows
     rows.micro_batches(0, micro)
@@ -40,7 +40,7 @@ def micro_batches(case: Case) -> Finding:
     return Finding(text, {"batch_size": rows.full, "micro_batch_size": micro})
 
 
-def shards(case: Case) -> Finding:
+def shards(case: PreflightContext) -> Finding:
     """Whether index, headers and first blocks are as they were written."""
     splits = [Shards.open(case.folder, split) for split in ("train", "held-out")]
     for split in splits:
@@ -53,17 +53,17 @@ def shards(case: Case) -> Finding:
     return Finding(text, {**facts, "files": files, "bytes": size})
 
 
-def tokenizer(case: Case) -> Finding:
+def tokenizer(case: PreflightContext) -> Finding:
     """Whether it is the one that wrote the shards."""
-    case.data = Data.open(case.folder)
-    case.recipe = case.data.complete(case.recipe)
+    case.data = PretrainData.open(case.folder)
+    case.recipe = case.data.with_vocabulary(case.recipe)
     found, table = case.data.tokenizer, case.recipe.encoder.vocab_size
     text = f"{found.kind} with {found.vocab_size:,} tokens wrote these shards; the token table has {table:,} rows"
     facts = {"kind": found.kind, "vocab_size": found.vocab_size, "fingerprint": found.fingerprint}
     return Finding(text, {**facts, "table": table})
 
 
-def rows(case: Case) -> Finding:
+def rows(case: PreflightContext) -> Finding:
     """Rows an epoch, epochs, padding, and whether every question that the data must bring is in them."""
     packing = case.packing = case.data.packing(case.recipe)
     batches = _sample(packing)
@@ -85,10 +85,10 @@ def rows(case: Case) -> Finding:
 
 def _sample(packing: Packing) -> list[PackedBatch]:
     rows = min(SAMPLE_ROWS, packing.rows_per_epoch)
-    return [packing.take(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
+    return [packing.rows(number * packing.rows_per_epoch // SAMPLES, rows) for number in range(SAMPLES)]
 
 
-def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float]:
+def _pairs(case: PreflightContext, batches: list[PackedBatch], name: str) -> dict[str, float]:
     """The share of texts of which that objective asks, and of those the share with label 1."""
     kind, (wanted, odd) = config.to_dict(case.recipe.packing)["kind"], BROUGHT[name]
     if any(name not in batch.labels for batch in batches):
@@ -102,7 +102,7 @@ def _pairs(case: Case, batches: list[PackedBatch], name: str) -> dict[str, float
     return {"asked": len(asked) / len(texts), odd: float(asked.mean())}
 
 
-def held_out(case: Case) -> Finding:
+def held_out(case: PreflightContext) -> Finding:
     """What the model is scored on while it trains."""
     split = Shards.open(case.folder, "held-out")
     scored = sum(len(batch.input_ids) for batch in case.data.held_out(case.recipe, case.world))

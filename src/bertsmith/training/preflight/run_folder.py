@@ -10,13 +10,13 @@ from bertsmith.errors import BertsmithError, ConfigError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.loop import recipe_changes
-from bertsmith.training.preflight.case import Case, Finding, megabytes, problem
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import tensor_bytes
 
 MODELS = 3  # best, last, and one that is written before it takes the place of another
 
 
-def run_folder(case: Case) -> Finding | None:
+def run_folder(case: PreflightContext) -> Finding | None:
     """Whether a run could begin or go on there."""
     folder = case.output
     if folder is None:
@@ -43,7 +43,7 @@ def run_folder(case: Case) -> Finding | None:
     return Finding("; ".join([text, *notes]), facts, "note" if notes else "ok")
 
 
-def disk(case: Case) -> Finding:
+def disk(case: PreflightContext) -> Finding:
     """Checkpoints and model folders against what is free."""
     state = case.trainer.state()
     weights = tensor_bytes(state.weights)

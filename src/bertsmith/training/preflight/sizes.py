@@ -28,7 +28,7 @@ def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The figures by which recipes are told apart."""
     return {
         "parameters": parameters(recipe),
-        "max_length": recipe.packing.length,
+        "max_length": recipe.max_length,
         "batch_size": recipe.batch_size,
         "steps": recipe.steps,
     }
@@ -54,7 +54,7 @@ def kept_for_backward(trainer: Trainer, packed: PackedBatch) -> int:
     model.train()
     with torch.no_grad():
         batch = model.corrupt(from_packed(packed).to(device))
-    half = torch.autocast(device.type, torch.bfloat16, enabled=trainer.passes.half)
+    half = torch.autocast(device.type, torch.bfloat16, enabled=trainer.forward_backward.bf16)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), half:
         model(batch)
     return sum(kept.values())

@@ -12,18 +12,16 @@ import torch
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.facts import parameters_by_room
 from bertsmith.model_io.model import Model
-from bertsmith.objectives.pair_head import PairHead
-from bertsmith.objectives.replaced_token import ReplacedToken
-from bertsmith.objectives.words import Words
-from bertsmith.system.progress import clock
-from bertsmith.training.preflight.case import Case, Finding, megabytes, problem
+from bertsmith.objectives.objective import Objective
+from bertsmith.system.progress import format_duration
+from bertsmith.training.preflight.case import Finding, PreflightContext, megabytes, problem
 from bertsmith.training.preflight.sizes import available_bytes, kept_for_backward, parameters, tensor_bytes
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import beginning
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import load_start
 from bertsmith.training.pretraining.work import make_trainer
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step import Step
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 
 CPU_FLOP, CPU_TOKENS = 1e11, 4096  # of a trial step at most: one to a few seconds
 MOST_FORWARDS = 4  # of a trial step on an accelerator
@@ -31,14 +29,14 @@ MOST_STEPS, MOST_SECONDS = 20, 3.0  # that the speed is measured on
 FAR = 1.0  # nats between the first loss and that of blind guessing that a user should know of
 
 
-def model(case: Case) -> Finding:
+def model(case: PreflightContext) -> Finding:
     """The model with its first weights, and how many of them there are."""
     count = parameters(case.recipe)
     case.trial = trial_recipe(case.recipe, count, case.world.device.type)
-    feeder = Feeder(case.trial, case.packing, case.world, source=case.folder)
-    case.trainer = make_trainer(case.trial, case.data, feeder, case.world, Stopper())
+    feeder = PretrainLoader(case.trial, case.packing, case.world, source=case.folder)
+    case.trainer = make_trainer(case.trial, case.data, feeder, case.world, StopSignal())
     rooms = parameters_by_room(_model(case))
-    notes = beginning(case.recipe, _model(case), case.data.tokenizer)
+    notes = load_start(case.recipe, _model(case), case.data.tokenizer)
     text = "; ".join([f"{count:,} parameters ({_listed(rooms)})", *notes])
     alone = case.recipe.after and not case.recipe.start
     facts = {"parameters": count, "parameters_by_room": rooms, "notes": notes}
@@ -50,16 +48,16 @@ def trial_recipe(recipe: Recipe, count: int, device: str) -> Recipe:
     micro = recipe.rank_rows(1)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * count))
-        micro = min(micro, max(1, int(tokens / recipe.packing.length)))
+        micro = min(micro, max(1, int(tokens / recipe.max_length)))
         return replace(recipe, batch_size=micro, batch_size_warmup=None, micro_batch_size=micro)
     forwards = min(MOST_FORWARDS, recipe.batch_size // micro)
     return replace(recipe, batch_size=micro * forwards, batch_size_warmup=None, micro_batch_size=micro)
 
 
-def memory(case: Case) -> Finding:
+def memory(case: PreflightContext) -> Finding:
     """An estimate: weights, gradients, two moments, and what one forward keeps for the way back."""
     weights = tensor_bytes(_model(case).state_dict())
-    one, two = (kept_for_backward(case.trainer, case.packing.take(0, rows)) for rows in (1, 2))
+    one, two = (kept_for_backward(case.trainer, case.packing.rows(0, rows)) for rows in (1, 2))
     case.row_bytes, case.fixed_bytes = max(two - one, 1), 4 * weights + max(2 * one - two, 0)
     activations = case.row_bytes * case.micro_rows
     needed, there = case.fixed_bytes + activations, available_bytes(case.world.device)
@@ -75,7 +73,7 @@ def memory(case: Case) -> Finding:
     return Finding(advice, facts, "note")
 
 
-def advise(case: Case) -> str:
+def advise(case: PreflightContext) -> str:
     """Which setting to change when memory is short, and to what."""
     room = int((available_bytes(case.world.device) - case.fixed_bytes) / case.row_bytes)
     whole = case.recipe.batch_sizes.increment
@@ -83,15 +81,15 @@ def advise(case: Case) -> str:
     if fitting:
         return f"set micro_batch_size={fitting[-1]}"
     recompute = "" if case.recipe.compute.activation_checkpointing else "set compute.activation_checkpointing=true, or "
-    return f"{recompute}take a smaller encoder or packing.length"
+    return f"{recompute}take a smaller encoder or max_length"
 
 
-def out_of_memory(case: Case) -> BertsmithError:
+def out_of_memory(case: PreflightContext) -> BertsmithError:
     """What a run would end with."""
     return BertsmithError(f"out of memory with {case.micro_rows:,} rows in one forward: {advise(case)}")
 
 
-def step(case: Case) -> Finding:
+def step(case: PreflightContext) -> Finding:
     """One step there and back with its update: are loss and gradient what a new model's should be?"""
     if case.world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -110,22 +108,17 @@ def step(case: Case) -> Finding:
     far = [name for name in expected if abs(first.scores.losses[name] - expected[name]) > FAR]
     asked = [name for name in far if first.scores.counts[name]]
     if asked:
-        text += f"; {asked[0]} is far from blind guessing: check encoder.initializer_range and the objective's weight"
+        text += f"; {asked[0]} is far from chance: check encoder.initializer_range and the objective's weight"
     return Finding(text, facts, "note" if asked else "ok")
 
 
 def blind_losses(model: Model) -> dict[str, float]:
     """What guessing all answers alike costs, by objective, where the number of answers is known."""
-    choices = {}
-    for objective in model.objectives.modules():
-        if isinstance(objective, Words) and getattr(objective, "copies", None) is None:
-            choices[objective.name] = len(model.encoder.token_embeddings)
-        elif isinstance(objective, PairHead | ReplacedToken):
-            choices[objective.name] = 2
-    return {name: math.log(count) for name, count in choices.items()}
+    objectives = [module for module in model.objectives.modules() if isinstance(module, Objective)]
+    return {objective.name: math.log(objective.classes) for objective in objectives if objective.classes}
 
 
-def speed(case: Case) -> Finding:
+def speed(case: PreflightContext) -> Finding:
     """Tokens a second over some more steps, and what that makes of the whole run."""
     began, taken = time.monotonic(), list[Step]()
     for one in case.trainer:
@@ -152,7 +145,7 @@ def speed(case: Case) -> Finding:
 
 
 def _numbers(first: Step) -> dict[str, Any]:
-    found = first.facts()
+    found = first.metrics()
     return {name: value for name, value in found.items() if name not in ("step", "seconds")}
 
 
@@ -162,7 +155,7 @@ def _beside(first: Step, name: str, expected: dict[str, float]) -> str:
     return f"{name} {first.scores.losses[name]:.3f}{asked or blind}"
 
 
-def _rows(case: Case) -> str:
+def _rows(case: PreflightContext) -> str:
     """How many rows a trial step has, and whether that is what the run will have."""
     rows, full = case.trial.batch_size, case.recipe.batch_size
     forwards = rows // case.trial.micro_batch_size
@@ -171,10 +164,10 @@ def _rows(case: Case) -> str:
 
 
 def _long(seconds: float) -> str:
-    return clock(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
+    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
 
 
-def _model(case: Case) -> Model:
+def _model(case: PreflightContext) -> Model:
     assert isinstance(case.trainer.module, Model)
     return case.trainer.module
 

@@ -11,8 +11,8 @@ import warnings
 
 from bertsmith.data.collate import from_packed
 from bertsmith.data.packing.packing import PackedBatch, Packing
-from bertsmith.system.workers import CallerDied, Callers, default_workers
-from bertsmith.training.ahead import Ahead
+from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
+from bertsmith.training.ahead import Prefetcher
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.world import World
 from bertsmith.types import Batch
@@ -22,21 +22,21 @@ PLACES = 2**22  # that may be ready for later steps, some 40 bytes each
 CORES = 4  # of this machine and this rank, for each process that makes batches
 
 
-class Feeder(Ahead):
+class PretrainLoader(Prefetcher):
     """`feeder(step)`, counted from 0."""
 
     def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
         makers = _makers(world)
-        places = recipe.batch_size * recipe.packing.length // world.size
+        places = recipe.batch_size * recipe.max_length // world.size
         super().__init__(self._make, source=source, steps=max(1, min(1 + makers, PLACES // places)))
-        self._callers = Callers(packing.batch, makers) if makers else None
+        self._callers = FunctionWorkers(packing.batch, makers) if makers else None
         self.recipe, self.packing, self.world = recipe, packing, world
         self.rows = recipe.rank_rows(world.size) * world.size
         recipe.batch_sizes.micro_batches(0, self.rows)  # an error at once where they do not divide evenly
 
     def _make(self, step: int) -> list[Batch]:
         pin = self.world.device.type == "cuda"
-        share = {"rows": self.rows, "rank": self.world.rank, "world": self.world.size}
+        share = {"batch_size": self.rows, "rank": self.world.rank, "world_size": self.world.size}
         micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
         return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
 
@@ -46,7 +46,7 @@ class Feeder(Ahead):
             try:
                 found: PackedBatch = callers(micro, **share)
                 return found
-            except CallerDied:
+            except WorkerDied:
                 if self._callers is not None:
                     warnings.warn("a process that makes batches was killed: they are made here now", stacklevel=2)
                 self.close()

@@ -27,7 +27,7 @@ COUNTED, SCORED = 20_000_000, 2_000_000  # tokens that the unigram baseline look
 
 
 @dataclass(frozen=True)
-class Data:
+class PretrainData:
     """A shard set and the tokenizer that wrote it."""
 
     folder: Path
@@ -35,7 +35,7 @@ class Data:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, folder: str | Path) -> Data:
+    def open(cls, folder: str | Path) -> PretrainData:
         folder = Path(folder)
         shards = Shards.open(folder)
         tokenizer = load(folder / "tokenizer")
@@ -50,7 +50,7 @@ class Data:
         """What makes these data these and no others, wherever they lie."""
         return {"data": self.shards.digest, "tokenizer": self.tokenizer.fingerprint}
 
-    def complete(self, recipe: Recipe) -> Recipe:
+    def with_vocabulary(self, recipe: Recipe) -> Recipe:
         """The recipe with a token table for this vocabulary, whose padding is the tokenizer's."""
         size = -(-self.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE
         table = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
@@ -63,6 +63,7 @@ class Data:
             frame=self.tokenizer.frame_parts,
             padding_id=self.tokenizer.padding_id,
             seed=recipe.seed,
+            max_length=recipe.max_length,
         )
         return found
 
@@ -74,7 +75,7 @@ class Data:
         packing = self.packing(recipe, shards)
         rows = min(recipe.eval_rows, packing.rows_per_epoch)
         share = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
-        batches = [from_packed(packing.take(first, min(share, rows - first))) for first in range(0, rows, share)]
+        batches = [from_packed(packing.rows(first, min(share, rows - first))) for first in range(0, rows, share)]
         if rows < world.size:  # not enough to share: all ranks score all of them, which leaves the means as they are
             return batches
         return batches[world.rank :: world.size]
@@ -104,16 +105,16 @@ def check_model(recipe: Recipe) -> None:
         Model.build(recipe.encoder, recipe.objectives.values())
 
 
-def beginning(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
+def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights that a recipe starts from into its model, if it says any; what a user should hear about it."""
     if recipe.start:
-        return begin_with(model, recipe.start, tokenizer)
+        return load_weights(model, recipe.start, tokenizer)
     if recipe.after:
         return [f"{recipe.name} is a second stage, but begins anew: --start it from what {recipe.after} has made"]
     return []
 
 
-def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
+def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Puts the weights of a model folder into a model; returns what a user should hear about it.
 
     The folder's encoder and its tokens must be the model's; heads and a pooler that it lacks stay new. A generator that
@@ -143,7 +144,7 @@ def begin_with(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[s
     for kind, part in companions(model).items():
         beside = Path(folder).parent / kind / Path(folder).name
         there = beside.is_dir()
-        notes += begin_with(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
+        notes += load_weights(part, beside, tokenizer) if there else [f"the {kind} is new: it knows nothing yet"]
     return notes
 
 

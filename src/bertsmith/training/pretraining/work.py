@@ -16,19 +16,19 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.nn.autotune import tune_attention
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.devices import choose_device, measure_peak
+from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.training.flops import flops_per_token
-from bertsmith.training.loop import Evaluation, Run, drive, memory_advice
-from bertsmith.training.pretraining.choices import settled
-from bertsmith.training.pretraining.feeder import Feeder
-from bertsmith.training.pretraining.parts import Data, beginning, build_model
+from bertsmith.training.loop import Evaluation, Run, memory_advice, run_training
+from bertsmith.training.pretraining.choices import resolve_auto
+from bertsmith.training.pretraining.feeder import PretrainLoader
+from bertsmith.training.pretraining.parts import PretrainData, build_model, load_start
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.roofline import device_seconds
-from bertsmith.training.state import State
+from bertsmith.training.state import TrainingState
 from bertsmith.training.step import Scores
-from bertsmith.training.stopper import Stopper
+from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join
+from bertsmith.training.world import World, join_process_group
 from bertsmith.types import IGNORE_INDEX, Batch
 
 
@@ -49,22 +49,27 @@ def pretrain(
     `resume`: `auto`, `never`, or the path of a checkpoint. `picture`: curves while it runs, on a terminal. `trackers`:
     tensorboard, wandb or mlflow, which hear every event that is logged. `made`: what makes the trainer.
     """
-    opened = Data.open(data)
-    recipe = opened.complete(recipe)
+    opened = PretrainData.open(data)
+    recipe = opened.with_vocabulary(recipe)
     with ExitStack() as stack:
-        world = stack.enter_context(join(choose_device(device)))
-        recipe, measured = settled(recipe, Path(output), world)
-        stopper = stack.enter_context(Stopper())
-        feeder = Feeder(recipe, opened.packing(recipe), world, source=opened.folder)
+        world = stack.enter_context(join_process_group(choose_device(device)))
+        recipe, measured = resolve_auto(recipe, Path(output), world)
+        stopper = stack.enter_context(StopSignal())
+        feeder = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(feeder.close)
         trainer = make_trainer(recipe, opened, feeder, world, stopper, made)
         with memory_advice(recipe.rank_rows(world.size), "rows"):
             work = Work(recipe, opened, trainer, opened.held_out(recipe, world), Path(output), measured)
-            return drive(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
+            return run_training(work.run(feeder), resume=resume, quiet=quiet, picture=picture, trackers=trackers)
 
 
 def make_trainer(
-    recipe: Recipe, data: Data, feeder: Feeder, world: World, stopper: Stopper, made: Callable[..., Trainer] = Trainer
+    recipe: Recipe,
+    data: PretrainData,
+    feeder: PretrainLoader,
+    world: World,
+    stopper: StopSignal,
+    made: Callable[..., Trainer] = Trainer,
 ) -> Trainer:
     """The trainer of a recipe's model, with new weights or those that it starts from."""
     model = build_model(recipe, data.tokenizer)
@@ -86,13 +91,13 @@ class Work:
     """What the loop is given to score and to write."""
 
     recipe: Recipe
-    data: Data
+    data: PretrainData
     trainer: Trainer
     held_out: list[Batch]
     output: Path
     measured: dict[str, Any] = field(default_factory=dict)  # before it began, for the log
 
-    def run(self, feeder: Feeder) -> Run:
+    def run(self, feeder: PretrainLoader) -> Run:
         return Run(
             folder=self.output,
             recipe=self.recipe,
@@ -103,16 +108,16 @@ class Work:
             begin=self.begin,
             fingerprints=self.data.fingerprints,
             about=self.about(feeder),
-            waited=feeder.waited,
+            waited=feeder.wait_seconds,
         )
 
-    def begin(self) -> tuple[State, list[str]] | None:
+    def begin(self) -> tuple[TrainingState, list[str]] | None:
         """What a new run begins with, and what a user should hear about it."""
         if not (self.recipe.start or self.recipe.after):
             return None
         model = build_model(self.recipe, self.data.tokenizer)
-        notes = beginning(self.recipe, model, self.data.tokenizer)
-        return State(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
+        notes = load_start(self.recipe, model, self.data.tokenizer)
+        return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
 
     @property
     def model(self) -> Model:
@@ -122,18 +127,18 @@ class Work:
     def evaluate(self) -> Evaluation | None:
         if not self.held_out:
             return None
-        scores = self.trainer.score(self.held_out)
+        scores = self.trainer.evaluate(self.held_out)
         parts = [f"{name} {loss:.3f} ({scores.accuracies[name]:.1%})" for name, loss in scores.losses.items()]
         return Evaluation({"loss": scores.loss, **_flat(scores)}, scores.loss, f"held out {' · '.join(parts)}")
 
     def write_model(self, name: str, numbers: Mapping[str, float]) -> None:
-        weights, model = self.trainer.whole(), self.model
-        if not self.trainer.world.leads:
+        weights, model = self.trainer.full_weights(), self.model
+        if not self.trainer.world.is_main:
             return
         if self.trainer.sharded:
             model = build_model(self.recipe, self.data.tokenizer)
             model.load_state_dict(weights)
-        facts: dict[str, object] = {"recipe": self.recipe.name, "steps": self.trainer.done}
+        facts: dict[str, object] = {"recipe": self.recipe.name, "steps": self.trainer.steps_done}
         facts |= {"tokens": self.trainer.tokens}
         scores = {key: value for key, value in numbers.items() if "/" in key}
         facts |= {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in scores.items()}
@@ -145,40 +150,40 @@ class Work:
         """Objectives whose labels come with the rows."""
         return set(self.held_out[0].labels) & set(self.recipe.objectives) if self.held_out else set()
 
-    def about(self, feeder: Feeder) -> dict[str, Any]:
+    def about(self, feeder: PretrainLoader) -> dict[str, Any]:
         """Facts for the log: what a token costs, what the device could do, what guessing by frequency would lose."""
         world, recipe = self.trainer.world, self.recipe
-        hidden, counts, tokens = self.trainer.passes.corrupt(feeder(self.trainer.done)[0])
+        hidden, counts, tokens = self.trainer.forward_backward.corrupt(feeder(self.trainer.steps_done)[0])
         asked = {name: float(count / tokens) for name, count in counts.items()}
-        unigram = self.data.unigram_loss() if world.leads else None
+        unigram = self.data.unigram_loss() if world.is_main else None
         objectives = [part for part in self.model.objectives.values() if isinstance(part, Objective)]
-        words = [part for objective in objectives for part in objective.loss_terms if part.endswith("_lm")]
+        words = [term for objective in objectives for term in objective.perplexity_terms]
         chances = {objective.name: objective.chance_accuracy(asked) for objective in objectives}
         chances |= {name: _commonest([batch.labels[name] for batch in self.held_out]) for name in self._given()}
         return {
             **self.measured,
             **self._settle_attention(hidden),
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "device": world.made_with()["device"],
+            "device": world.environment()["device"],
             "ranks": world.size,
             "threads": torch.get_num_threads(),
             "padding": 1 - float(tokens) / hidden.input_ids.numel(),
             "rows_per_epoch": feeder.packing.rows_per_epoch,
             "chance": {name: chance for name, chance in chances.items() if chance is not None},
             "unigram": dict.fromkeys(words, unigram) if unigram is not None else {},
-            "flops_per_token": flops_per_token(self.model, length=recipe.packing.length, asked=asked),
+            "flops_per_token": flops_per_token(self.model, length=recipe.max_length, asked=asked),
             "peak_flops": self.peak(),
         }
 
     def peak(self) -> float:
         """FLOP/s that all devices of the run could do at most, measured now."""
         world = self.trainer.world
-        return measure_peak(world.device, self._dtype) * world.size
+        return measure_peak_flops(world.device, self._dtype) * world.size
 
     @property
     def _dtype(self) -> torch.dtype:
         """Of products that are not in eight bits."""
-        return torch.bfloat16 if self.trainer.passes.half else torch.float32
+        return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
 
     def _settle_attention(self, batch: Batch) -> dict[str, Any]:
         """Chooses the fastest kernel; where runs must be the same bit for bit, there is no choice."""

@@ -1,0 +1,162 @@
+"""Samples of different lengths share rows: every sample once per epoch, any row of any epoch without the others.
+
+Which lengths share a row is decided on the histogram of lengths, so that the cost does not depend on the corpus:
+longest first, each into the row with the least free space that fits (Krell et al. 2021, "Efficient sequence packing
+without cross-contamination", algorithm LPFHP). In each epoch one permutation shuffles the rows, and one per length
+decides which sample of that length is in which row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.data.packing.counter_random import mix_counters, permute, stream_key
+from bertsmith.data.packing.document_stream import start_type
+from bertsmith.data.packing.packing import Numbers
+
+MAX_TEXTS = 16  # of a row
+TOKENS_PER_TEXT = 16  # in long rows, one further text per this many tokens
+NEGLIGIBLE_PADDING = 0.003  # fraction of padding below which more texts per row are not tried
+
+Pattern = tuple[tuple[int, ...], int]  # lengths that share a row, and the number of rows
+
+
+@dataclass(frozen=True)
+class RowPatterns:
+    """P combinations of lengths, each with its number of rows; M texts per row at most."""
+
+    lengths: Numbers  # [P, M] 0 for no text
+    rows: Numbers  # [P]
+    padding_fraction: float
+
+
+def find_patterns(counts: Sequence[int], *, max_length: int) -> RowPatterns:
+    """Patterns that place `counts[length]` texts of each length in rows of `max_length` tokens.
+
+    The number of texts per row is as small as negligible padding allows, because each text slot costs the model one
+    more position that it reads.
+    """
+    texts = sum(counts)
+    tokens = sum(length * count for length, count in enumerate(counts))
+    assert texts, "the split is not empty"
+    for limit in _limits(max(MAX_TEXTS, max_length // TOKENS_PER_TEXT)):
+        patterns = _pack(counts, max_length=max_length, max_texts=limit)
+        rows = sum(count for _, count in patterns)
+        padding = 1 - tokens / (rows * max_length)
+        if padding <= NEGLIGIBLE_PADDING:
+            break
+    widest = max(len(lengths) for lengths, _ in patterns)
+    return RowPatterns(
+        lengths=np.array([lengths + (0,) * (widest - len(lengths)) for lengths, _ in patterns], np.int64),
+        rows=np.array([count for _, count in patterns], np.int64),
+        padding_fraction=padding,
+    )
+
+
+def _limits(highest: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... highest."""
+    limits = [1, 2, 3]
+    while limits[-1] < highest:
+        limits.append(min(2 * limits[-2], highest))
+    return limits
+
+
+def _pack(counts: Sequence[int], *, max_length: int, max_texts: int) -> list[Pattern]:
+    full: list[Pattern] = []
+    open_rows = _OpenRows()
+    for length in range(max_length, 0, -1):
+        left = counts[length]
+        while left:
+            new_rows = -(-left // min(max_length // length, max_texts))  # texts of one length share rows too
+            space, lengths, rows = open_rows.pop(length) or (max_length, (), new_rows)
+            filled = min(rows, left)
+            left -= filled
+            open_rows.push(space, lengths, rows - filled)
+            if space == length or len(lengths) + 1 == max_texts:
+                full.append(((*lengths, length), filled))
+            else:
+                open_rows.push(space - length, (*lengths, length), filled)
+    return full + open_rows.patterns()
+
+
+class _OpenRows:
+    """Patterns that are not full, by their free space."""
+
+    def __init__(self) -> None:
+        self._spaces: list[int] = []  # ascending
+        self._patterns: dict[int, list[Pattern]] = {}
+
+    def push(self, space: int, lengths: tuple[int, ...], rows: int) -> None:
+        if rows:
+            if space not in self._patterns:
+                insort(self._spaces, space)
+            self._patterns.setdefault(space, []).append((lengths, rows))
+
+    def pop(self, length: int) -> tuple[int, tuple[int, ...], int] | None:
+        """A pattern with the least free space that is enough, or None."""
+        index = bisect_left(self._spaces, length)
+        if index == len(self._spaces):
+            return None
+        space = self._spaces[index]
+        lengths, rows = self._patterns[space].pop()
+        if not self._patterns[space]:
+            del self._patterns[space], self._spaces[index]
+        return space, lengths, rows
+
+    def patterns(self) -> list[Pattern]:
+        return [pattern for space in self._spaces for pattern in self._patterns[space]]
+
+
+class RowSamples(NamedTuple):
+    """The N samples of some rows, row by row."""
+
+    row: Numbers  # [N] index in the batch, ascending; every row has a sample
+    epoch: Numbers  # [N]
+    sample: Numbers  # [N] number within the epoch
+
+
+class BinPacking:
+    """Assigns samples of these `lengths`, each from 1 to `max_length`, to rows."""
+
+    def __init__(self, lengths: NDArray[np.integer], *, max_length: int, seed: int) -> None:
+        counts = np.bincount(lengths, minlength=max_length + 1)
+        patterns = find_patterns(counts.tolist(), max_length=max_length)
+        self.samples, self.rows_per_epoch = len(lengths), int(patterns.rows.sum())
+        self.texts_per_row, self.padding_fraction = patterns.lengths.shape[1], patterns.padding_fraction
+        self._lengths, self._counts = patterns.lengths, counts
+        self._row_ends = np.cumsum(patterns.rows)
+        self._row_starts = self._row_ends - patterns.rows
+        self._ranks = _first_ranks(patterns)
+        self._by_length = np.argsort(lengths.astype(np.uint16), kind="stable").astype(start_type(len(lengths)))
+        self._length_starts = np.cumsum(counts) - counts
+        self._row_key, self._text_key = (stream_key(seed, f"packing/{purpose}") for purpose in ("rows", "texts"))
+
+    def samples_of(self, epoch: Numbers, row: Numbers) -> RowSamples:
+        """The samples of these rows, given by epoch and number within it."""
+        slot_row = permute(row, self.rows_per_epoch, mix_counters(self._row_key, epoch))
+        pattern = np.searchsorted(self._row_ends, slot_row, "right")
+        lengths = self._lengths[pattern]
+        batch_row, slot = np.nonzero(lengths)
+        length, pattern = lengths[batch_row, slot], pattern[batch_row]
+        slot_row, epoch = slot_row[batch_row], epoch[batch_row]
+        rank = self._ranks[pattern, slot] + slot_row - self._row_starts[pattern]
+        rank = permute(rank, self._counts[length], mix_counters(self._text_key, epoch, length))
+        return RowSamples(batch_row, epoch, self._by_length[self._length_starts[length] + rank].astype(np.int64))
+
+
+def _first_ranks(patterns: RowPatterns) -> Numbers:
+    """[P, M] the number of texts of a slot's length in the patterns and slots before it."""
+    ranks = np.zeros_like(patterns.lengths)
+    placed: Counter[int] = Counter()
+    for number, (lengths, rows) in enumerate(zip(patterns.lengths.tolist(), patterns.rows.tolist(), strict=True)):
+        for slot, length in enumerate(lengths):
+            ranks[number, slot] = placed[length]
+            placed[length] += rows
+    return ranks

@@ -1,0 +1,256 @@
+"""One shard file: tokens, sentence lengths and document sizes behind a header that proves them. See docs/shards.md.
+
+Owns the bytes of a file and how they are checked; knows nothing of folders, indexes or parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bertsmith.errors import DataError, StorageError
+from bertsmith.system.durable import Chunk, WrittenFile
+
+FORMAT = 1
+BLOCK = 1 << 16  # bytes of the body under one checksum
+LONGEST_SENTENCE = (1 << 16) - 1  # tokens; a longer sentence is cut
+MAGIC = b"BSSHARD1"
+PRELUDE = struct.Struct("<8sII")  # magic, bytes of the header, CRC32 of header and checksum table
+HEADER_LIMIT = 1 << 16
+ALIGNMENT = 64  # of the body in the file
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+def token_type(vocab_size: int) -> np.dtype[Any]:
+    """Two bytes a token while the vocabulary allows it, else four; little-endian on every machine."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocuments:
+    """Documents as flat arrays: what one work unit yields for one split."""
+
+    tokens: Tokens  # of all sentences, end to end
+    sentence_lengths: NDArray[np.uint16]  # tokens of each sentence
+    document_sentences: NDArray[np.uint32]  # sentences of each document
+
+    @classmethod
+    def empty(cls, dtype: DTypeLike) -> EncodedDocuments:
+        return cls(np.empty(0, dtype), np.empty(0, np.uint16), np.empty(0, np.uint32))
+
+    @classmethod
+    def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
+        """From the ids of each sentence of each document; sentences and documents with nothing in them are left out."""
+        sentences: list[NDArray[Any]] = []
+        sizes: list[int] = []
+        for document in documents:
+            ids = [np.asarray(sentence[:LONGEST_SENTENCE], dtype) for sentence in document if len(sentence)]
+            sentences += ids
+            sizes += [len(ids)] if ids else []
+        lengths = np.array([len(sentence) for sentence in sentences], np.uint16)
+        return cls(np.concatenate([np.empty(0, dtype), *sentences]), lengths, np.array(sizes, np.uint32))
+
+    @classmethod
+    def joined(cls, pieces: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
+        """Many end to end."""
+        every = [cls.empty(dtype), *pieces]
+        return cls(
+            np.concatenate([one.tokens for one in every]),
+            np.concatenate([one.sentence_lengths for one in every]),
+            np.concatenate([one.document_sentences for one in every]),
+        )
+
+    def check(self, vocab_size: int) -> None:
+        """Raises ValueError unless the three arrays fit each other and the vocabulary."""
+        found = [array.dtype.name for array in (self.tokens, self.sentence_lengths, self.document_sentences)]
+        expected = [token_type(vocab_size).name, "uint16", "uint32"]
+        if found != expected:
+            raise ValueError(f"pieces are {', '.join(found)}, not {', '.join(expected)}")
+        if int(self.sentence_lengths.sum(dtype=np.int64)) != len(self.tokens):
+            raise ValueError(f"sentence_lengths do not add up to the {len(self.tokens):,} tokens")
+        if int(self.document_sentences.sum(dtype=np.int64)) != len(self.sentence_lengths):
+            raise ValueError(f"document_sentences do not add up to the {len(self.sentence_lengths):,} sentences")
+        if len(self.tokens) and int(self.tokens.max()) >= vocab_size:
+            raise ValueError(f"token {self.tokens.max()} is outside the vocabulary of {vocab_size:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a shard file says of itself."""
+
+    split: str
+    part: int
+    fingerprint: str  # of the tokenizer
+    dtype: str  # "uint16" or "uint32"
+    tokens: int
+    sentences: int
+    documents: int
+    first_unit: int  # work units that went into this commit, both ends included
+    last_unit: int
+    documents_consumed: int  # in all splits, from the beginning of the set to the end of this commit
+    counts: dict[str, int] = field(default_factory=dict)  # the caller's totals, likewise
+    companion: dict[str, Any] | None = None  # name, bytes and sha256 of the held-out file of the same commit
+    block_bytes: int = BLOCK
+    format: int = FORMAT
+
+    @property
+    def sections(self) -> dict[str, tuple[int, int]]:
+        """Where each array lies in the body: first byte, bytes."""
+        sizes = (self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2, self.documents * 4)
+        return {
+            "tokens": (0, sizes[0]),
+            "sentence_lengths": (sizes[0], sizes[1]),
+            "document_sentences": (sizes[0] + sizes[1], sizes[2]),
+        }
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(size for _, size in self.sections.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard file as the index lists it. `crc32` is that of its head, which holds those of all blocks."""
+
+    name: str
+    split: str
+    part: int
+    bytes: int
+    sha256: str
+    crc32: int
+    tokens: int
+    sentences: int
+    documents: int
+
+
+def damaged(path: Path, what: str) -> DataError:
+    advice = f"run `bertsmith verify {path.parent}`, and prepare these shards again"
+    return DataError(f"{path} is damaged: {what}; {advice}")
+
+
+def encode(header: Header, pieces: EncodedDocuments) -> tuple[int, list[Chunk]]:
+    """CRC32 of the head, and the file in order: prelude, header, checksum table, body."""
+    arrays = (pieces.tokens, pieces.sentence_lengths.astype("<u2"), pieces.document_sentences.astype("<u4"))
+    body = b"".join(array.tobytes() for array in arrays)
+    view = memoryview(body)
+    sums = [zlib.crc32(view[start : start + BLOCK]) for start in range(0, len(body), BLOCK)]
+    table = np.array(sums, "<u4").tobytes()
+    text = json.dumps({**asdict(header), "sections": header.sections}, separators=(",", ":")).encode()
+    text += b" " * (-(PRELUDE.size + len(text) + len(table)) % ALIGNMENT)
+    if len(text) > HEADER_LIMIT:
+        raise ValueError(f"the counts of part {header.part} make a header of {len(text):,} bytes; keep to few of them")
+    crc32 = zlib.crc32(table, zlib.crc32(text))
+    return crc32, [PRELUDE.pack(MAGIC, len(text), crc32), text, table, body]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """All of a file that stands before its body, checked."""
+
+    header: Header
+    crc32: int
+    table: NDArray[np.uint32]  # CRC32 of each block
+    body: int  # where the body begins
+
+
+def read_exactly(descriptor: int, size: int, offset: int, path: Path) -> bytes:
+    """`size` bytes from `offset`; pread and not a memory map, since a truncated map kills the process."""
+    data = b""
+    try:
+        while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+            data += more
+    except OSError as error:
+        raise StorageError(f"{error.strerror}: reading {size:,} bytes at byte {offset:,} of {path}") from error
+    if len(data) < size:
+        raise damaged(path, f"it ends at byte {offset + len(data):,}, before byte {offset + size:,}")
+    return data
+
+
+def read_head(descriptor: int, path: Path) -> Head:
+    """Header and checksum table, after every check that can be made without reading the body."""
+    magic, length, crc = PRELUDE.unpack(read_exactly(descriptor, PRELUDE.size, 0, path))
+    if magic != MAGIC or length > HEADER_LIMIT:
+        raise damaged(path, "it does not begin like a shard")
+    text = read_exactly(descriptor, length, PRELUDE.size, path)
+    try:
+        fields = json.loads(text)
+        sections = fields.pop("sections")
+        header = Header(**fields)
+        numbers = (header.part, header.tokens, header.sentences, header.documents, header.first_unit, header.last_unit)
+        sound = (
+            all(type(number) is int and number >= 0 for number in numbers)
+            and header.dtype in ("uint16", "uint32")
+            and (header.format, header.block_bytes) == (FORMAT, BLOCK)
+            and sections == {name: list(section) for name, section in header.sections.items()}
+        )
+        blocks = -(-header.body_bytes // BLOCK)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise damaged(path, "its header cannot be read") from error
+    body = PRELUDE.size + length + 4 * blocks
+    size = os.fstat(descriptor).st_size
+    if not sound or size != body + header.body_bytes:
+        raise damaged(path, f"its {size:,} bytes do not fit its header")
+    table = read_exactly(descriptor, 4 * blocks, PRELUDE.size + length, path)
+    if zlib.crc32(table, zlib.crc32(text)) != crc:
+        raise damaged(path, "header and checksum table do not match their checksum")
+    return Head(header, crc, np.frombuffer(table, "<u4"), body)
+
+
+def check_block(data: bytes | memoryview, block: int, head: Head, path: Path) -> None:
+    """Raises unless `data` is what was written as that block of the body."""
+    if zlib.crc32(data) != head.table[block]:
+        start = head.body + block * BLOCK
+        raise damaged(path, f"block {block} (bytes {start:,} to {start + len(data):,}) does not match its checksum")
+
+
+def open_file(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: prepare these shards again") from error
+    except OSError as error:
+        raise StorageError(f"{error.strerror}: opening {path}") from error
+
+
+def check_file(path: Path) -> tuple[Header, ShardEntry]:
+    """Reads a whole file, checks all of it against itself, and returns what an index would say of it."""
+    descriptor = open_file(path)
+    try:
+        head = read_head(descriptor, path)
+        header = head.header
+        digest = hashlib.sha256(read_exactly(descriptor, head.body, 0, path))
+        for block in range(len(head.table)):
+            size = min(BLOCK, header.body_bytes - block * BLOCK)
+            data = read_exactly(descriptor, size, head.body + block * BLOCK, path)
+            check_block(data, block, head, path)
+            digest.update(data)
+    finally:
+        os.close(descriptor)
+    written = WrittenFile(head.body + header.body_bytes, digest.hexdigest())
+    return header, entry_of(header, path.name, written, head.crc32)
+
+
+def entry_of(header: Header, name: str, written: WrittenFile, crc32: int) -> ShardEntry:
+    """What the index says of a file with this header."""
+    return ShardEntry(
+        name=name,
+        split=header.split,
+        part=header.part,
+        bytes=written.bytes,
+        sha256=written.sha256,
+        crc32=crc32,
+        tokens=header.tokens,
+        sentences=header.sentences,
+        documents=header.documents,
+    )

@@ -1,0 +1,252 @@
+"""Reading shards: any span of tokens by its position in the split, and where sentences and documents begin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.data.shards.folder import SPLITS, read_index
+from bertsmith.data.shards.format import (
+    BLOCK,
+    PRELUDE,
+    Head,
+    ShardEntry,
+    Tokens,
+    check_block,
+    damaged,
+    open_file,
+    read_exactly,
+    read_head,
+    token_type,
+)
+from bertsmith.errors import BertsmithError, DataError, StorageError
+
+
+class Part:
+    """One file of a split: how much is in it, how much comes before it, and where its sentences begin."""
+
+    def __init__(self, reader: ShardReader, number: int, *, bases: tuple[int, int, int]) -> None:
+        entry = reader.entries[number]
+        self.tokens, self.sentences, self.documents = entry.tokens, entry.sentences, entry.documents
+        self.token_base, self.sentence_base, self.document_base = bases
+        self._reader, self._number = reader, number
+
+    @cached_property
+    def sentence_starts(self) -> NDArray[np.integer[Any]]:
+        """[sentences + 1] first token of each sentence, counted from the part's first token; last: its tokens."""
+        begin = self._reader.sizes[self._number] - 4 * self.documents - 2 * self.sentences
+        return self._starts(begin, "<u2", count=self.sentences, total=self.tokens)
+
+    @cached_property
+    def document_starts(self) -> NDArray[np.integer[Any]]:
+        """[documents + 1] first sentence of each document, counted from the part's first; last: its sentences."""
+        begin = self._reader.sizes[self._number] - 4 * self.documents
+        return self._starts(begin, "<u4", count=self.documents, total=self.sentences)
+
+    def _starts(self, begin: int, dtype: str, *, count: int, total: int) -> NDArray[np.integer[Any]]:
+        starts: NDArray[np.integer[Any]] = np.zeros(count + 1, np.uint32 if total < 1 << 32 else np.int64)
+        if count:
+            size = count * np.dtype(dtype).itemsize
+            data = self._reader.read(np.array([self._number]), np.array([begin]), np.array([size]))
+            np.cumsum(np.frombuffer(data, dtype), dtype=starts.dtype, out=starts[1:])
+        if int(starts[-1]) != total:
+            raise damaged(self._reader.paths[self._number], f"its lengths add up to {int(starts[-1]):,}, not {total:,}")
+        return starts
+
+
+class Shards:
+    """One split of a finished shard set. Cheap to open, pickled as its path, safe to use after a fork."""
+
+    def __init__(self, folder: Path, split: str, index: dict[str, Any]) -> None:
+        self.folder, self.split, self.index = folder, split, index
+        self.fingerprint: str = index["fingerprint"]
+        self.vocab_size: int = index["vocab_size"]
+        self._dtype = token_type(self.vocab_size)
+        entries = [ShardEntry(**entry) for entry in index["files"] if entry["split"] == split]
+        reader = ShardReader(folder, entries, self._dtype.itemsize)
+        token_bases = list(accumulate((entry.tokens for entry in entries), initial=0))
+        sentence_bases = list(accumulate((entry.sentences for entry in entries), initial=0))
+        document_bases = list(accumulate((entry.documents for entry in entries), initial=0))
+        self.tokens, self.sentences, self.documents = token_bases[-1], sentence_bases[-1], document_bases[-1]
+        bases = zip(token_bases[:-1], sentence_bases[:-1], document_bases[:-1], strict=True)
+        self.parts = [Part(reader, number, bases=before) for number, before in enumerate(bases)]
+        self._reader, self._bases = reader, np.array(token_bases, np.int64)
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train", *, fingerprint: str | None = None) -> Shards:
+        """The split of the set in `folder`; with `fingerprint`, only if that tokenizer wrote it."""
+        folder = Path(folder)
+        if split not in SPLITS:
+            raise BertsmithError(f"{split} is no split of a shard set, there are {' and '.join(SPLITS)}")
+        index = read_index(folder)
+        if fingerprint is not None and fingerprint != index["fingerprint"]:
+            raise DataError(
+                f"shards in {folder} were written with tokenizer {_short(index['fingerprint'])} but this run uses "
+                f"{_short(fingerprint)}: pass that tokenizer, or write the shards again"
+            )
+        shards = cls(folder, split, index)
+        for path, entry in zip(shards._reader.paths, shards._reader.entries, strict=True):
+            if not path.exists():
+                raise DataError(f"{path} is missing: prepare these shards again")
+            if (size := path.stat().st_size) != entry.bytes:
+                raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+        return shards
+
+    @property
+    def digest(self) -> str:
+        """Of the tokenizer and of what is in the files of all splits, wherever these and their text lie."""
+        files = sorted((entry["split"], entry["part"], entry["sha256"]) for entry in self.index["files"])
+        return hashlib.sha256(json.dumps([self.fingerprint, files]).encode()).hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.folder.absolute()), self.split, self.index["seal"])
+
+    def read(self, starts: ArrayLike, lengths: ArrayLike) -> Tokens:
+        """The tokens from each of `starts` on, as many as `lengths` says, end to end in one array. [T]"""
+        starts = np.atleast_1d(np.asarray(starts, np.int64))
+        lengths = np.broadcast_to(np.asarray(lengths, np.int64), starts.shape)
+        ends = starts + lengths
+        if len(starts) and (starts.min() < 0 or lengths.min() < 0 or ends.max() > self.tokens):
+            raise IndexError(f"spans reach outside the {self.tokens:,} tokens of {self.split} in {self.folder}")
+        if len(lengths) and not lengths.min():
+            starts, ends = starts[lengths > 0], ends[lengths > 0]
+        if not len(starts):
+            return np.empty(0, self._dtype)
+        parts = np.searchsorted(self._bases, starts, side="right") - 1
+        if np.any(ends > self._bases[parts + 1]):
+            parts, starts, ends = self._cut(parts, starts, ends)
+        itemsize = self._dtype.itemsize
+        data = self._reader.read(parts, (starts - self._bases[parts]) * itemsize, (ends - starts) * itemsize)
+        return np.frombuffer(data, self._dtype)
+
+    def _cut(
+        self, parts: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The same spans, cut where one part ends and the next begins; parts without tokens are passed over."""
+        pieces: list[tuple[int, int, int]] = []
+        for part, start, end in zip(parts.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            while start < end:
+                stop = min(end, int(self._bases[part + 1]))
+                if start < stop:
+                    pieces.append((part, start, stop))
+                part, start = part + 1, stop
+        cut = np.array(pieces, np.int64)
+        return cut[:, 0], cut[:, 1], cut[:, 2]
+
+
+def _short(fingerprint: str) -> str:
+    return fingerprint if len(fingerprint) <= 12 else fingerprint[:12] + "…"
+
+
+def _reopened(folder: str, split: str, seal: str) -> Shards:
+    shards = Shards.open(folder, split)
+    if shards.index["seal"] != seal:
+        raise DataError(f"the shards in {folder} have been written anew since they were opened: start again")
+    return shards
+
+
+OPEN_FILES = max(16, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))  # at most, for one split
+
+
+class _OpenFile:
+    """A descriptor that is closed when nobody reads from it any more, so that threads cannot close each other's."""
+
+    descriptor = -1
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = open_file(path)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class ShardReader:
+    """The bodies of the files of one split, by part number and byte."""
+
+    def __init__(self, folder: Path, entries: Sequence[ShardEntry], itemsize: int) -> None:
+        self.entries = entries
+        self.paths = [folder / entry.name for entry in entries]
+        self.sizes = [entry.tokens * itemsize + entry.sentences * 2 + entry.documents * 4 for entry in entries]
+        bodies = [entry.bytes - size for entry, size in zip(entries, self.sizes, strict=True)]
+        self.bodies = np.array(bodies, np.int64)  # where the body of each file begins
+        self.first_blocks = np.cumsum([0, *(-(-size // BLOCK) for size in self.sizes)], dtype=np.int64)
+        self.checked = np.zeros(int(self.first_blocks[-1]), bool)
+        self._files: dict[int, _OpenFile] = {}
+        self._heads: dict[int, Head] = {}
+
+    def read(self, parts: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
+        """Spans of bytes, none empty, each within the body of its part, end to end."""
+        self._check(parts, starts, starts + sizes)
+        return self._read(parts.tolist(), (self.bodies[parts] + starts).tolist(), sizes.tolist())
+
+    def _check(self, parts: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        first = self.first_blocks[parts] + starts // BLOCK
+        last = self.first_blocks[parts] + (ends - 1) // BLOCK
+        doubtful = ~(self.checked[first] & self.checked[last]) | (last - first > 1)
+        for span in np.flatnonzero(doubtful).tolist():
+            for block in range(int(first[span]), int(last[span]) + 1):
+                if not self.checked[block]:
+                    self._check_block(int(parts[span]), block)
+
+    def _check_block(self, part: int, block: int) -> None:
+        file, path = self._file(part), self.paths[part]
+        head, number = self._heads[part], block - int(self.first_blocks[part])
+        size = min(BLOCK, self.sizes[part] - number * BLOCK)
+        check_block(read_exactly(file.descriptor, size, head.body + number * BLOCK, path), number, head, path)
+        self.checked[block] = True
+
+    def _read(self, parts: list[int], offsets: list[int], sizes: list[int]) -> bytearray:
+        wanted = set(parts)
+        if len(wanted) > OPEN_FILES:
+            half = len(parts) // 2
+            left = self._read(parts[:half], offsets[:half], sizes[:half])
+            return left + self._read(parts[half:], offsets[half:], sizes[half:])
+        files = {part: self._file(part) for part in wanted}  # held here, so that they stay open
+        descriptors = {part: file.descriptor for part, file in files.items()}
+        pread = os.pread
+        spans = zip(parts, sizes, offsets, strict=True)
+        try:
+            data = bytearray().join([pread(descriptors[part], size, offset) for part, size, offset in spans])
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: reading shards in {self.paths[0].parent}") from error
+        if len(data) == sum(sizes):
+            return data
+        # some read was short: once more with care, which names the file unless it is whole again
+        spans = zip(parts, sizes, offsets, strict=True)
+        return bytearray().join(
+            [read_exactly(descriptors[part], size, offset, self.paths[part]) for part, size, offset in spans]
+        )
+
+    def _file(self, part: int) -> _OpenFile:
+        file = self._files.get(part)
+        if file is None:
+            path, entry = self.paths[part], self.entries[part]
+            file = _OpenFile(path)
+            if (size := os.fstat(file.descriptor).st_size) != entry.bytes:
+                raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+            if PRELUDE.unpack(read_exactly(file.descriptor, PRELUDE.size, 0, path))[2] != entry.crc32:
+                raise damaged(path, "it is not the file that the index lists")
+            if part not in self._heads:
+                self._heads[part] = self._checked_head(file.descriptor, path, entry)
+            while len(self._files) >= OPEN_FILES:
+                self._files.pop(next(iter(self._files)), None)
+            self._files[part] = file
+        return file
+
+    def _checked_head(self, descriptor: int, path: Path, entry: ShardEntry) -> Head:
+        head = read_head(descriptor, path)
+        found = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
+        if found != (entry.tokens, entry.sentences, entry.documents, entry.split):
+            raise damaged(path, "its header is not what the index says")
+        return head

@@ -1,0 +1,179 @@
+"""Vectors of texts and tokens from an encoding: mixes of layers, pooling over texts, a recurrent network over texts.
+
+T flat tokens, R selected tokens, N texts, M tokens of the longest text, D width, W output width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError
+from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.types import Batch, Encoding
+
+LayerChoice = Literal["top", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "mix"]
+Pooling = Literal["pooler", "cls", "last", "mean", "concat"]
+Recurrent = Literal["none", "bilstm"]
+# The rows of P-BERT Table 7, and ELMo's mix: which layers are read, embeddings first.
+SLICES: dict[LayerChoice, slice] = {
+    "top": slice(-1, None),
+    "second_to_last": slice(-2, -1),
+    "embeddings": slice(0, 1),
+    "last_four_sum": slice(-4, None),
+    "last_four_concat": slice(-4, None),
+    "all_sum": slice(1, None),
+    "mix": slice(0, None),
+}
+SUMS = ("last_four_sum", "all_sum", "mix")
+POOLINGS = ("pooler", "cls", "last", "mean", "concat")
+
+
+def check_layers(layers: LayerChoice) -> None:
+    """Raises a ConfigError where it is not a known choice of layers."""
+    if layers not in SLICES:
+        raise ConfigError(f"layers={layers} must be one of {', '.join(SLICES)}")
+
+
+@dataclass(frozen=True)
+class TextTokens:
+    """The tokens of each text of a batch, one text per row, whatever rows of the batch they are packed in."""
+
+    indices: Tensor  # [N, M] int64 flat token indices; arbitrary beyond a text
+    mask: Tensor  # [N, M] bool: the token belongs to the text
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """The texts of a batch; an empty slot repeats the first text."""
+        length, document_T = batch.input_ids.shape[1], batch.document_ids.flatten()
+        first_N1 = batch.cls_positions.clamp(min=0)[:, None]
+        offset_M = torch.arange(batch.max_seqlen, device=batch.input_ids.device)
+        index_NM = first_N1 + offset_M
+        in_row_NM = offset_M < length - first_N1 % length
+        index_NM = torch.where(in_row_NM, index_NM, first_N1)
+        return cls(index_NM, in_row_NM & (document_T[index_NM] == document_T[first_N1]))
+
+    def lengths(self) -> Tensor:
+        """The number of tokens of each text [N]."""
+        return self.mask.sum(1)
+
+    def last(self) -> Tensor:
+        """The flat index of each text's last token [N]."""
+        return self.indices[:, 0] + self.lengths() - 1
+
+    def mean(self, x_TD: Tensor) -> Tensor:
+        """The mean over the tokens of each text [N, D]."""
+        mask_NM1 = self.mask[:, :, None]
+        sum_ND = (x_TD[self.indices] * mask_NM1).sum(1, dtype=torch.promote_types(x_TD.dtype, torch.float32))
+        mean_ND: Tensor = (sum_ND / mask_NM1.sum(1)).to(x_TD.dtype)
+        return mean_ND
+
+    def max(self, x_TD: Tensor) -> Tensor:
+        """The maximum over the tokens of each text [N, D]."""
+        return x_TD[self.indices].masked_fill(~self.mask[:, :, None], -torch.inf).amax(1)
+
+    def flatten(self, x_NMD: Tensor, size: int) -> Tensor:
+        """Vectors by text as vectors of flat tokens [T = size, D]; zeros outside texts."""
+        n, m, width = x_NMD.shape
+        index_NM = torch.where(self.mask, self.indices, size)
+        # an empty slot repeats the first text's tokens: the text itself, which has the lower number, wins
+        owner_T = torch.full((size + 1,), n * m, device=x_NMD.device)
+        number_NM = torch.arange(n * m, device=x_NMD.device)
+        owner_T = owner_T.scatter_reduce(0, index_NM.flatten(), number_NM, "amin")[:size]
+        padded = torch.cat((x_NMD.reshape(n * m, width), x_NMD.new_zeros(1, width)))
+        return padded[owner_T]
+
+
+def run_recurrent(network: BiLSTM, x_TW: Tensor, batch: Batch) -> Tensor:
+    """The network's output at every flat token [T, W], each text on its own."""
+    texts = TextTokens.of(batch)
+    return texts.flatten(network(x_TW[texts.indices], texts.lengths()), x_TW.shape[0])
+
+
+class LayerMix(nn.Module):
+    """One vector per token from one or more layers: a single layer, a concatenation or a weighted sum.
+
+    The sum is scale * (softmax(w) . layers), with equal weights at first (P-ELMo eq. 1).
+    """
+
+    def __init__(self, layers: LayerChoice, *, width: int, layer_count: int) -> None:
+        super().__init__()
+        self.chosen = SLICES[layers]
+        count = len(range(layer_count + 1)[self.chosen])
+        if layers.startswith("last_four") and layer_count < 4:
+            raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layers")
+        if layers == "second_to_last" and layer_count < 2:
+            raise ConfigError(f"layers={layers}: the encoder has only {layer_count} layer")
+        self.reads_all_layers = layers != "top"
+        self.width = width * count if layers == "last_four_concat" else width
+        self.sums = layers in SUMS
+        if self.sums:
+            self.weights = nn.Parameter(torch.zeros(count))
+            self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, encoding: Encoding) -> Tensor:
+        """[T, W] of an encoding with layers; without them, its last layer [R, D] unchanged."""
+        if not self.reads_all_layers:
+            return encoding.last_hidden
+        chosen = encoding.layers[self.chosen]
+        if not self.sums:
+            return torch.cat(chosen, -1)
+        shares = self.weights.softmax(0)
+        mixed_TD = shares[0] * chosen[0]
+        for share, layer_TD in zip(shares[1:], chosen[1:], strict=True):
+            mixed_TD = mixed_TD + share * layer_TD
+        return self.scale * mixed_TD
+
+
+class TextPooler(nn.Module):
+    """One vector per text.
+
+    pooler: the encoder's pooler over the first token. cls, last: the hidden state of the first or last token. mean: the
+    mean over all tokens. concat: last, maximum and mean concatenated (P-ULMFiT §3.3). With a recurrent network, all but
+    `pooler` read its output.
+    """
+
+    def __init__(
+        self,
+        pooling: Pooling,
+        layers: LayerChoice,
+        *,
+        width: int,
+        layer_count: int,
+        make_recurrent: Callable[[int], BiLSTM | None],
+    ) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.layers = LayerMix(layers, width=width, layer_count=layer_count)
+        self.recurrent = make_recurrent(self.layers.width)
+        width = self.layers.width if self.recurrent is None else self.recurrent.width
+        self.width = width * (3 if pooling == "concat" else 1)
+        self.reads_pooled = pooling == "pooler"
+        self.reads_all_layers = self.layers.reads_all_layers
+        self.reads_all_tokens = self.reads_all_layers or self.recurrent is not None or pooling in ("mean", "concat")
+
+    def indices(self, batch: Batch) -> Tensor:
+        """The flat index of the token that is read of each text [N]."""
+        return TextTokens.of(batch).last() if self.pooling == "last" else batch.cls_positions.clamp(min=0)
+
+    def forward(self, encoding: Encoding, batch: Batch, name: str) -> Tensor:
+        """[N, W]; `name` is that of the objective in `encoding.selections`."""
+        if self.reads_pooled:
+            assert encoding.pooled is not None, "the model pools where an objective reads the pooled vector"
+            return encoding.pooled
+        if not self.reads_all_tokens:
+            return encoding.at(name)
+        x_TW = self.layers(encoding)
+        if self.recurrent is not None:
+            x_TW = run_recurrent(self.recurrent, x_TW, batch)
+        if self.pooling in ("cls", "last"):
+            x_NW: Tensor = x_TW[self.indices(batch)]
+            return x_NW
+        texts = TextTokens.of(batch)
+        if self.pooling == "mean":
+            return texts.mean(x_TW)
+        return torch.cat((x_TW[texts.last()], texts.max(x_TW), texts.mean(x_TW)), -1)

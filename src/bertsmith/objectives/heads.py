@@ -1,0 +1,141 @@
+"""What the heads of fine-tuning and of sentence pairs share: settings, label names, and heads that read one vector.
+
+N texts, D width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bertsmith.errors import ConfigError
+from bertsmith.nn.pooling import POOLINGS, LayerChoice, Pooling, Recurrent, TextPooler, check_layers
+from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.objectives.objective import BuildContext, Objective
+from bertsmith.types import Batch, Encoding
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """The label names of transformers where a model has none."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def check_label_names(labels: tuple[str, ...]) -> None:
+    """Raises a ConfigError unless there are at least two labels, all different and not empty."""
+    if len(labels) < 2:
+        raise ConfigError(f"labels={list(labels)}: there must be at least 2 labels")
+    if len(set(labels)) < len(labels):
+        duplicate = Counter(labels).most_common(1)[0][0]
+        raise ConfigError(f"labels has {duplicate!r} more than once: label names must be unique")
+    if "" in labels:
+        raise ConfigError(f"labels[{labels.index('')}] is empty: every label needs a name")
+
+
+def check_dropout(dropout: float, name: str = "dropout") -> None:
+    """Raises a ConfigError where it is not a probability below 1."""
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"{name}={dropout} must be at least 0 and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """Settings of a recurrent network between encoder and head (P-BERT §5.1 and §5.3)."""
+
+    recurrent: Recurrent = "none"  # the network between encoder and head
+    recurrent_layers: int = 2
+    recurrent_width: int = 768  # in each direction
+    recurrent_dropout: float = 0.0  # on the input of each layer
+
+    def __post_init__(self) -> None:
+        if self.recurrent not in ("none", "bilstm"):
+            raise ConfigError(f"recurrent={self.recurrent} must be one of none, bilstm")
+        if self.recurrent_layers < 1 or self.recurrent_width < 1:
+            sizes = f"recurrent_layers={self.recurrent_layers} and recurrent_width={self.recurrent_width}"
+            raise ConfigError(f"{sizes} must be at least 1")
+        check_dropout(self.recurrent_dropout, "recurrent_dropout")
+
+    def build_recurrent(self, width: int) -> BiLSTM | None:
+        """The network over vectors of that width."""
+        if self.recurrent == "none":
+            return None
+        return BiLSTM(width, self.recurrent_width, layers=self.recurrent_layers, dropout=self.recurrent_dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(RecurrentConfig):
+    """Settings of heads that read one vector per text."""
+
+    dropout: float = 0.1  # on the vector of each text
+    pooling: Pooling = "pooler"  # how a text becomes one vector
+    layers: LayerChoice = "top"  # which layers of the encoder are read
+    weight: float = 1.0  # of its mean loss in the total
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dropout(self.dropout)
+        check_layers(self.layers)
+        if self.pooling not in POOLINGS:
+            raise ConfigError(f"pooling={self.pooling} must be one of {', '.join(POOLINGS)}")
+        if self.pooling == "pooler" and self.layers != "top":
+            raise ConfigError(f"pooling=pooler reads the top layer: with layers={self.layers}, use pooling=cls")
+        if self.pooling == "pooler" and self.recurrent != "none":
+            raise ConfigError(
+                f"pooling=pooler reads the encoder: with recurrent={self.recurrent}, use pooling=cls, last or mean"
+            )
+
+
+class TextHead(Objective):
+    """The vector of each text through dropout and a linear layer (bert: run_classifier.py)."""
+
+    per_text = True
+
+    def __init__(self, config: TextConfig, context: BuildContext, *, outputs: int) -> None:
+        super().__init__(weight=config.weight)
+        self.config = config
+        self.pooling = TextPooler(
+            config.pooling,
+            config.layers,
+            width=context.width,
+            layer_count=context.layers,
+            make_recurrent=config.build_recurrent,
+        )
+        self.reads_pooled = self.pooling.reads_pooled
+        self.reads_all_tokens, self.reads_all_layers = self.pooling.reads_all_tokens, self.pooling.reads_all_layers
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(self.pooling.width, outputs)
+        context.layer_config.init_weights(self)
+
+    @property
+    def has_transformers_head(self) -> bool:
+        """transformers reads the pooler's output."""
+        return self.config.pooling == "pooler"
+
+    def indices(self, batch: Batch) -> Tensor:
+        """One token for each text [N]."""
+        return self.pooling.indices(batch)
+
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
+        """The logits of each text [N, outputs]."""
+        logits: Tensor = self.head(self.dropout(self.pooling(encoding, batch, self.name)))
+        return logits
+
+
+class PairHead(Objective):
+    """Two classes from the encoder's pooled vector (bert: run_pretraining.py; albert: run_pretraining.py)."""
+
+    reads_pooled = True
+    per_text = True
+    classes = 2
+
+    def __init__(self, context: BuildContext, *, weight: float) -> None:
+        super().__init__(weight=weight)
+        self.classify = nn.Linear(context.width, 2)
+        context.layer_config.init_weights(self)
+
+    def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
+        """The logits of both classes for each text [N, 2]."""
+        assert encoding.pooled is not None, "the model pools where an objective reads the pooled vector"
+        logits_N2: Tensor = self.classify(encoding.pooled)
+        return logits_N2

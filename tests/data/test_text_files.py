@@ -1,0 +1,111 @@
+"""Whatever the bytes of a file are, they become the same text, or one line says what is wrong with them."""
+
+import bz2
+import errno
+import gzip
+import lzma
+import os
+from pathlib import Path
+
+import pyarrow
+import pytest
+from data.small_files import TEXTS, THREE, refusal, texts, written
+
+from bertsmith.data.corpus import Corpus
+from bertsmith.data.text_files import unreadable
+from bertsmith.errors import DataError, StorageError
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_compressed_files_are_the_same_text(tmp_path: Path, suffix: str) -> None:
+    pack = PACKED[suffix]
+    path = written(tmp_path, f"a.txt{suffix}", pack(THREE.encode()) + pack(b"\n\nOf a second stream."))
+    corpus = Corpus([path])
+    assert [document.text for document in corpus] == [*TEXTS, "Of a second stream."]
+    assert corpus.bytes_read == corpus.bytes_total == path.stat().st_size
+    assert texts(written(tmp_path, "no-suffix", pack(THREE.encode()))) == TEXTS
+    assert texts(written(tmp_path, f"b.jsonl{suffix}", pack(b'{"text": "inside"}'))) == ["inside"]
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_damaged_compressed_files_are_named(tmp_path: Path, suffix: str) -> None:
+    whole = PACKED[suffix](b"".join(b"line %d\n" % number for number in range(100_000)))
+    kind = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}[suffix]
+    path = written(tmp_path, f"a.txt{suffix}", whole[: len(whole) // 2])
+    assert refusal(path).startswith(f"{path}: the {kind} data ends too early; ")
+    damaged = bytearray(whole)
+    damaged[20:60] = bytes(40)
+    assert f"the {kind} data is damaged" in refusal(written(tmp_path, f"b.txt{suffix}", bytes(damaged)))
+    path = written(tmp_path, f"c.txt{suffix}", "plain text")
+    assert refusal(path).startswith(f"{path} is named {suffix} but holds uncompressed or unknown data: ")
+
+
+def test_a_wrong_suffix_is_told_with_what_the_file_is(tmp_path: Path) -> None:
+    assert "is named .gz but holds xz data" in refusal(written(tmp_path, "a.txt.gz", lzma.compress(b"text")))
+
+
+@pytest.mark.parametrize(("name", "place", "magic"), [("a.zip", 0, b"PK\x03\x04"), ("a.tar", 257, b"ustar")])
+def test_archives_are_refused(tmp_path: Path, name: str, place: int, magic: bytes) -> None:
+    data = bytearray(1024)
+    data[place : place + len(magic)] = magic
+    path = written(tmp_path, name, bytes(data))
+    assert refusal(path) == f"{path} is a {name[2:]} archive, not text: unpack it and name the folder"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp949", "utf-16", "utf-16-le"])
+def test_encodings_and_byte_order_marks(tmp_path: Path, encoding: str) -> None:
+    path = written(tmp_path, "a.txt", THREE.encode(encoding))
+    assert texts(path, encoding=encoding) == TEXTS
+    assert texts(written(tmp_path, "b.txt", "\ufeff" + THREE)) == TEXTS
+
+
+@pytest.mark.parametrize("block", [1, 3, 2**20])
+def test_bytes_of_another_encoding_are_named_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("bertsmith.data.text_files.BLOCK", block)
+    path = written(tmp_path, "a.txt", "good\n한글\n".encode() + "나쁜".encode("cp949"))
+    assert refusal(path) == (
+        f"{path}:3: byte 12 (0xb3) is not utf-8: "
+        "name its --encoding (such as cp949 or latin-1), or pass --errors replace"
+    )
+    assert texts(path, errors="ignore") == ["good\n한글"]
+    assert texts(path, errors="replace")[0].startswith("good\n한글\n\ufffd")
+
+
+def test_utf16_is_recognised_and_advised(tmp_path: Path) -> None:
+    assert refusal(written(tmp_path, "a.txt", "text".encode("utf-16"))).endswith("it looks like --encoding utf-16")
+
+
+def test_an_error_inside_a_multibyte_encoding(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.txt", "가나\n".encode("cp949") + b"\xff\xff")
+    assert f"{path}:2: byte 5 (0xff) is not cp949" in refusal(path, encoding="cp949")
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.txt", "text")
+    corpus = Corpus([path])
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.txt cannot be read: No such file"):
+        list(corpus)
+
+
+def test_a_failing_disk_is_no_fault_of_the_data() -> None:
+    assert isinstance(unreadable("a.txt", OSError(errno.EIO, "Input/output error")), StorageError)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_forbidden_files_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.txt", "text")
+    path.chmod(0)
+    assert refusal(path) == f"{path} cannot be read: Permission denied"
