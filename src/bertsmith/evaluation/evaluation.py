@@ -158,7 +158,7 @@ def analyze(
         interval=task.interval(examples, predictions),
         baseline=baseline(task, examples),
         confusion=table,
-        by_label=by_label(table),
+        by_label=by_label(task, table),
         calibration=calibration(cases) if task.has_probabilities else None,
         by_length=by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
         error_count=len(errors),

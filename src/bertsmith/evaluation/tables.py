@@ -104,14 +104,14 @@ def confusion(task: Task, cases: Sequence[Case]) -> Confusion | None:
     return Confusion(rows, columns, tuple(tuple(counted[row, column] for column in columns) for row in rows))
 
 
-def by_label(table: Confusion | None) -> tuple[LabelScores, ...]:
+def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     """Precision, recall and F1 of each label or entity type, for a square confusion matrix."""
     if table is None or table.rows != table.columns:
         return ()
     counts = np.array(table.counts)
     scores = []
     for index, label in enumerate(table.rows):
-        if label not in (OTHER_BOUNDS, NOTHING):
+        if label not in task.pseudo_labels:
             one = Counts(
                 correct=int(counts[index, index]), found=int(counts[:, index].sum()), gold=int(counts[index].sum())
             )

@@ -86,6 +86,7 @@ class Task:
     max_length: int = 128  # tokens of a row unless the user sets it
     length_unit: str = "tokens"  # unit of the lengths in an evaluation
     has_probabilities: ClassVar[bool] = True  # whether `Prediction.score` is a probability
+    pseudo_labels: ClassVar[tuple[str, ...]] = ()  # rows of the confusion matrix that are not labels
     detected: Mapping[str, str] = {}  # facts detected in the files, such as the column of the text
 
     def head_config(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class TokenClassificationTask(Task):
     """
 
     objective = "tag"
+    pseudo_labels = (OTHER_BOUNDS, NOTHING)
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class TokenClassificationTask(Task):
 
     def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         types = tuple(dict.fromkeys(label[2:] for label in self.labels if label != OUTSIDE))
-        labels = (*types, OTHER_BOUNDS, NOTHING)
+        labels = (*types, *self.pseudo_labels)
         return labels, labels
 
     def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
