@@ -61,7 +61,7 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
     found = evaluate(base / kind / "run", kind, files, device="cpu")
     assert found.max_length == 32  # that of the run
     assert found.model == str(base / kind / "run" / "best")
-    last = evaluate(base / kind / "run" / "last", kind, files, length=32, device="cpu")
+    last = evaluate(base / kind / "run" / "last", kind, files, max_length=32, device="cpu")
     for name, value in last.scores.items():
         assert value == pytest.approx(trained[f"score/{name}"], abs=1e-6), name
     assert found.scores[found.main_metric] >= last.scores[found.main_metric]
@@ -75,24 +75,26 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
 
 def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"dev": base / "qa" / "dev.jsonl"}
-    whole = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
-    monkeypatch.setattr(evaluator, "AT_ONCE", 7)
-    parts = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
+    whole = evaluate(base / "qa" / "run", "qa", files, max_length=32, device="cpu")
+    monkeypatch.setattr(evaluator, "CHUNK", 7)
+    parts = evaluate(base / "qa" / "run", "qa", files, max_length=32, device="cpu")
     assert parts.scores == whole.scores
-    assert [example.id for example in parts.answered[0]] == [example.id for example in whole.answered[0]]
+    assert [example.id for example in parts.predictions[0]] == [example.id for example in whole.predictions[0]]
 
 
 def test_what_is_cut_is_told(base: Path) -> None:
     task = classification.Config()
-    found = evaluate(base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, length=5)
-    assert found.truncated == found.examples == sum(one.cut for one in found.by_length)
+    found = evaluate(
+        base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, max_length=5
+    )
+    assert found.truncated == found.examples == sum(one.truncated for one in found.by_length)
     assert found.max_length == 5
     assert found.by_length[0].least == 1
     assert found.by_length[-1].most == 16  # lengths are those of whole texts
 
 
 def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
-    done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "errors=3")
+    done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "max_errors=3")
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
     numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
@@ -183,7 +185,7 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "AT_ONCE", 2)
+    monkeypatch.setattr(evaluator, "CHUNK", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
     assert evaluator._cuts(named) == [0, 3, 7, 8]
     assert evaluator._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
@@ -213,8 +215,8 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         evaluate(base / "classification" / "run", "qa", dev)
     with pytest.raises(DataError, match="answers masked_lm; qa asks span: take a model that was fine-tuned for it"):
         evaluate(base / "m", "qa", dev)
-    with pytest.raises(ConfigError, match="length=99 is more than the 64 positions"):
-        evaluate(base / "qa" / "run", "qa", dev, length=99)
+    with pytest.raises(ConfigError, match="max_length=99 is more than the 64 positions"):
+        evaluate(base / "qa" / "run", "qa", dev, max_length=99)
     with pytest.raises(DataError, match="classification has no test file: pass --data DIR, or --file FILE"):
         evaluate(base / "classification" / "run", "classification", dev, split="test")
     (tmp_path / "empty").mkdir()

@@ -22,7 +22,7 @@ def test_cells_lead_to_their_examples(tmp_path: Path) -> None:
             cases = [data["cases"][number] for number in data["cells"].get(f"{row},{column}", [])]
             assert len(cases) == found.confusion.counts[row][column]
             assert all(case[1:3] == [gold, answer] for case in cases)
-    assert len(data["errors"]) == data["wrong"] == found.wrong
+    assert len(data["errors"]) == data["error_count"] == found.error_count
     assert all(not data["cases"][number][6] for number in data["errors"])
 
 

@@ -19,7 +19,7 @@ def test_labels_come_back(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     write_evaluation(found, tmp_path / "written")
     numbers, data = read_numbers(tmp_path / "written"), read_cases(tmp_path / "written")
-    assert numbers == replace(found, errors=(), cases=(), answered=([], []), submission={})
+    assert numbers == replace(found, errors=(), cases=(), predictions=([], []), submission={})
     assert data == page_data(found)
     assert page_main(numbers, data) in page(found)
 

@@ -145,11 +145,13 @@ def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> Non
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    said = refusal(lambda: classification.Config(main="f1").build(files={"train": path}).head_config(), ConfigError)
+    said = refusal(
+        lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
+    )
     assert "main=f1 needs to know of which of the 3 labels: name it, positive=" in said
     said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError)
     assert "positive=Z is none of the labels (x, y, z)" in said
-    task = classification.Config(main="f1", positive="z").build(files={"train": path})
+    task = classification.Config(main_metric="f1", positive="z").build(files={"train": path})
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
     asked = [type("Asked", (), {"example_index": number}) for number in range(3)]
@@ -241,10 +243,10 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
         **{"question": "question", "label": "answer", "choices": "choices"},
         **{"told": "number", "counted_from": "1"},
     }
-    assert [e.gold for e in examples_of(choice.Config(counted_from=1), train=dev)] == [0, 1]
+    assert [e.gold for e in examples_of(choice.Config(first_index=1), train=dev)] == [0, 1]
     numbers = questions(tmp_path / "z", 2, 1, choices=("2", "1"))
     assert [e.gold for e in examples_of(choice.Config(), train=numbers)] == [0, 1]
-    assert [e.gold for e in examples_of(choice.Config(told="number", counted_from=1), train=numbers)] == [1, 0]
+    assert [e.gold for e in examples_of(choice.Config(label_format="number", first_index=1), train=numbers)] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
         (
             [0, 3],
             ("a", "b", "c"),
-            "counts choices both from 0 and up to their number: say counted_from=0 or counted_from=1",
+            "counts choices both from 0 and up to their number: say first_index=0 or first_index=1",
         ),
         ([0, 7], ("a", "b", "c"), "a.jsonl:2: '7' is no number, counted from 0 of one of the 3 choices"),
         (["A", "E"], ("x", "y", "z"), "a.jsonl:2: 'E' is no letter of one of the 3 choices"),
@@ -293,11 +295,11 @@ def test_choices_in_columns(tmp_path: Path) -> None:
 
 def test_settings_can_be_written_as_people_type_them() -> None:
     typed = config.override(classification.Config(), ["positive=1", "main=f1", "header=false", "text=column2"])
-    assert typed == classification.Config(positive=1, main="f1", header=False, text="column2")
-    counted = config.override(choice.Config(), ["counted_from=1", 'choices=["A", "B"]'])
-    assert counted == choice.Config(counted_from=1, choices=("A", "B"))
-    with pytest.raises(ConfigError, match=r"counted_from=2 must be one of auto, 0, 1"):
-        config.override(choice.Config(), ["counted_from=2"])
+    assert typed == classification.Config(positive=1, main_metric="f1", header=False, text="column2")
+    counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
+    assert counted == choice.Config(first_index=1, choices=("A", "B"))
+    with pytest.raises(ConfigError, match=r"first_index=2 must be one of auto, 0, 1"):
+        config.override(choice.Config(), ["first_index=2"])
 
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) 
         {"question": "iron", "choices": ["the smith", LONG], "answer": 0},
         {"question": "iron", "choices": ["iron", "the smith"], "answer": 1},
     )
-    task = choice.Config(told="number").build(files={"train": path})
+    task = choice.Config(label_format="number").build(files={"train": path})
     asked = task.rows(task.examples("train"), tokenizer, max_length=16)
     assert sorted(seen) == sorted({"iron", "the smith", LONG})
     assert [len(one.rows) for one in asked] == [2, 2]

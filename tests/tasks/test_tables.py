@@ -136,7 +136,7 @@ def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
 def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
     table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
     with pytest.raises(DataError, match=r"no column 'label', only text, lable, x, x; did you mean lable\?; name it"):
-        table.place("label", setting="label")
+        table.column_index("label", setting="label")
     with pytest.raises(DataError, match="two columns are called 'x'"):
         table.column("x")
 

@@ -49,9 +49,9 @@ def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) 
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-@given(tokens=st.integers(0, 400), room=st.integers(2, 60), overlap=st.integers(0, 80))
+@given(tokens=st.integers(0, 400), size=st.integers(2, 60), overlap=st.integers(0, 80))
 def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int, room: int, overlap: int) -> None:
-    found = token_windows(tokens, room=room, overlap=overlap)
+    found = token_windows(tokens, size=room, overlap=overlap)
     assert [token for _, first, end in found for token in range(first, end)] == list(range(tokens))
     for begin, first, end in found:
         assert begin <= first <= end <= begin + room
@@ -190,7 +190,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
 def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() -> None:
     text = "e\u0301 x\u200b\x01"
     example = Example(id="0", texts=(text,))
-    (stream,) = streams([example], [split_text(text, "character")], together=False)
+    (stream,) = streams([example], [split_text(text, "character")], by_document=False)
     offsets = np.array([[0, 1], [2, 4]], np.int32)  # accents stripped, and a token that takes the space before it
     assert first_tokens(stream, offsets, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
     assert first_tokens(stream, offsets, characters=False).tolist() == [0, -1, -1, 1, -1, -1]

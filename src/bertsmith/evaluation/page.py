@@ -28,12 +28,12 @@ def page(result: Evaluation) -> str:
     """The full page."""
     data = page_data(result)
     title = f"{result.task} {result.split}"
-    return pages.fill(ASSETS, "evaluation", title=title, data=data, parts=_sections(result, data))
+    return pages.render_page(ASSETS, "evaluation", title=title, data=data, parts=_sections(result, data))
 
 
 def page_main(result: Evaluation, data: Mapping[str, Any]) -> str:
     """The page without header and script; `data` is the `page_data` of this evaluation."""
-    return pages.fill_main(ASSETS, "evaluation", parts=_sections(result, data))
+    return pages.render_main(ASSETS, "evaluation", parts=_sections(result, data))
 
 
 def page_data(result: Evaluation) -> dict[str, Any]:
