@@ -10,7 +10,7 @@ from browser_fixtures import Reader, embedded
 from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.output_files import write_evaluation
-from bertsmith.evaluation.page import MOST_LABELS, page
+from bertsmith.evaluation.page import MAX_LABELS, page
 
 
 def test_cells_lead_to_their_examples(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     found = made_evaluation(task, examples, [said(known, known[n % 3], 0.5) for n in range(len(examples))])
     text = page(found)
     assert len(text) < 4_000_000
-    assert text.count('scope="row"') == MOST_LABELS
+    assert text.count('scope="row"') == MAX_LABELS
     assert "The 20 rarest labels are left out." in text
 
 

@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from bertsmith.evaluation.error_analysis import cases_of
 from evaluation.evaluating_world import labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.tables import baseline, by_label, calibration, confusion
@@ -68,7 +67,7 @@ def test_bins_hold_their_upper_border(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("x", "a")] * 3, tmp_path, known)
     answers = [said(known, "a", share) for share in (0.5, 0.6, 1.0)]
-    found = calibration(task, cases_of(task, task.examples("dev"), answers))
+    found = calibration(task, task.cases(task.examples("dev"), answers))
     assert found is not None
     assert [(one.low, one.high, one.answers) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]
 
@@ -120,7 +119,7 @@ def test_entities_are_those_of_the_scores(seed: int, tmp_path: Path) -> None:
     task = tagging.Config().build(files={"dev": lines(tmp_path / "dev.jsonl", rows)}, labels=TAGS)
     answers = [[tag if draw.random() < 0.7 else draw.choice(TAGS) for tag in gold] for gold in golds]
     predictions = [tagged(a, b) for a, b in zip(answers, words, strict=True)]
-    cases = cases_of(task, task.examples("dev"), predictions)
+    cases = task.cases(task.examples("dev"), predictions)
     counted = entities.score(golds, answers).by_type
     for one in by_label(task, confusion(task, cases)):
         part = counted[one.label]

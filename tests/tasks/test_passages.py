@@ -11,7 +11,7 @@ from tasks import squad_reference as reference
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks.qa_answers import decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
-from bertsmith.tasks.question_answering import place
+from bertsmith.tasks.question_answering import locate_answer
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import counting
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
@@ -254,4 +254,4 @@ def test_a_row_without_room_is_refused() -> None:
     ],
 )
 def test_where_an_answer_stands(text: str, start: int, found: tuple[int, int] | None) -> None:
-    assert place("the red iron.", text, start) == found
+    assert locate_answer("the red iron.", text, start) == found

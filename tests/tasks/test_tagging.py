@@ -183,12 +183,12 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
         ({"text": "Ada", "entities": ["PER"]}, "entity 1 is PER: expected"),
         ({"text": "Ada", "entities": {"start": 0}}, "must be a list of entities"),
         ({"text": "Ada", "entities": None}, ":1: no tags"),
-        ({"text": None, "entities": []}, ":1: 'text' must be a text, found nothing"),
+        ({"text": None, "entities": []}, ":1: 'text' must be a text, found no value"),
         ({"tokens": ["Ada"], "tags": ["B-PER", "O"]}, ":1: 1 words but 2 tags"),
         ({"tokens": ["Ada"], "tags": [3]}, ":1: item 1 of 'tags' must be a tag such as B-PER, found '3'"),
         ({"tokens": ["Ada"], "tags": "B-PER"}, ":1: 'tags' must be a list"),
         ({"tokens": ["Ada"], "tags": ["B"], "x": 1, "y": 2}, ", word 1: 'B-_' (in IOB2) is none of the tags"),
-        ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column looks like the tags among words, a, b"),
+        ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column for the tags among words, a, b"),
     ],
 )
 def test_wrong_tables_are_one_clear_line(item: dict[str, Any], expected: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of evaluations and predictions: the evaluation folder, written and read, and predictions as JSON lines or table."""
+"""Output files: the evaluation folder, written and read, and predictions as JSON lines or tables."""
 
 from __future__ import annotations
 

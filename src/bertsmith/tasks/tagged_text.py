@@ -181,7 +181,7 @@ def check_tags(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
             if tag not in known:
                 near = did_you_mean(tag, labels)
                 raise DataError(
-                    f"{word_source(sentence, word)}: {tag[:40]!r} (in IOB2) is not one of the labels of the model "
+                    f"{word_source(sentence, word)}: {tag[:40]!r} (in IOB2) is not one of the known labels "
                     f"({join_names(labels)}){near}"
                 )
 

@@ -172,7 +172,7 @@ class ClassificationTask(TextTask):
             if example.gold not in known:
                 near = did_you_mean(example.gold, self.labels)
                 raise DataError(
-                    f"{example.source}: label {example.gold[:40]!r} is not one of the labels of the model "
+                    f"{example.source}: label {example.gold[:40]!r} is not one of the known labels "
                     f"({join_names(self.labels)}){near}"
                 )
 
