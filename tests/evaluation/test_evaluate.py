@@ -89,8 +89,8 @@ def test_what_is_cut_is_told(base: Path) -> None:
     )
     assert found.truncated == found.examples == sum(one.truncated for one in found.by_length)
     assert found.max_length == 5
-    assert found.by_length[0].least == 1
-    assert found.by_length[-1].most == 16  # lengths are those of whole texts
+    assert found.by_length[0].shortest == 1
+    assert found.by_length[-1].longest == 16  # lengths are those of whole texts
 
 
 def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
     words = ["evaluate", base / "cola", "--data", base / "glue", "--split", "test", "--device", "cpu"]
     done = call(*words, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "nothing is scored" in done.stdout
+    assert "no gold labels" in done.stdout
     lines = (tmp_path / "CoLA.tsv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
@@ -187,9 +187,9 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
 def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "CHUNK", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
-    assert evaluator._cuts(named) == [0, 3, 7, 8]
-    assert evaluator._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
-    assert evaluator._cuts([]) == [0]
+    assert evaluator._boundaries(named) == [0, 3, 7, 8]
+    assert evaluator._boundaries([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
+    assert evaluator._boundaries([]) == [0]
 
 
 def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         model.encoder.token_embeddings.fill_(float("nan"))
     save_model(model, tokenizer, tmp_path / "broken")
-    with pytest.raises(DataError, match="numbers that are not finite"):
+    with pytest.raises(DataError, match="logits are not finite"):
         evaluate(tmp_path / "broken", "classification", {"dev": base / "classification" / "dev.jsonl"}, device="cpu")
 
 
@@ -211,7 +211,7 @@ def test_a_sweep_knows_its_task(base: Path, tmp_path: Path) -> None:
 
 def test_wrong_calls(base: Path, tmp_path: Path) -> None:
     dev = {"dev": base / "qa" / "dev.jsonl"}
-    with pytest.raises(DataError, match=r"answers classify \(4 labels\); qa asks span"):
+    with pytest.raises(DataError, match=r"has no head for qa .*its heads: classify \(4 labels\)"):
         evaluate(base / "classification" / "run", "qa", dev)
     with pytest.raises(DataError, match="answers masked_lm; qa asks span: take a model that was fine-tuned for it"):
         evaluate(base / "m", "qa", dev)

@@ -39,7 +39,7 @@ def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
     assert not re.search(r"https?:|@import|url\(", text, flags=re.IGNORECASE)
     assert "default-src 'none'" in text
     assert any(
-        label.startswith(f"{EVIL} taken for") for _, found in read.elements if (label := found.get("aria-label"))
+        label.startswith(f"{EVIL} predicted as") for _, found in read.elements if (label := found.get("aria-label"))
     )
 
 
@@ -65,4 +65,4 @@ def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == sorted(path.name for path in first)
     numbers = json.loads(before[0])
     assert numbers["confusion"]["rows"] == list(LABELS)
-    assert numbers["errors"][0].keys() == {"id", "texts", "gold", "said", "sure", "source", "cell"}
+    assert numbers["errors"][0].keys() == {"id", "texts", "gold", "prediction", "confidence", "source", "cell"}

@@ -37,7 +37,7 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     assert [case.confidence for case in found.errors] == [0.85, 0.55]
     assert (found.errors[0].gold, found.errors[0].prediction) == ("a", "b")
     assert found.errors[0].source.endswith("dev.jsonl:2")
-    assert [(one.least, one.most, one.examples, one.truncated, one.score) for one in found.by_length] == [
+    assert [(one.shortest, one.most, one.examples, one.truncated, one.score) for one in found.by_length] == [
         (1, 16, 3, 1, pytest.approx(2 / 3)),
         (17, 32, 1, 0, 0.0),
     ]
@@ -58,7 +58,7 @@ def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
         assert (one.precision, one.recall, one.f1) == (part.precision, part.recall, part.f1)
         assert (one.gold, one.found) == (part.gold, part.found)
     assert found.calibration is not None
-    assert sum(one.answers for one in found.calibration.bins) == len(examples)
+    assert sum(one.count for one in found.calibration.bins) == len(examples)
     assert sum(one.examples for one in found.by_length) == len(examples)
     assert found.error_count == sum(a != b for a, b in zip(gold, answers, strict=True))
 
@@ -67,9 +67,9 @@ def test_bins_hold_their_upper_border(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("x", "a")] * 3, tmp_path, known)
     answers = [said(known, "a", share) for share in (0.5, 0.6, 1.0)]
-    found = calibration(task, task.cases(task.examples("dev"), answers))
+    found = calibration(task.cases(task.examples("dev"), answers))
     assert found is not None
-    assert [(one.low, one.high, one.answers) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]
+    assert [(one.low, one.high, one.count) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]
 
 
 def tagged(value: list[str], words: list[str]) -> Prediction:

@@ -49,7 +49,7 @@ def test_codah_has_five_folds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"wrong.tsv:1: the last cell, '4', is not the number of a choice"):
         codah.Config().build(files={"dev": path}).examples("dev")
     more = tabbed(tmp_path / "more.tsv", ("o", "p", "a", "b", "c", "d", "e", "4"))
-    with pytest.raises(DataError, match=r"more.tsv:1: 8 cells, but there are to be 7"):
+    with pytest.raises(DataError, match=r"more.tsv:1: 8 cells, but expected 7"):
         codah.Config().build(files={"dev": more}).examples("dev")
 
 
@@ -96,8 +96,8 @@ def test_korsts_and_klue_sts_are_scored_as_their_authors_do(tmp_path: Path) -> N
 
 
 def test_wrong_korean_files(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'klue_nli' is not a task of korean: .*; did you mean klue-nli\?"):
-        korean.Config(name="klue_nli")
+    with pytest.raises(ConfigError, match=r"'klue-nlj' is not a task of korean: .*; did you mean klue-nli\?"):
+        korean.Config(name="klue-nlj")
     item = {"guid": "a", "sentence1": "b", "sentence2": "c", "labels": {"label": 1}}
     path = written(tmp_path / "dev.json", json.dumps([item], indent=1))
     with pytest.raises(DataError, match=r"dev.json:2: 'labels' must be an object with a 'real-label'"):

@@ -76,7 +76,9 @@ def test_names_and_folders_as_people_spell_them(spelling: str, folder: str, tmp_
 def test_what_is_not_glue(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'colla' is not a task of glue: cola, .*; did you mean cola\?"):
         glue.Config(name="colla")
-    with pytest.raises(DataError, match=r"has no file of glue/rte: expected train.tsv, dev.tsv, test.tsv \(or in RTE"):
+    with pytest.raises(
+        DataError, match=r"has no file of glue/rte: expected train.tsv, dev.tsv, test.tsv \(or in its subfolder RTE"
+    ):
         glue.Config(name="rte").build(files={"data": tmp_path})
     path = tabbed(tmp_path / "dev.tsv", ("index", "sentence1", "sentence2", "label"), (0, "a", "b", "entails"))
     with pytest.raises(DataError, match=r"dev.tsv:2: label 'entails' is none .*did you mean"):

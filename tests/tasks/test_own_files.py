@@ -60,7 +60,7 @@ def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
     assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in said
     assert "header=false" in said
     said = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
-    assert "no column 'alpa', only alpha, beta, gamma; did you mean alpha?; name it with text=COLUMN" in said
+    assert "no column 'alpa' among alpha, beta, gamma; did you mean alpha?; set text=COLUMN" in said
     named = classification.Config(text="beta", label="gamma")
     assert named.build(files={"test": path}, labels=("0", "1")).examples("test")[0].texts == ("y",)
     bare = classification.Config(header=False, text="column2", label="column1")
@@ -284,7 +284,7 @@ def test_choices_in_columns(tmp_path: Path) -> None:
     assert "no columns for the choices" in refusal(lambda: examples_of(choice.Config(), train=other))
     wrong = choice.Config(question="ask", choices=("this", "thta"))
     said = refusal(lambda: examples_of(wrong, train=other))
-    assert "no column 'thta', only ask, this, that, right; did you mean that?; name it with choices=COLUMN" in said
+    assert "no column 'thta' among ask, this, that, right; did you mean that?; set choices=COLUMN" in said
     named = choice.Config(question="ask", choices=("this", "that"))
     assert examples_of(named, train=other)[0].gold == 1
     listed = lines_of_json(

@@ -118,7 +118,7 @@ def test_files_without_a_header(tmp_path: Path) -> None:
     named = tables.read_table(path, columns=("source", "label", "mark", "sentence"))
     assert named.column("label") == ["1", "0"]
     assert named.lines == [1, 2]
-    assert "a.tsv:1: 4 cells, but there are to be 2" in refusal(path, columns=("a", "b"))
+    assert "a.tsv:1: 4 cells, but expected 2" in refusal(path, columns=("a", "b"))
 
 
 def test_semicolons_where_spreadsheets_write_them(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
     table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
-    with pytest.raises(DataError, match=r"no column 'label', only text, lable, x, x; did you mean lable\?; name it"):
+    with pytest.raises(DataError, match=r"no column 'label' among text, lable, x, x; did you mean lable\?; set label"):
         table.column_index("label", setting="label")
     with pytest.raises(DataError, match="two columns are called 'x'"):
         table.column("x")
@@ -157,9 +157,9 @@ def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
         ("a.json", '[\n{"a": 1},\n', "not JSON"),
         ("a.json", '[{"a": 1},\n 3]', ":2: expected a JSON object, found int"),
         ("a.parquet", b"PAR1 but not really", "is not a valid Parquet file"),
-        ("a.csv.gz", b"not gzip", "is not gzip data"),
-        ("a.doc", "x", "is not a supported table format: it must end in .csv"),
-        ("noextension", "x", "a name without extension"),
+        ("a.csv.gz", b"not gzip", "is not valid gzip data"),
+        ("a.doc", "x", "is not a supported table format: use .csv"),
+        ("noextension", "x", "a file without extension"),
     ],
 )
 def test_what_is_no_table_is_one_clear_line(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def _kind(path: Path) -> str:
     known = (*FORMATS, *JSON_LINES, JSON_ANY, *((PARQUET,) if suffix != ".gz" else ()))
     if kind not in known:
         raise DataError(
-            f"{printable(path)}: {suffix or 'no extension'} is not a supported table format: use {', '.join(known)}"
+            f"{printable(path)}: {suffix or 'a file without extension'} is not a supported table format: use {', '.join(known)}"
         )
     return kind
 
