@@ -118,7 +118,7 @@ def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
     assert {line.split("\t")[1] for line in lines[1:]} <= {"0", "1"}
     refused = call(*words)
     assert (refused.returncode, refused.stderr.count("\n")) == (65, 1)
-    assert "test has no right answers" in refused.stderr
+    assert "test has no labels" in refused.stderr
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -213,7 +213,7 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
     dev = {"dev": base / "qa" / "dev.jsonl"}
     with pytest.raises(DataError, match=r"has no head for qa .*its heads: classify \(4 labels\)"):
         evaluate(base / "classification" / "run", "qa", dev)
-    with pytest.raises(DataError, match="answers masked_lm; qa asks span: take a model that was fine-tuned for it"):
+    with pytest.raises(DataError, match="its heads: masked_lm: use a model fine-tuned for it"):
         evaluate(base / "m", "qa", dev)
     with pytest.raises(ConfigError, match="max_length=99 is more than the 64 positions"):
         evaluate(base / "qa" / "run", "qa", dev, max_length=99)

@@ -85,7 +85,7 @@ def test_errors_are_sorted(visit: Any) -> None:
 
 def test_numbers_are_sorted_by_distance(visit: Any) -> None:
     page = visit("numbers")
-    assert page.locator("#what").text_content() == "Furthest off"
+    assert page.locator("#what").text_content() == "Largest errors"
     assert cells(page, 3) == ["3.00", "0.500"]
     assert page.locator("#confusion").count() == 0
 

@@ -37,7 +37,7 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     assert [case.confidence for case in found.errors] == [0.85, 0.55]
     assert (found.errors[0].gold, found.errors[0].prediction) == ("a", "b")
     assert found.errors[0].source.endswith("dev.jsonl:2")
-    assert [(one.shortest, one.most, one.examples, one.truncated, one.score) for one in found.by_length] == [
+    assert [(one.shortest, one.longest, one.examples, one.truncated, one.score) for one in found.by_length] == [
         (1, 16, 3, 1, pytest.approx(2 / 3)),
         (17, 32, 1, 0, 0.0),
     ]
@@ -56,7 +56,7 @@ def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
     for one in found.by_label:
         part = counted[one.label]
         assert (one.precision, one.recall, one.f1) == (part.precision, part.recall, part.f1)
-        assert (one.gold, one.found) == (part.gold, part.found)
+        assert (one.gold, one.predicted) == (part.gold, part.found)
     assert found.calibration is not None
     assert sum(one.count for one in found.calibration.bins) == len(examples)
     assert sum(one.examples for one in found.by_length) == len(examples)
@@ -105,7 +105,7 @@ def test_entities_by_hand(tmp_path: Path) -> None:
         ("nothing", "LOC: in", 0.25, "word 3"),
     ]
     assert found.calibration is not None
-    assert found.calibration.bins[0].answers == 3  # each found entity once
+    assert found.calibration.bins[0].count == 3  # each found entity once
     assert found.calibration.ece == 0.25
 
 
@@ -123,7 +123,7 @@ def test_entities_are_those_of_the_scores(seed: int, tmp_path: Path) -> None:
     counted = entities.score(golds, answers).by_type
     for one in by_label(task, confusion(task, cases)):
         part = counted[one.label]
-        assert (one.gold, one.found, one.f1) == (part.gold, part.found, part.f1)
+        assert (one.gold, one.predicted, one.f1) == (part.gold, part.found, part.f1)
     assert sum(case.correct for case in cases) == sum(part.correct for part in counted.values())
 
 

@@ -81,7 +81,7 @@ def test_what_is_not_glue(tmp_path: Path) -> None:
     ):
         glue.Config(name="rte").build(files={"data": tmp_path})
     path = tabbed(tmp_path / "dev.tsv", ("index", "sentence1", "sentence2", "label"), (0, "a", "b", "entails"))
-    with pytest.raises(DataError, match=r"dev.tsv:2: label 'entails' is none .*did you mean"):
+    with pytest.raises(DataError, match=r"dev.tsv:2: label 'entails' is not one .*did you mean"):
         glue.Config(name="rte").build(files={"dev": path}).examples("dev")
     with pytest.raises(DataError, match=r"this model's labels are pos, neg, but those of glue/rte are entailment, not"):
         glue.Config(name="rte").build(files={"dev": path}, labels=("pos", "neg"))

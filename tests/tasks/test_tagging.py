@@ -48,7 +48,7 @@ def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tm
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
     assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"
-    assert f"{path}:4: I-PER goes on with nothing, so that this is not IOB2" in said(path, scheme="IOB2")
+    assert f"{path}:4: I-PER goes on with nothing, so the file is not IOB2" in said(path, scheme="IOB2")
 
 
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:
