@@ -215,7 +215,7 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         evaluate(base / "classification" / "run", "qa", dev)
     with pytest.raises(DataError, match="its heads: masked_lm: use a model fine-tuned for it"):
         evaluate(base / "m", "qa", dev)
-    with pytest.raises(ConfigError, match="max_length=99 is more than the 64 positions"):
+    with pytest.raises(ConfigError, match="max_length=99 exceeds the 64 positions"):
         evaluate(base / "qa" / "run", "qa", dev, max_length=99)
     with pytest.raises(DataError, match="classification has no test file: pass --data DIR, or --file FILE"):
         evaluate(base / "classification" / "run", "classification", dev, split="test")

@@ -110,9 +110,8 @@ def _kind(path: Path) -> str:
     kind = path.with_suffix("").suffix.lower() if suffix == ".gz" else suffix
     known = (*FORMATS, *JSON_LINES, JSON_ANY, *((PARQUET,) if suffix != ".gz" else ()))
     if kind not in known:
-        raise DataError(
-            f"{printable(path)}: {suffix or 'a file without extension'} is not a supported table format: use {', '.join(known)}"
-        )
+        what = suffix or "a file without extension"
+        raise DataError(f"{printable(path)}: {what} is not a supported table format: use {', '.join(known)}")
     return kind
 
 
