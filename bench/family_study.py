@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
 from bertsmith.reports.terminal_runs import mean_and_deviation
 from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
@@ -133,8 +133,8 @@ def pretrain_members(options: argparse.Namespace) -> None:
     """Trains each that is not finished."""
     import torch
 
-    from bertsmith.training.pretraining import pretrain
-    from bertsmith.training.pretraining.parts import PretrainData
+    from bertsmith.training.pretrain import pretrain
+    from bertsmith.training.pretrain_data import PretrainData
 
     data = PretrainData.open(options.data)
     for name in options.names:
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.training.finetuning.sweep import parse_learning_rates
+    from bertsmith.training.sweep import parse_learning_rates
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):
@@ -261,7 +261,7 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
         return ABSENT
     best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
     found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
-    return mean_and_deviation(asdict(over_seeds(found)))
+    return mean_and_deviation(asdict(summarize_seeds(found)))
 
 
 def _without_text(path: Path) -> dict[str, str]:

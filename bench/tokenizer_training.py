@@ -22,7 +22,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from bertsmith.tokenizers import alphabet, counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import kind
 
 RUNS = {"tokenizers' own": 0, "ours, 1 worker": 1, "ours, 2 workers": 2}
@@ -45,7 +45,7 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
     if name == "wordpiece":
         backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         texts, sample = tee(texts)
-        korean = any(alphabet.HANGUL.search(line) for line in islice(sample, 1000))
+        korean = any(training.HANGUL.search(line) for line in islice(sample, 1000))
         del sample
         backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=not korean)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -69,8 +69,8 @@ def theirs(name: str, texts: Iterator[str], size: int) -> list[str]:
 
 def ours(name: str, texts: Iterator[str], size: int, workers: int) -> list[str]:
     config = kind(name).config()
-    counts = counting.count(texts, config.splitter(), workers=workers)
-    return config.learn(counts, vocab_size=size).vocabulary()
+    counts = training.count_words(texts, config.word_splitter(), workers=workers)
+    return config.train(counts, vocab_size=size).tokens()
 
 
 def one_run(options: argparse.Namespace) -> None:

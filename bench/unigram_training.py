@@ -27,8 +27,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from bertsmith.tokenizers import feeding
-from bertsmith.tokenizers.unigram_training import LONGEST, train_unigram
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.unigram.training import LONGEST, train_unigram
 
 EncodedDocuments = list[tuple[str, float]]
 
@@ -53,7 +53,7 @@ def by_tokenizers(counts: dict[str, int], size: int) -> EncodedDocuments:
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, max_piece_length=LONGEST, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
-    learned = feeding.train(models.Unigram(), trainer, counts)
+    learned = training.train_backend(models.Unigram(), trainer, counts)
     return [(piece, score) for piece, score in json.loads(learned.to_str())["model"]["vocab"] if piece != "<unk>"]
 
 

@@ -1,4 +1,4 @@
-"""Strict settings: every way to be wrong gives one line that says what and where."""
+"""Strict settings: every invalid override is one line that names the setting and the nearest one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_round_trip_through_plain_values() -> None:
     assert config.from_dict(Outer, config.to_dict(outer)) == outer
 
 
-def test_overrides_are_toml_and_reach_inside() -> None:
+def test_overrides_are_toml_and_dotted() -> None:
     changed = config.override(
         Outer("a"), ["encoder.layers=4", "encoder.rate=3e-5", "steps=10", "name=run one", "sizes=[3, 4]"]
     )
@@ -48,26 +48,26 @@ def test_overrides_are_toml_and_reach_inside() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("encoder.layer=4", "encoder.layer=4 is no setting of encoder; did you mean encoder.layers?"),
-        ("encodr.layers=4", "encodr.layers=4 is no setting of outer; did you mean encoder?"),
-        ("step=4", "step=4 is no setting of outer; did you mean steps?"),
-        ("encoder.layers=four", "encoder.layers=four must be a whole number"),
-        ("encoder.layers=true", "encoder.layers=true must be a whole number"),
+        ("encoder.layer=4", 'encoder.layer=4: encoder has no setting "layer"; did you mean encoder.layers?'),
+        ("encodr.layers=4", 'encodr.layers=4: outer has no setting "encodr"; did you mean encoder?'),
+        ("step=4", 'step=4: outer has no setting "step"; did you mean steps?'),
+        ("encoder.layers=four", "encoder.layers=four must be an integer"),
+        ("encoder.layers=true", "encoder.layers=true must be an integer"),
         ("encoder.mode=pots", "encoder.mode=pots must be one of pre, post; did you mean post?"),
         ("fast=1", "fast=1 must be true or false"),
         ("pair=[1.0]", "pair=[1.0] must be a list of 2"),
-        ("sizes=[1, 'x']", "sizes[1]=x must be a whole number"),
-        ("steps", "'steps' is no override: write setting=value, such as encoder.layers=4"),
-        ("table.x=1", "table.x=1 is no setting of table"),
+        ("sizes=[1, 'x']", "sizes[1]=x must be an integer"),
+        ("steps", "'steps' is not an override: write setting=value, such as encoder.layers=4"),
+        ("table.x=1", 'table.x=1: table has no setting "x"'),
     ],
 )
-def test_wrong_overrides_name_the_nearest(change: str, message: str) -> None:
+def test_invalid_overrides_name_the_nearest_setting(change: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.override(Outer("a"), [change])
     assert str(caught.value) == message
 
 
-def test_missing_and_ill_shaped_tables() -> None:
+def test_missing_settings_and_invalid_tables() -> None:
     with pytest.raises(ConfigError, match="name is missing"):
         config.from_dict(Outer, {})
     with pytest.raises(ConfigError, match="encoder must be a table of settings, not 3"):
@@ -78,11 +78,11 @@ def test_the_folder_is_the_registry() -> None:
     kinds = config.kinds("bertsmith.tokenizers")
     assert "wordpiece" in kinds
     assert "tokenizer" not in kinds
-    with pytest.raises(ConfigError, match=r"'wordpeice' is not among text: .*did you mean wordpiece\?"):
+    with pytest.raises(ConfigError, match=r"'wordpeice' is not among the tokenizers: .*did you mean wordpiece\?"):
         config.find_kind("bertsmith.tokenizers", "wordpeice")
 
 
-def test_another_kind_brings_its_own_settings() -> None:
+def test_a_new_kind_starts_from_its_defaults() -> None:
     from bertsmith import recipes
 
     changed = config.override(
@@ -90,11 +90,11 @@ def test_another_kind_brings_its_own_settings() -> None:
     )
     assert type(changed.schedule).__module__.endswith("cosine")
     assert changed.optimizer.epsilon == 1e-6
-    with pytest.raises(ConfigError, match=r"optimizer\.kind|not among optimizers"):
+    with pytest.raises(ConfigError, match=r"optimizer\.kind|not among the optimizers"):
         config.override(recipes.find("bert/tiny"), ["optimizer.kind=adamww"])
 
 
-def test_kinds_travel_with_their_settings() -> None:
+def test_the_kind_is_stored_with_its_settings() -> None:
     wordpiece = config.find_kind("bertsmith.tokenizers", "wordpiece").Config(lowercase=False)
     plain = config.to_dict(wordpiece)
     assert plain["kind"] == "wordpiece"
@@ -106,7 +106,7 @@ class Rules:
     version: Literal["1.1", "2.0"] = "1.1"
 
 
-def test_a_choice_that_looks_like_a_number() -> None:
+def test_a_literal_that_is_a_number_in_toml() -> None:
     assert config.override(Rules(), ["version=2.0"]).version == "2.0"
     with pytest.raises(ConfigError, match=r"version=2\.5 must be one of 1\.1, 2\.0"):
         config.override(Rules(), ["version=2.5"])

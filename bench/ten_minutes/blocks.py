@@ -21,7 +21,7 @@ IGNORED = -100
 
 def grouped(shards: Shards, tokenizer: Tokenizer, length: int) -> NDArray[np.int32]:
     """Every document between its special tokens, one behind the other, cut every `length` tokens [N, L]."""
-    single = tokenizer.frame_parts.single
+    single = tokenizer.frame_ids.single
     text = single.index("a")
     before, after = single[:text], single[text + 1 :]
     bounds = document_bounds(shards)

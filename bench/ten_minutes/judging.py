@@ -30,7 +30,7 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.types import Batch, Row
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1
@@ -117,7 +117,7 @@ def document_bounds(shards: Shards) -> NDArray[np.int64]:
 def piece_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
     """The bytes of text that each token stands for, spaces not counted [V]."""
     found = []
-    for token in tokenizer.vocabulary():
+    for token in tokenizer.tokens():
         text = token.removeprefix(CONTINUATION) if len(token) > len(CONTINUATION) else token
         for space in SPACES:
             text = text.replace(space, "")
@@ -128,7 +128,7 @@ def piece_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
 
 def _rows(data: PretrainData, split: str, *, length: int, count: int) -> list[Row]:
     """Stretches of documents, as many as are asked for, at even distances."""
-    shards, single = Shards.open(data.folder, split), data.tokenizer.frame_parts.single
+    shards, single = Shards.open(data.folder, split), data.tokenizer.frame_ids.single
     room = length - (len(single) - 1)
     bounds = document_bounds(shards)
     starts = [np.arange(begin, end, room) for begin, end in pairwise(bounds)]
@@ -172,7 +172,7 @@ def _ask(
 
 def _continues(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Which tokens go on with a word [V]."""
-    found = tokenizer.continues()
+    found = tokenizer.is_continuation()
     if found is None:
         raise ConfigError(f"a {tokenizer.kind} tokenizer does not say which tokens go on with a word")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 
 LOSS = "nats_per_byte"
 # Scores that stand beside the one that decides, as benchmarks tell them.
@@ -79,7 +79,7 @@ def standings(runs: Runs, scores: Scores, tasks: Sequence[str]) -> list[dict[str
             common = [task for task in tasks if task in theirs and (who, task) in scores]
             ahead, behind = [], []
             for task in common:
-                score = over_seeds(scores[who, task]["scores"][scores[who, task]["main"]])
+                score = summarize_seeds(scores[who, task]["scores"][scores[who, task]["main"]])
                 other = theirs[task][measures(task, scores[who, task]).index(scores[who, task]["main"])]
                 if 100 * score.mean > other:
                     ahead.append(task)
@@ -99,4 +99,4 @@ def measures(task: str, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _means(task: str, found: Mapping[str, Any]) -> tuple[float, ...]:
-    return tuple(100 * over_seeds(found["scores"][measure]).mean for measure in measures(task, found))
+    return tuple(100 * summarize_seeds(found["scores"][measure]).mean for measure in measures(task, found))

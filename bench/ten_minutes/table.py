@@ -9,7 +9,7 @@ from typing import Any
 from bench.ten_minutes import results
 from bench.ten_minutes.drawing import draw
 from bench.ten_minutes.standings import LOSS, PUBLISHED, Runs, Scores, measures, overtakings, standings
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.studies.ablations import FRESH
 from bertsmith.system.durable import Disk
 
@@ -91,7 +91,7 @@ def _cell(task: str, found: Mapping[str, Any]) -> str:
     """Mean ± deviation in hundredths, of each measure; how many seeds where they are few."""
     parts = []
     for measure in measures(task, found):
-        score = over_seeds(found["scores"][measure])
+        score = summarize_seeds(found["scores"][measure])
         spread = f" ± {100 * score.deviation:.1f}" if score.deviation is not None else ""
         parts.append(f"{100 * score.mean:.1f}{spread}")
     count = len(found["seeds"])

@@ -13,16 +13,16 @@ import torch
 
 from bench.ten_minutes import results
 from bertsmith.errors import ConfigError
-from bertsmith.metrics.intervals import over_seeds
-from bertsmith.model_io.foreign_files import read_json
+from bertsmith.metrics.confidence import summarize_seeds
+from bertsmith.model_io.untrusted_files import read_json
 from bertsmith.studies.ablations import CELL, FRESH, Candidate, Cell, Trial, candidates, trials
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, read_checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.sweep import SweepRun
-from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
-from bertsmith.training.finetuning.work import build_task, prepare
+from bertsmith.training.finetune import build_task, prepare
+from bertsmith.training.recipe import FinetuneConfig, find_task, make_finetune_config
+from bertsmith.training.sweep import SweepRun
 
 GROUPS = {
     "english": (
@@ -119,7 +119,7 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    for _ in ordered_map(_worked, parts, workers=jobs, patience=RUN_TIMEOUT):
+    for _ in ordered_map(_worked, parts, workers=jobs, timeout=RUN_TIMEOUT):
         pass
 
 
@@ -229,7 +229,7 @@ def _told(name: str, task: str, code: str, main: str, runs: Sequence[dict[str, A
         "main": main,
         "rate": best,
         "seeds": [run["seed"] for run in kept],
-        "summary": asdict(over_seeds(by_rate[best])),
+        "summary": asdict(summarize_seeds(by_rate[best])),
         "scores": {measure: [run["scores"][measure] for run in kept] for measure in kept[0]["scores"]},
         "runs": [{key: run[key] for key in ("rate", "seed", "scores")} for run in runs],
     }

@@ -1,7 +1,6 @@
 """Settings: dataclass <-> dict, strict dotted overrides, and "the folder is the registry".
 
-A setting that is unknown, of the wrong type or misspelt is an error that names the nearest one. Owns no settings
-itself and knows no room.
+A setting that is unknown, misspelt or of the wrong type is an error that names the nearest one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
 EXTENSIONS = "BERTSMITH_EXTENSIONS"  # environment variable: folders with encoders/, objectives/, … of users
-AUTO = "auto"  # a setting that is left to the machine
+AUTO = "auto"  # the value of a setting that is chosen for the machine when a run starts
+TYPE_NAMES = {bool: "true or false", str: "a string", type(None): "empty"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,6 @@ class Registry:
     """Marks a field that holds the `Config` of a file of a folder: `Annotated[Any, Registry("bertsmith.encoders")]`."""
 
     folder: str
-
-
-# --- the folder is the registry ------------------------------------------------------------------------------------
 
 
 def add_extensions(folder: str | Path) -> None:
@@ -59,10 +56,9 @@ def _package(folder: str) -> ModuleType:
 
 
 def kinds(folder: str) -> list[str]:
-    """The names that a registry folder offers: its modules that have a `Config`, by file name."""
-    package = _package(folder)
-    found = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    return sorted(name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
+    """The names in a registry folder: its modules that have a `Config`, by file name."""
+    names = [module.name for module in pkgutil.iter_modules(_package(folder).__path__)]
+    return sorted(name for name in names if hasattr(importlib.import_module(f"{folder}.{name}"), "Config"))
 
 
 def find_kind(folder: str, name: str) -> ModuleType:
@@ -70,119 +66,105 @@ def find_kind(folder: str, name: str) -> ModuleType:
     known = kinds(folder)
     if name not in known:
         what = folder.rsplit(".", 1)[-1]
-        raise ConfigError(f"{name!r} is not among {what}: {', '.join(known)}{did_you_mean(name, known)}")
+        raise ConfigError(f"{name!r} is not among the {what}: {', '.join(known)}{did_you_mean(name, known)}")
     return importlib.import_module(f"{folder}.{name}")
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean encoder.layers?`, or nothing where no known word is near."""
+    """`; did you mean encoder.layers?`, or an empty string if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-# --- dataclass <-> dict --------------------------------------------------------------------------------------------
-
-
 def to_dict(settings: Any) -> dict[str, Any]:
-    """A dataclass as plain JSON values; the `Config` of a registry file carries its name as `kind`."""
-    found: dict[str, Any] = {}
+    """A dataclass as plain JSON values; the `Config` of a registry file gets its name as `kind`."""
+    result: dict[str, Any] = {}
     if type(settings).__name__ == "Config":
-        found["kind"] = type(settings).__module__.rsplit(".", 1)[-1]
+        result["kind"] = type(settings).__module__.rsplit(".", 1)[-1]
     for item in dataclasses.fields(settings):
-        found[item.name] = _plain(getattr(settings, item.name))
-    return found
+        result[item.name] = _to_plain(getattr(settings, item.name))
+    return result
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """A dataclass from plain values; unknown keys and wrong types are errors, absent keys take their defaults."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {_shown(data)}")
+        raise ConfigError(f"{where or cls.__name__} must be a table of settings, not {_shorten(data)}")
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {item.name: item for item in dataclasses.fields(cls) if item.init}  # type: ignore[arg-type]
     given = {key: value for key, value in data.items() if key != "kind" or "kind" in fields}
     for key, value in given.items():
         if key not in fields:
-            raise ConfigError(_unknown(cls, where, key, value, fields))
-    values = {key: _fit(hints[key], value, _join(where, key)) for key, value in given.items()}
-    missing = [name for name, item in fields.items() if name not in values and _required(item)]
+            raise _unknown_setting(_join(where, key), value, _name(cls), key, fields, where)
+    values = {key: _convert(hints[key], value, _join(where, key)) for key, value in given.items()}
+    missing = [name for name, item in fields.items() if name not in values and _is_required(item)]
     if missing:
-        raise ConfigError(f"{_join(where, missing[0])} is missing: {_what(cls)} cannot do without it")
+        raise ConfigError(f"{_join(where, missing[0])} is missing: {_name(cls)} requires it")
     try:
         return cls(**values)
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where or _what(cls)}: {error}") from error
+        raise ConfigError(f"{where or _name(cls)}: {error}") from error
 
 
 def override(settings: T, changes: Iterable[str]) -> T:
-    """The settings with dotted overrides such as `encoder.layers=4` put in; values are TOML, bare words are text."""
+    """The settings with dotted overrides such as `encoder.layers=4`; values are TOML, bare words are strings."""
     data = to_dict(settings)
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not path:
-            raise ConfigError(f"{change!r} is no override: write setting=value, such as encoder.layers=4")
-        _put(type(settings), data, path, parse_value(text))
-        if path.rpartition(".")[2] == "kind":  # the settings of the new kind are there for the next override
+            raise ConfigError(f"{change!r} is not an override: write setting=value, such as encoder.layers=4")
+        _set(type(settings), data, path, parse_value(text))
+        if path.rpartition(".")[2] == "kind":  # the next override may change a setting of the new kind
             data = to_dict(from_dict(type(settings), data))
     return from_dict(type(settings), data)
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML reads it (`3e-5`, `true`, `[1, 2]`, `"text"`); anything else is text."""
+    """A TOML value (`3e-5`, `true`, `[1, 2]`, `"text"`); anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _put(cls: Any, data: dict[str, Any], path: str, value: Any) -> None:
+def _set(cls: Any, data: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
-    place = data
-    for depth, key in enumerate(parents):
-        if not isinstance(place.get(key), dict):
+    table = data
+    for depth, key in enumerate([*parents, last]):
+        is_table = depth < len(parents)
+        if key not in table or (is_table and not isinstance(table[key], dict)):
             above = ".".join(parents[:depth])
-            tables = [name for name, item in place.items() if isinstance(item, dict)]
-            raise ConfigError(
-                f"{path}={_shown(value)} is no setting of {_owner(cls, place, above)}"
-                + did_you_mean(key, tables, f"{above}." if above else "")
-            )
-        place = place[key]
-    if last not in place:
-        above = ".".join(parents)
-        raise ConfigError(
-            f"{path}={_shown(value)} is no setting of {_owner(cls, place, above)}"
-            + did_you_mean(last, place, f"{above}." if above else "")
-        )
-    if last == "kind" and value != place["kind"]:
-        place.clear()  # another kind has other settings: start from its defaults
-    place[last] = value
+            known = [name for name, item in table.items() if isinstance(item, dict) or not is_table]
+            raise _unknown_setting(path, value, str(table.get("kind") or above or _name(cls)), key, known, above)
+        if is_table:
+            table = table[key]
+    if last == "kind" and value != table["kind"]:
+        table.clear()  # another kind has other settings: start from its defaults
+    table[last] = value
 
 
-def _owner(cls: Any, place: Mapping[str, Any], above: str) -> str:
-    return str(place.get("kind") or above or _what(cls))
+def _unknown_setting(path: str, value: Any, owner: str, key: str, known: Iterable[str], above: str) -> ConfigError:
+    near = did_you_mean(key, known, f"{above}." if above else "")
+    return ConfigError(f'{path}={_shorten(value)}: {owner} has no setting "{key}"{near}')
 
 
-def _unknown(cls: Any, where: str, key: str, value: Any, known: Iterable[str]) -> str:
-    prefix = f"{where}." if where else ""
-    return f"{prefix}{key}={_shown(value)} is no setting of {_what(cls)}" + did_you_mean(key, known, prefix)
-
-
-def _what(cls: Any) -> str:
+def _name(cls: Any) -> str:
     return str(cls.__module__.rsplit(".", 1)[-1] if cls.__name__ == "Config" else cls.__name__.lower())
 
 
-def _required(item: dataclasses.Field[Any]) -> bool:
+def _is_required(item: dataclasses.Field[Any]) -> bool:
     return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
@@ -190,53 +172,51 @@ def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-# --- one value into one type ---------------------------------------------------------------------------------------
-
-
-def _fit(hint: Any, value: Any, where: str) -> Any:
-    """The value as the annotated type, or a ConfigError that says what was expected."""
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """The value as the annotated type, or a ConfigError that names the expected type."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         registries = [mark for mark in inner[1:] if isinstance(mark, Registry)]
-        return _fit_kind(registries[0], value, where) if registries else _fit(inner[0], value, where)
+        return _convert_kind(registries[0], value, where) if registries else _convert(inner[0], value, where)
     if origin in (Union, types.UnionType):
-        return _fit_union(inner, value, where)
+        return _convert_union(inner, value, where)
     if origin is Literal:
         if value in inner and type(value) in {type(choice) for choice in inner}:
             return value
-        if isinstance(value, float) and str(value) in inner:  # rules=2.0 on a command line reads as a number
+        if isinstance(value, float) and str(value) in inner:  # version=2.0 is a number in TOML
             return str(value)
         near = did_you_mean(str(value), map(str, inner))
-        raise ConfigError(f"{where}={_shown(value)} must be one of {', '.join(map(str, inner))}{near}")
+        raise ConfigError(f"{where}={_shorten(value)} must be one of {', '.join(map(str, inner))}{near}")
     if origin in (tuple, list):
-        return _fit_sequence(origin, inner, value, where)
+        return _convert_sequence(origin, inner, value, where)
     if origin in (dict, Mapping):
         _expect(isinstance(value, Mapping), where, value, "a table")
-        return {_fit(inner[0], key, where): _fit(inner[1], item, _join(where, key)) for key, item in value.items()}
+        return {
+            _convert(inner[0], key, where): _convert(inner[1], item, _join(where, key)) for key, item in value.items()
+        }
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, typing.cast(type, hint)) else from_dict(typing.cast(type, hint), value, where)
-    return _fit_plain(hint, value, where)
+    return _convert_scalar(hint, value, where)
 
 
-def _fit_plain(hint: Any, value: Any, where: str) -> Any:
+def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if hint is float:
         _expect(isinstance(value, int | float) and not isinstance(value, bool), where, value, "a number")
         return float(value)
     if hint is int:
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        _expect(whole and not isinstance(value, bool), where, value, "a whole number")
+        integral = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        _expect(integral and not isinstance(value, bool), where, value, "an integer")
         return int(value)
     if hint is Path:
         _expect(isinstance(value, str | Path), where, value, "a path")
         return Path(value)
-    wanted = {bool: "true or false", str: "text", type(None): "nothing"}.get(hint, getattr(hint, "__name__", str(hint)))
-    _expect(isinstance(value, hint), where, value, wanted)
+    _expect(isinstance(value, hint), where, value, _type_name(hint))
     return value
 
 
-def _fit_kind(registry: Registry, value: Any, where: str) -> Any:
+def _convert_kind(registry: Registry, value: Any, where: str) -> Any:
     if type(value).__name__ == "Config":
         return value
     name = value if isinstance(value, str) else value.get("kind") if isinstance(value, Mapping) else None
@@ -245,60 +225,58 @@ def _fit_kind(registry: Registry, value: Any, where: str) -> Any:
     return from_dict(config, value if isinstance(value, Mapping) else {}, where)
 
 
-def _fit_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
-    problems = []
+def _convert_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    errors = []
     for choice in choices:
         try:
-            return _fit(choice, value, where)
-        except ConfigError as problem:
-            problems.append((choice, problem))
-    real = [problem for choice, problem in problems if choice is not type(None)]
-    if len(real) == 1:
-        raise real[0]
-    wanted = " or ".join(
-        "nothing" if choice is type(None) else getattr(choice, "__name__", str(choice)) for choice in choices
-    )
-    raise ConfigError(f"{where}={_shown(value)} must be {wanted}")
+            return _convert(choice, value, where)
+        except ConfigError as error:
+            errors.append((choice, error))
+    relevant = [error for choice, error in errors if choice is not type(None)]
+    if len(relevant) == 1:
+        raise relevant[0]
+    raise ConfigError(f"{where}={_shorten(value)} must be {' or '.join(map(_type_name, choices))}")
 
 
-def _fit_sequence(origin: Any, inner: tuple[Any, ...], value: Any, where: str) -> Any:
+def _convert_sequence(origin: Any, inner: tuple[Any, ...], value: Any, where: str) -> Any:
     _expect(isinstance(value, list | tuple), where, value, "a list")
     if origin is tuple and not (len(inner) == 2 and inner[1] is Ellipsis):
         _expect(len(value) == len(inner), where, value, f"a list of {len(inner)}")
-        return tuple(
-            _fit(hint, item, f"{where}[{place}]") for place, (hint, item) in enumerate(zip(inner, value, strict=True))
-        )
-    return origin(_fit(inner[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+    else:
+        inner = (inner[0],) * len(value)
+    items = enumerate(zip(inner, value, strict=True))
+    return origin(_convert(hint, item, f"{where}[{index}]") for index, (hint, item) in items)
 
 
-def _expect(holds: bool, where: str, value: Any, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{where}={_shown(value)} must be {wanted}")
+def _type_name(hint: Any) -> str:
+    return TYPE_NAMES.get(hint) or str(getattr(hint, "__name__", hint))
 
 
-def _shown(value: Any) -> str:
+def _expect(condition: bool, where: str, value: Any, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{where}={_shorten(value)} must be {expected}")
+
+
+def _shorten(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- two settings, and settings in a file ---------------------------------------------------------------------------
-
-
 def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """One line per setting that is not what it was: its dotted name, the old value, the new one."""
+    """One line per changed setting: its dotted name, the old value, the new one."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before | now:
-            yield from differences(before.get(key), now.get(key), f"{where}.{key}" if where else key)
+            yield from differences(before.get(key), now.get(key), _join(where, key))
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from differences(old, new, f"{where}[{place}]")
+        for index, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from differences(old, new, f"{where}[{index}]")
     elif before != now:
         old, new = (text if len(text) <= 80 else text[:77] + "..." for text in map(json.dumps, (before, now)))
         yield f"{where} was {old} and is now {new}"
 
 
 def resume_differences(before: Any, now: Any) -> list[str]:
-    """As `differences`, but for what is now left to the machine: that was settled when a run began."""
+    """As `differences`, except for settings that are now "auto": these were chosen when the run started."""
     return [line for line in differences(before, now) if not line.endswith(f'is now "{AUTO}"')]
 
 
@@ -310,5 +288,5 @@ def read_file(cls: type[T], path: Path) -> T:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise DataError(f"{path} is no {_what(cls)}: {error}") from error
+        raise DataError(f"{path} is not a {_name(cls)}: {error}") from error
     return from_dict(cls, data)

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from finetuning_world import COLOURS, METALS, tiny_model, tuning_of
+from finetune_fixtures import COLOURS, METALS, tiny_model, tuning_of
 from studies.study_world import mrpc
 from threads import threads
 
@@ -30,12 +30,11 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.work import build_task, prepare
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.stopper import StopSignal
-from bertsmith.training.world import World
+from bertsmith.training import finetune as work
+from bertsmith.training.distributed import World
+from bertsmith.training.finetune import build_task, prepare
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
+from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
@@ -256,8 +255,8 @@ def test_what_the_judge_counts(base: Path) -> None:
     data = PretrainData.open(base / "t" / "shards")
     judge = Judge.of(data, length=32, rows=24, seed=0)
     sizes, tokenizer = piece_bytes(data.tokenizer), data.tokenizer
-    assert sizes[tokenizer.id("the")] == 3
-    assert sizes[tokenizer.id("##h")] == 1
+    assert sizes[tokenizer.token_to_id("the")] == 3
+    assert sizes[tokenizer.token_to_id("##h")] == 1
     size = tokenizer.vocab_size
 
     def right(batch: Batch) -> torch.Tensor:
@@ -270,7 +269,7 @@ def test_what_the_judge_counts(base: Path) -> None:
     assert (known.nats_per_piece, known.accuracy) == (pytest.approx(0, abs=1e-6), 1.0)
     assert ignorant.nats_per_piece == pytest.approx(math.log(size))
     asked = torch.cat([batch.labels["masked_lm"] for batch in judge.batches]).tolist()
-    text = sum(len(tokenizer.token(number).removeprefix("##").encode()) for number in asked)
+    text = sum(len(tokenizer.id_to_token(number).removeprefix("##").encode()) for number in asked)
     assert (judge.pieces, judge.bytes) == (len(asked), text)
     assert ignorant.nats_per_byte == pytest.approx(math.log(size) * len(asked) / text)
     hidden = torch.cat([batch.input_ids.flatten()[batch.indices["masked_lm"]] for batch in judge.batches])
@@ -287,7 +286,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
-    continues, text = data.tokenizer.continues(), []
+    continues, text = data.tokenizer.is_continuation(), []
     assert continues is not None
     for batch in judge.batches:
         places, answers = batch.indices["masked_lm"], batch.labels["masked_lm"]
@@ -414,7 +413,7 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
     feeder = PretrainLoader(recipe, data.packing(recipe), world)
     trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
     trainer.forward_backward.compiles = True
-    trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
+    trainer.batches = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
     steps = [next(trainer) for _ in range(4)]
     assert trainer.compile_seconds is not None
@@ -544,7 +543,7 @@ def test_several_jobs_leave_scores_to_collect(
         parts.append(sum(len(unit.parts) for unit in work))
         beside(work, jobs)
         monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
-        monkeypatch.setattr("bertsmith.training.finetuning.sweep.finetune", None)
+        monkeypatch.setattr("bertsmith.training.sweep.finetune", None)
 
     monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
     if not processes:
@@ -761,7 +760,7 @@ def test_wrong_proxies_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     for text, said in (
         ("variants = 3 3", "cannot be read"),
         ("recipe = 'bert/tiny'", "names no variants"),
-        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be a whole number"),
+        (VARIANTS + "bad = { set = ['steps=0.3'] }", "v.toml, bad: steps=0.3 must be an integer"),
     ):
         file.write_text(text, encoding="utf-8")
         assert call("proxies", file, "--data", tmp_path, "-o", tmp_path / "out") == 78

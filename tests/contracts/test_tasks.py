@@ -16,7 +16,7 @@ from tasks.samples import SAMPLES, TEXTS
 from bertsmith import config
 from bertsmith.tasks import task as tasks
 from bertsmith.tasks.task import Features, Task
-from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers import training, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 LENGTH, SHORT = 256, 32
@@ -25,7 +25,7 @@ LENGTH, SHORT = 256, 32
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(counting.count(TEXTS, settings.splitter()), vocab_size=300)
+    return settings.train(training.count_words(TEXTS, settings.word_splitter()), vocab_size=300)
 
 
 @pytest.fixture(params=SAMPLES)

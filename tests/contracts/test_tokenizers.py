@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind, kinds, load
 
 CORPUS = (
@@ -52,11 +52,11 @@ TEXTS = [
 @cache
 def learned(name: str, seed: int | None = None) -> Tokenizer:
     config = kind(name).config()
-    counts = counting.count(CORPUS.splitlines(), config.splitter())
+    counts = training.count_words(CORPUS.splitlines(), config.word_splitter())
     items = list(counts.items())
     if seed is not None:
         random.Random(seed).shuffle(items)
-    return config.learn(dict(items), vocab_size=700)
+    return config.train(dict(items), vocab_size=700)
 
 
 @pytest.fixture(params=kinds())
@@ -100,26 +100,26 @@ def test_damaged_folders_are_refused_or_read_but_never_crash(tokenizer: Tokenize
 def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer) -> None:
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.fingerprint == tokenizer.fingerprint
-    text = f"the {tokenizer.specials.padding} iron"
+    text = f"the {tokenizer.special_tokens.padding} iron"
     assert_same(copy.encode(text), tokenizer.encode(text))
 
 
 def test_vocabulary_ids_and_tokens_agree(tokenizer: Tokenizer) -> None:
-    tokens = tokenizer.vocabulary()
+    tokens = tokenizer.tokens()
     assert len(tokens) == len(set(tokens)) == tokenizer.vocab_size <= 700
-    assert [tokenizer.id(token) for token in tokens] == list(range(len(tokens)))
-    assert [tokenizer.token(number) for number in range(len(tokens))] == tokens
-    assert tokenizer.id("no such token in any vocabulary") is None
+    assert [tokenizer.token_to_id(token) for token in tokens] == list(range(len(tokens)))
+    assert [tokenizer.id_to_token(number) for number in range(len(tokens))] == tokens
+    assert tokenizer.token_to_id("no such token in any vocabulary") is None
     for outside in (-1, len(tokens)):
         with pytest.raises(BertsmithError, match=f"id {outside} is outside"):
-            tokenizer.token(outside)
+            tokenizer.id_to_token(outside)
 
 
 def test_special_tokens_have_their_roles(tokenizer: Tokenizer) -> None:
-    roles = tokenizer.specials.roles()
+    roles = tokenizer.special_tokens.roles()
     for role, token in roles.items():
-        assert getattr(tokenizer, f"{role}_id") == tokenizer.id(token)
-        assert tokenizer.id(token) in tokenizer.special_ids
+        assert getattr(tokenizer, f"{role}_id") == tokenizer.token_to_id(token)
+        assert tokenizer.token_to_id(token) in tokenizer.special_ids
     assert tokenizer.padding_id != tokenizer.unknown_id
     for role in {"start", "separator", "end", "mask"} - set(roles):
         with pytest.raises(BertsmithError, match=f"no {role} token"):
@@ -127,15 +127,15 @@ def test_special_tokens_have_their_roles(tokenizer: Tokenizer) -> None:
 
 
 def test_spellings_of_special_tokens_in_a_text_are_text(tokenizer: Tokenizer) -> None:
-    for token in tokenizer.specials.tokens():
+    for token in tokenizer.special_tokens.tokens():
         text = f"the {token} iron{token}"
         plain = set(tokenizer.encode(text).ids.tolist())
         assert not plain & (tokenizer.special_ids - {tokenizer.unknown_id})
-        if token != tokenizer.specials.unknown:
+        if token != tokenizer.special_tokens.unknown:
             ids, _ = tokenizer.encode_ids([text])
             assert not set(ids.tolist()) & (tokenizer.special_ids - {tokenizer.unknown_id})
-        read = tokenizer.encode(text, specials_in_text=True).ids.tolist()
-        assert read.count(tokenizer.id(token)) == 2
+        read = tokenizer.encode(text, parse_special_tokens=True).ids.tolist()
+        assert read.count(tokenizer.token_to_id(token)) == 2
 
 
 def test_the_fast_road_gives_the_ids_of_the_slow_one(tokenizer: Tokenizer) -> None:
@@ -146,7 +146,7 @@ def test_the_fast_road_gives_the_ids_of_the_slow_one(tokenizer: Tokenizer) -> No
     texts += [f"iron{space}rod {space}{space}s{space}" for space in [*spaces, "\u180e", "\u200b"]]
     for _ in range(2):
         ids, counts = tokenizer.encode_ids(texts)
-        assert ids.dtype == tokenizer.id_type == np.uint16
+        assert ids.dtype == tokenizer.id_dtype == np.uint16
         slow = tokenizer.encode_batch(texts)
         assert counts.tolist() == [len(encoded) for encoded in slow]
         assert ids.tolist() == np.concatenate([encoded.ids for encoded in slow]).tolist()
@@ -194,8 +194,8 @@ def test_lone_surrogates_are_taken_for_broken_characters(tokenizer: Tokenizer) -
 
 def test_frames_hold_both_texts(tokenizer: Tokenizer) -> None:
     a, b = tokenizer.encode("the smith heats the iron"), tokenizer.encode("쇠는 단단하다 and cold")
-    for layout, texts in ((tokenizer.frame_parts.single, (a,)), (tokenizer.frame_parts.pair, (a, b))):
-        row = tokenizer.frame(*texts, length=200)
+    for layout, texts in ((tokenizer.frame_ids.single, (a,)), (tokenizer.frame_ids.pair, (a, b))):
+        row = tokenizer.frame(*texts, max_length=200)
         expected = [
             id_ for part in layout for id_ in ([part] if isinstance(part, int) else texts["ab".index(part)].ids)
         ]
@@ -214,24 +214,24 @@ def test_frames_hold_both_texts(tokenizer: Tokenizer) -> None:
 
 def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
     a, b = tokenizer.encode("the smith heats the iron " * 3), tokenizer.encode("쇠는 단단하다 and cold")
-    whole = len(tokenizer.frame(a, b, length=500))
+    whole = len(tokenizer.frame(a, b, max_length=500))
     for length in range(whole - len(a) - len(b), whole + 1):
-        row = tokenizer.frame(a, b, length=length)
+        row = tokenizer.frame(a, b, max_length=length)
         assert len(row) == length
         assert sum(row.truncated) == whole - length
         assert row.ids[row.sequence_ids == 0].tolist() == a.ids[: len(a) - row.truncated[0]].tolist()
         assert row.ids[row.sequence_ids == 1].tolist() == b.ids[: len(b) - row.truncated[1]].tolist()
     specials = whole - len(a) - len(b)
     with pytest.raises(BertsmithError, match=f"length {specials - 1} has no room for its {specials}"):
-        tokenizer.frame(a, b, length=specials - 1)
+        tokenizer.frame(a, b, max_length=specials - 1)
 
 
 def test_decoding_gives_simple_text_back(tokenizer: Tokenizer) -> None:
     text = "the smith heats the iron"
-    row = tokenizer.frame(tokenizer.encode(text), length=200)
+    row = tokenizer.frame(tokenizer.encode(text), max_length=200)
     assert tokenizer.decode(row.ids) == text
-    shown = tokenizer.decode(row.ids, skip_specials=False)
-    assert all(tokenizer.token(part) in shown for part in tokenizer.frame_parts.single if isinstance(part, int))
+    shown = tokenizer.decode(row.ids, skip_special_tokens=False)
+    assert all(tokenizer.id_to_token(part) in shown for part in tokenizer.frame_ids.single if isinstance(part, int))
     with pytest.raises(BertsmithError, match="is outside"):
         tokenizer.decode([tokenizer.vocab_size])
 
@@ -241,13 +241,13 @@ def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
     shared._known.limit = 20  # so that tables change under the threads' feet
     texts = [f"{text} {number}" for text in TEXTS for number in range(8)]
     expected = [tokenizer.encode_ids([text])[0].tolist() for text in texts]
-    marked = f"the {tokenizer.specials.padding} iron"
+    marked = f"the {tokenizer.special_tokens.padding} iron"
 
     def work(seed: int) -> bool:
         order = random.Random(seed).sample(range(len(texts)), len(texts))
         right = [shared.encode_ids([texts[place]])[0].tolist() == expected[place] for place in order]
         slow = [shared.encode(texts[place]).ids.tolist() == expected[place] for place in order[:30]]
-        read = shared.encode(marked, specials_in_text=seed % 2 == 0).ids.tolist()
+        read = shared.encode(marked, parse_special_tokens=seed % 2 == 0).ids.tolist()
         return all(right) and all(slow) and (tokenizer.padding_id in read) == (seed % 2 == 0)
 
     with ThreadPoolExecutor(8) as pool:
@@ -256,7 +256,7 @@ def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("name", kinds())
 def test_nothing_to_learn_from_is_an_error(name: str) -> None:
-    learn: Callable[..., Tokenizer] = kind(name).config().learn
+    learn: Callable[..., Tokenizer] = kind(name).config().train
     with pytest.raises(BertsmithError, match="no words"):
         learn({}, vocab_size=700)
 
@@ -267,13 +267,13 @@ def assert_same(one: object, other: object) -> None:
 
 
 def test_flat_arrays_are_what_encode_batch_gives(tokenizer: Tokenizer) -> None:
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     lines = CORPUS.splitlines()[:12]
     chance = random.Random(0)
     mixed = ["".join(chance.choices("".join(TEXTS) + " \n", k=60)) for _ in range(60)]
     for texts in ([*TEXTS, *lines], lines[::-1], TEXTS[4:], mixed, [" ".join(TEXTS)], [""], [" \n "], ["a\ud800b"]):
         found, expected = encode(texts), tokenizer.encode_batch(texts)
-        assert found.sizes.tolist() == [len(one) for one in expected]
+        assert found.lengths.tolist() == [len(one) for one in expected]
         assert np.array_equal(found.ids, np.concatenate([one.ids for one in expected]))
         assert np.array_equal(found.offsets, np.concatenate([one.offsets for one in expected]))
         assert np.array_equal(found.words, np.concatenate([one.words for one in expected]))

@@ -1,4 +1,4 @@
-"""Rows into batches: every field, padding, packing, constant shapes, and what is refused."""
+"""Collating: every field, padding, packing, constant shapes, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_padded() -> None:
     )
 
 
-def test_packed_into_the_first_line_with_room() -> None:
+def test_packing_is_first_fit() -> None:
     rows = random_rows([5, 6, 3, 4])
     batch = collate(rows, length=10, pack=True)
     assert batch.document_ids.tolist() == [[1] * 5 + [2] * 3 + [0] * 2, [1] * 6 + [2] * 4]
@@ -57,7 +57,7 @@ def test_packed_into_the_first_line_with_room() -> None:
         assert batch.input_ids.flatten()[first : first + len(row)].tolist() == row.ids.tolist()
 
 
-def test_in_one_line_without_padding() -> None:
+def test_collate_unpadded() -> None:
     rows = random_rows([3, 3, 5, 3])
     batch = collate_unpadded(rows, indices={"tag": [[0], [], [1, 4], [2]]})
     assert batch.input_ids.shape == (1, 14)
@@ -71,13 +71,13 @@ def test_in_one_line_without_padding() -> None:
     assert batch.to("cpu").equal_length_runs == batch.equal_length_runs
 
 
-def test_full_rows_are_known_as_such() -> None:
+def test_dense_batches() -> None:
     assert collate(random_rows([7, 7]), length=7).dense
     assert not collate(random_rows([7, 7]), length=7, shape=(3, 3)).dense
     assert not collate(random_rows([3, 4]), length=7, pack=True).dense, "two texts see each other in no dense kernel"
 
 
-def test_filled_up_to_a_constant_shape() -> None:
+def test_batches_are_filled_up_to_a_constant_shape() -> None:
     batch = collate(random_rows([5, 8]), length=8, shape=(4, 6), labels={"next_sentence": [0, 1]})
     assert batch.input_ids.shape == (4, 8)
     assert batch.cls_positions.tolist() == [0, 8, -1, -1, -1, -1]
@@ -89,7 +89,7 @@ def test_filled_up_to_a_constant_shape() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(lengths=some.lists(some.integers(2, 12), min_size=1, max_size=20), pack=some.booleans())
-def test_every_token_is_there_once(lengths: list[int], pack: bool) -> None:
+def test_every_token_exactly_once(lengths: list[int], pack: bool) -> None:
     rows = random_rows(lengths)
     batch = collate(rows, length=12, pack=pack)
     assert int((batch.document_ids != 0).sum()) == sum(lengths)
@@ -105,7 +105,7 @@ def test_every_token_is_there_once(lengths: list[int], pack: bool) -> None:
     assert (batch.cu_seqlens.diff() >= 0).all()
 
 
-def test_bounds_tell_rows_apart_that_have_equal_numbers() -> None:
+def test_cu_seqlens_separate_rows_with_equal_document_ids() -> None:
     document = np.array([[1, 1, 2], [2, 2, 2], [0, 0, 0]])
     assert cu_seqlens_of(document, sequences=5).tolist() == [0, 2, 3, 6, 9, 9]
 
@@ -119,7 +119,7 @@ def test_to_and_replace() -> None:
     assert batch.replace(max_seqlen=9).max_seqlen == 9
 
 
-def test_labels_of_each_kind() -> None:
+def test_labels_of_each_type() -> None:
     labels = {"classify": [3, 1], "regress": [0.5, math.nan], "span": [[1, 2], [0, 0]]}
     batch = collate(random_rows([5, 8]), length=8, shape=(3, 4), labels=labels)
     assert batch.labels["classify"].tolist() == [3, 1, IGNORE_INDEX, IGNORE_INDEX]
@@ -130,7 +130,7 @@ def test_labels_of_each_kind() -> None:
     assert batch.labels["span"].dtype == torch.int64
 
 
-def test_places_that_are_read_follow_their_rows() -> None:
+def test_indices_and_their_labels() -> None:
     rows, places, labels = random_rows([5, 8, 3]), [[1, 3], [], [2]], [[7, 8], [], [9]]
     batch = collate(rows, length=8, pack=True, indices={"tag": places}, labels={"tag": labels})
     assert batch.indices["tag"].tolist() == [1, 3, 5 + 2], "the third row sits behind the first"
@@ -147,18 +147,18 @@ def test_places_that_are_read_follow_their_rows() -> None:
 @pytest.mark.parametrize(
     ("lengths", "how", "message"),
     [
-        ([4, 4], {"length": 8, "places": {"tag": [[1]]}}, "places of tag for 1 of 2 rows"),
-        ([4, 6], {"length": 8, "places": {"tag": [[1], [2, 6]]}}, "tag reads place 6 of row 1, which has 6 tokens"),
-        ([4], {"length": 8, "places": {"tag": [[1, 2]]}, "labels": {"tag": [[1]]}}, "labels of tag are not as many"),
-        ([4], {"length": 8, "places": {"tag": [[1, 2]]}, "shape": (1, 1, 1)}, "tag reads 2 places, more than the 1"),
+        ([4, 4], {"length": 8, "indices": {"tag": [[1]]}}, "indices of tag for 1 of 2 rows"),
+        ([4, 6], {"length": 8, "indices": {"tag": [[1], [2, 6]]}}, "tag reads token 6 of row 1, which has 6 tokens"),
+        ([4], {"length": 8, "indices": {"tag": [[1, 2]]}, "labels": {"tag": [[1]]}}, "the labels of tag do not match"),
+        ([4], {"length": 8, "indices": {"tag": [[1, 2]]}, "shape": (1, 1, 1)}, "tag reads 2 tokens, more than the 1"),
         ([4, 4], {"length": 8, "labels": {"regress": [0.5]}}, "1 regress for 2 rows"),
-        ([4, 9, 3], {"length": 8}, "row 1 has 9 tokens but lines only 8"),
+        ([4, 9, 3], {"length": 8}, "row 1 has 9 tokens, more than length=8"),
         ([], {"length": 8}, "at least one row"),
-        ([4, 4], {"length": 8, "shape": (1, 2)}, "need 2 lines and 2 texts, more than"),
+        ([4, 4], {"length": 8, "shape": (1, 2)}, "2 batch rows and 2 texts are more than"),
         ([4, 4], {"length": 8, "labels": {"next_sentence": [1]}}, "1 next_sentence for 2 rows"),
-        ([4, 4], {"length": 8, "samples": [1, 2, 3]}, "3 samples for 2 rows"),
+        ([4, 4], {"length": 8, "sample_ids": [1, 2, 3]}, "3 sample_ids for 2 rows"),
     ],
 )
-def test_refused(lengths: list[int], how: dict[str, object], message: str) -> None:
+def test_invalid_arguments(lengths: list[int], how: dict[str, object], message: str) -> None:
     with pytest.raises(BertsmithError, match=message):
         collate(random_rows(lengths), **how)  # type: ignore[arg-type]

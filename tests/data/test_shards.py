@@ -233,7 +233,7 @@ def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path: Path, pieces: list[
 def test_two_builders_at_once(tmp_path: Path) -> None:
     with (
         builder(tmp_path / "set"),
-        pytest.raises(BertsmithError, match=r"another process is working in .*set"),
+        pytest.raises(BertsmithError, match=r"another process is using .*set"),
         builder(tmp_path / "set"),
     ):
         pass

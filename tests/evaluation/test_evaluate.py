@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import call
-from finetuning_world import made_up, tiny_model, tuning_of, write
+from finetune_fixtures import made_up, tiny_model, tuning_of, write
 from threads import threads
 
 from bertsmith.errors import ConfigError, DataError
@@ -21,8 +21,8 @@ from bertsmith.evaluation.output_files import write_predictions
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.tasks import classification
 from bertsmith.tasks.tagged_text import Sentence
-from bertsmith.training.finetuning.tuning import make_finetune_config
-from bertsmith.training.finetuning.work import finetune
+from bertsmith.training.finetune import finetune
+from bertsmith.training.recipe import make_finetune_config
 
 KINDS = ("classification", "pairs", "regression", "choice", "qa", "tagging")
 
@@ -228,7 +228,11 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
         (["predict", lone, *file], 78, "pass --task"),
         (["evaluate", tmp_path / "empty", *file], 65, "a run without a model"),
         (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass only one of"),
-        (["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"], 2, "with --split test pass --file FILE"),
+        (
+            ["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"],
+            2,
+            "with --split test pass --file FILE",
+        ),
         (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset must be one of"),
         (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
         (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "the extension must be"),

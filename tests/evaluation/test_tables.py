@@ -10,7 +10,7 @@ import pytest
 from evaluation.evaluating_world import labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.tables import baseline, by_label, calibration, confusion
-from bertsmith.metrics import entities, labels, tags
+from bertsmith.metrics import classification, sequence_labelling
 from bertsmith.tasks import choice, qa, regression, tagging
 from bertsmith.tasks.task import Prediction
 
@@ -52,11 +52,11 @@ def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     examples, predictions = found.predictions
     gold, answers = [example.gold for example in examples], [one.value for one in predictions]
-    counted = labels.by_label(gold, answers)
+    counted = classification.scores_by_label(gold, answers)
     for one in found.by_label:
         part = counted[one.label]
         assert (one.precision, one.recall, one.f1) == (part.precision, part.recall, part.f1)
-        assert (one.gold, one.predicted) == (part.gold, part.found)
+        assert (one.gold, one.predicted) == (part.gold, part.predicted)
     assert found.calibration is not None
     assert sum(one.count for one in found.calibration.bins) == len(examples)
     assert sum(one.examples for one in found.by_length) == len(examples)
@@ -76,7 +76,7 @@ def tagged(value: list[str], words: list[str]) -> Prediction:
     begins = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
     found = [
         {"kind": kind, "start": begins[begin], "end": begins[end - 1] + len(words[end - 1]), "score": 0.25}
-        for kind, begin, end in tags.entities(value)
+        for kind, begin, end in sequence_labelling.tags_to_entities(value)
     ]
     return Prediction(tuple(value), 0.75, {"entities": found, "unread": []})
 
@@ -113,17 +113,17 @@ def test_entities_by_hand(tmp_path: Path) -> None:
 def test_entities_are_those_of_the_scores(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     drawn = [[draw.choice(TAGS) for _ in range(draw.randrange(1, 12))] for _ in range(60)]
-    golds = [tags.convert(sentence, to="IOB2") for sentence in drawn]
+    golds = [sequence_labelling.convert_tags(sentence, to="IOB2") for sentence in drawn]
     words = [[f"w{place}" for place in range(len(gold))] for gold in golds]
     rows: list[dict[str, object]] = [{"tokens": a, "tags": b} for a, b in zip(words, golds, strict=True)]
     task = tagging.Config().build(files={"dev": lines(tmp_path / "dev.jsonl", rows)}, labels=TAGS)
     answers = [[tag if draw.random() < 0.7 else draw.choice(TAGS) for tag in gold] for gold in golds]
     predictions = [tagged(a, b) for a, b in zip(answers, words, strict=True)]
     cases = task.cases(task.examples("dev"), predictions)
-    counted = entities.score(golds, answers).by_type
+    counted = sequence_labelling.score_entities(golds, answers).by_type
     for one in by_label(task, confusion(task, cases)):
         part = counted[one.label]
-        assert (one.gold, one.predicted, one.f1) == (part.gold, part.found, part.f1)
+        assert (one.gold, one.predicted, one.f1) == (part.gold, part.predicted, part.f1)
     assert sum(case.correct for case in cases) == sum(part.correct for part in counted.values())
 
 

@@ -10,15 +10,13 @@ from pathlib import Path
 import torch
 from faults.broken_disks import QuickDisk
 from faults.shard_world import Outcome, emptied, snapshot
-from training.train_world import feed, same, trainer
+from training.training_fixtures import feed, same, trainer
 
 from bertsmith.errors import BertsmithError
 from bertsmith.system.durable import Disk
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.state import TrainingState
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Feed, Trainer
 
 STEPS, EVERY = 6, 2  # three saves: the third gives up the first

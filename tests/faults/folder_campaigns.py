@@ -23,7 +23,7 @@ from model_io.folder_world import folder as model_folder
 from model_io.folder_world import foreign
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io import importing
+from bertsmith.model_io import importers
 from bertsmith.model_io import model_folder as folders
 from bertsmith.model_io.model_folder import open_model
 
@@ -91,7 +91,7 @@ def _open_in_child(place: Path, case: str, answer: Path) -> None:
     kind, message = "opened", ""
     try:
         if case.startswith("import: "):
-            importing.import_folder(place / "model", place / "result")
+            importers.import_folder(place / "model", place / "result")
         else:
             folders.open_model(place / "model")
     except Exception as error:
@@ -107,7 +107,7 @@ def flips(work: Path, *, only: str | None = None, spacing: int = 97, seed: int =
     for path in sorted(place.iterdir()):
         data = path.read_bytes()
         dense = 8 + int.from_bytes(data[:8], "little") if path.name == folders.WEIGHTS else 0
-        step = 1 + spacing // 32 if path.name in (folders.SEAL, folders.CONFIG) else spacing
+        step = 1 + spacing // 32 if path.name in (folders.CHECKSUMS, folders.CONFIG) else spacing
         for offset in [*range(0, dense, 1 + spacing // 16), *range(dense, len(data), step)]:
             bit = chance.randrange(8)
             if outcome.wants(f"{path.name}:{offset}:{bit}"):

@@ -22,8 +22,7 @@ from bertsmith.data.shards import Shards
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints
 from bertsmith.training.log import read_events
 from bertsmith.training.recipe import read_recipe
 
@@ -79,7 +78,7 @@ def rows_computed(scene: Scene, run: Path, step: int) -> list[str]:
     recipe, tokenizer = read_recipe(run / "recipe.json"), load(scene.shards / "tokenizer")
     vocabulary, parts = vocabulary_of(tokenizer), recipe.objectives.values()
     model = Model.build(recipe.encoder, parts, vocabulary=vocabulary, seed=recipe.seed)
-    frame, padding = tokenizer.frame_parts, tokenizer.padding_id
+    frame, padding = tokenizer.frame_ids, tokenizer.padding_id
     packing = recipe.packing.build(
         Shards.open(scene.shards), frame=frame, padding_id=padding, seed=recipe.seed, max_length=recipe.max_length
     )

@@ -25,7 +25,7 @@ from server.http_fixtures import predictor
 
 from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import protocol, rejections, server, strict_json
+from bertsmith.server import middleware, server
 from bertsmith.server.monitoring import Log
 from bertsmith.server.settings import Limits
 
@@ -70,14 +70,14 @@ def broken(how: str) -> Iterator[None]:
             async def at_once(self: Any, problem: Any) -> Any:
                 return problem
 
-            stack.enter_context(mock.patch.object(rejections.Rejections, "hold", at_once))
+            stack.enter_context(mock.patch.object(middleware.Rejections, "delay", at_once))
         elif how == "patient":  # nobody is ever late
 
             async def never(connections: Any, limits: Any) -> None:
                 await asyncio.sleep(3600)
 
-            stack.enter_context(mock.patch.object(server, "sweep", never))
-            stack.enter_context(mock.patch.object(protocol.DeadlineProtocol, "sweep", return_value=None))
+            stack.enter_context(mock.patch.object(server, "sweep_connections", never))
+            stack.enter_context(mock.patch.object(server.DeadlineProtocol, "check_deadlines", return_value=None))
         elif how == "drops":  # what is under way is dropped when the server is told to stop
             made = server.Server.__init__
 
@@ -87,7 +87,7 @@ def broken(how: str) -> Iterator[None]:
 
             stack.enter_context(mock.patch.object(server.Server, "__init__", hasty))
         elif how == "credulous":  # bodies are taken for JSON
-            stack.enter_context(mock.patch.object(strict_json, "parse", lambda body, limits: json.loads(body)))
+            stack.enter_context(mock.patch.object(middleware, "parse_json", lambda body, limits: json.loads(body)))
         elif how == "talkative":  # the log has what was sent
             told = Log.request
 

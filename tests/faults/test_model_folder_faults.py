@@ -17,7 +17,7 @@ from faults.folder_campaigns import flips, hostile, truncations
 from faults.shard_world import Outcome
 from model_io.folder_world import folder_in_memory, foreign
 
-from bertsmith.model_io import foreign_files, loading, safetensors_file, seal
+from bertsmith.model_io import checksums, loading, safetensors_files, untrusted_files
 from bertsmith.model_io.huggingface.family import Family
 
 
@@ -78,25 +78,25 @@ def test_memory_of_opening(work: Path) -> None:
 
 
 def no_check_of_places(patch: pytest.MonkeyPatch) -> list[str]:
-    patch.setattr(safetensors_file, "_check_layout", lambda file, entries, start: entries)
+    patch.setattr(safetensors_files, "_check_layout", lambda file, entries, start: entries)
     return ["two weights in one place", "a gap before all"]
 
 
 def links_are_followed(patch: pytest.MonkeyPatch) -> list[str]:
-    patch.setattr(foreign_files, "_inside", lambda folder, name: (folder / name).resolve())
+    patch.setattr(untrusted_files, "_inside", lambda folder, name: (folder / name).resolve())
     return [f"link from {name} out of the folder" for name in ("config.json", "model.safetensors", "vocab.txt")]
 
 
 def pipes_are_waited_for(patch: pytest.MonkeyPatch) -> list[str]:
-    patch.setattr(foreign_files, "_open", lambda real, path: os.open(real, os.O_RDONLY))
+    patch.setattr(untrusted_files, "_open", lambda real, path: os.open(real, os.O_RDONLY))
     patch.setattr(folder_campaigns, "MOST_SECONDS", 1)
     return ["pipe as config.json"]
 
 
 def no_caps_on_headers(patch: pytest.MonkeyPatch) -> list[str]:
     for name in ("MOST_HEADER_BYTES", "MOST_TENSORS"):
-        patch.setattr(safetensors_file, name, 1 << 60)
-    patch.setitem(foreign_files.parse_object.__kwdefaults__, "most_values", 1 << 60)
+        patch.setattr(safetensors_files, name, 1 << 60)
+    patch.setitem(untrusted_files.parse_object.__kwdefaults__, "most_values", 1 << 60)
     patch.setattr(folder_campaigns, "MOST_WORK", 1)
     return ["a million tensors"]
 
@@ -116,7 +116,7 @@ def pickles_are_trusted(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def errors_are_let_through(patch: pytest.MonkeyPatch) -> list[str]:
-    patch.setattr(foreign_files, "parse_object", lambda data, path, **how: json.loads(data))
+    patch.setattr(untrusted_files, "parse_object", lambda data, path, **how: json.loads(data))
     return ["config.json: not UTF-8", "config.json: deep", "config.json: a list"]
 
 
@@ -139,17 +139,17 @@ def test_hostile_folders_find_broken_builds(
 
 
 def test_flips_are_not_found_without_checksums(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal, "changed", lambda *anything: None)
+    monkeypatch.setattr(checksums, "changed", lambda *anything: None)
     check_broken(flips(work, spacing=1997), failures=20)
 
 
 def test_cuts_are_not_found_where_short_reads_pass(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def padded(self: foreign_files.ForeignFile, buffer: memoryview, begin: int) -> None:
+    def padded(self: untrusted_files.UntrustedFile, buffer: memoryview, begin: int) -> None:
         found = os.pread(self.descriptor, len(buffer), begin)
         buffer[: len(found)] = found
 
     no_check_of_places(monkeypatch)
-    monkeypatch.setattr(foreign_files.ForeignFile, "fill", padded)
+    monkeypatch.setattr(untrusted_files.UntrustedFile, "fill", padded)
     check_broken(truncations(work, count=20), failures=10)
 
 

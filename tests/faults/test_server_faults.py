@@ -108,7 +108,7 @@ def test_callers_that_wait_to_be_refused_are_bounded() -> None:
 
 
 def test_a_server_that_is_busy_is_well_and_one_that_hangs_is_not() -> None:
-    brief = mock.patch("bertsmith.server.service.HEALTH_SECONDS", 2.0)
+    brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 2.0)
     with brief, served(cost=6.0, max_requests=1) as address, connected(address) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.2)

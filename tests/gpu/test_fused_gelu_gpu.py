@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bertsmith.nn import autotune
-from bertsmith.nn.float8 import Float8FeedForward
+from bertsmith.nn.fp8.layers import Float8FeedForward
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, make_block
 from bertsmith.training.roofline import device_seconds
@@ -21,7 +21,7 @@ SHAPES = [(2048, 3072), (1001, 520)]
 @pytest.mark.parametrize("tanh", [False, True], ids=["erf", "tanh"])
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
 def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int], tanh: bool) -> None:
-    from bertsmith.nn.fused_gelu import biased_gelu
+    from bertsmith.nn.kernels.elementwise import biased_gelu
 
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -42,22 +42,22 @@ def test_gelu_there_and_back_with_the_sums_of_its_columns(shape: tuple[int, int]
 @pytest.mark.parametrize("tanh", [False, True], ids=["erf", "tanh"])
 @pytest.mark.parametrize("shape", SHAPES, ids=["even", "ragged"])
 def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int], tanh: bool) -> None:
-    from bertsmith.nn import fused_gelu
+    from bertsmith.nn.kernels import elementwise
 
     torch.manual_seed(0)
     x, back = (torch.randn(shape, device="cuda") * 4 for _ in range(2))
-    there, (gradient, sums) = fused_gelu._plain(x, tanh), fused_gelu._plain_back(back, x, tanh)
-    small_back, turned_back, sums_back = fused_gelu.gelu_eight_back(back, x, 16.0, tanh)
+    there, (gradient, sums) = elementwise._plain(x, tanh), elementwise._plain_back(back, x, tanh)
+    small_back, turned_back, sums_back = elementwise.gelu_backward_fp8(back, x, 16.0, tanh)
     for exact, scale, small, turned in (
-        (there, 8.0, *fused_gelu.gelu_eight(x, 8.0, tanh)),
-        (x, 128.0, *fused_gelu.cast_eight(x, 128.0)),
+        (there, 8.0, *elementwise.gelu_fp8(x, 8.0, tanh)),
+        (x, 128.0, *elementwise.cast_fp8(x, 128.0)),
         (gradient, 16.0, small_back, turned_back),
     ):
         most = torch.finfo(small.dtype).max
         cast = (exact * scale).clamp(-most, most).to(small.dtype)
         assert torch.equal(small.view(torch.uint8), cast.view(torch.uint8))
         places = len(small)
-        for each in (turned, fused_gelu.turn(small)):
+        for each in (turned, elementwise.transpose_fp8(small)):
             assert each.shape == (shape[1], -(-places // 16) * 16)
             assert torch.equal(each.view(torch.uint8)[:, :places], small.view(torch.uint8).t())
             assert not each.view(torch.uint8)[:, places:].any()
@@ -65,15 +65,15 @@ def test_eight_bits_are_those_of_a_cast(shape: tuple[int, int], tanh: bool) -> N
 
 
 def test_what_is_too_large_for_eight_bits_is_held_and_what_is_no_number_stays_none() -> None:
-    from bertsmith.nn import fused_gelu
+    from bertsmith.nn.kernels import elementwise
 
     x = torch.full((64, 64), 1e4, device="cuda")
     x[0, 0] = torch.nan
     back = torch.tensor([[1e9], [-1e9]], device="cuda").repeat(32, 64)
     for small, most in (
-        (fused_gelu.gelu_eight(x, 8.0, False)[0], 448.0),
-        (fused_gelu.cast_eight(x, 8.0)[0], 448.0),
-        (fused_gelu.gelu_eight_back(back, x, 16.0, False)[0], 57344.0),
+        (elementwise.gelu_fp8(x, 8.0, False)[0], 448.0),
+        (elementwise.cast_fp8(x, 8.0)[0], 448.0),
+        (elementwise.gelu_backward_fp8(back, x, 16.0, False)[0], 57344.0),
     ):
         found = small.float()
         assert found[0, 0].isnan()

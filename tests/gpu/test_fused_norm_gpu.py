@@ -11,13 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn import eight_bits as eight
-from bertsmith.nn import eight_norm, float8, float8_block
-from bertsmith.nn.attention import AttentionContext, context_for_kernel
+from bertsmith.nn.attention import AttentionContext, context_for_kernel, rotary_embedding
 from bertsmith.nn.dropout import draw
+from bertsmith.nn.fp8 import enable_fp8, ops
+from bertsmith.nn.fp8.ops import LazyNorm, materialize
 from bertsmith.nn.layer_config import LayerConfig
-from bertsmith.nn.normed import Normed, in_full
-from bertsmith.nn.rotary import rotary_embedding
 from bertsmith.nn.transformer import make_block
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -51,7 +49,7 @@ def moved(given: Any) -> Any:
 def test_kernels_are_what_torch_computes(shape: tuple[int, int], normed: bool, dropped: float) -> None:
     places = shape[0]
     given = *numbers(shape, normed=normed, dropped=dropped), 1e-5, dropped
-    found, expected = eight_norm.norm_forth(*given), eight_norm.norm_forth(*(moved(each) for each in given))
+    found, expected = ops.add_norm(*given), ops.add_norm(*(moved(each) for each in given))
     total, mean, rise, small, turned = (each.cpu() for each in found)
     assert (total.float() - expected[0].float()).norm() < 1e-3 * expected[0].float().norm()  # some round otherwise
     assert torch.allclose(mean, expected[1], atol=1e-3)
@@ -62,8 +60,8 @@ def test_kernels_are_what_torch_computes(shape: tuple[int, int], normed: bool, d
 
     one, two = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / places for _ in range(2))
     come = one, two, *found[:3], given[4], given[3], dropped
-    *back, sums = (each.cpu() for each in eight_norm.norm_back(*come))
-    *right, totals = eight_norm.norm_back(*(moved(each) for each in come))
+    *back, sums = (each.cpu() for each in ops.add_norm_backward(*come))
+    *right, totals = ops.add_norm_backward(*(moved(each) for each in come))
     assert (back[0].float() - right[0].float()).norm() < 1e-3 * right[0].float().norm()
     assert (back[1].float() - right[1].float()).norm() < 0.01 * right[1].float().norm()
     assert torch.equal(back[2].view(torch.uint8)[:, :places], back[1].view(torch.uint8).t())
@@ -73,11 +71,11 @@ def test_kernels_are_what_torch_computes(shape: tuple[int, int], normed: bool, d
 
 def test_the_norm_is_a_layer_norm() -> None:
     x, _, more, _, weight, bias = numbers((512, 768), normed=False, dropped=0.0)
-    total, mean, rise, small, _ = eight_norm.norm_forth(x, [], more, [], weight, bias, 1e-12, 0.0)
+    total, mean, rise, small, _ = ops.add_norm(x, [], more, [], weight, bias, 1e-12, 0.0)
     expected = F.layer_norm(total.float(), (768,), weight, bias, 1e-12)
-    normed = Normed(total, total, small, small, mean, rise, weight, bias)
-    assert torch.allclose(in_full(normed).float(), expected, rtol=0.01, atol=1e-4)
-    assert (small.float() / eight.INPUT - expected).norm() < 0.04 * expected.norm()
+    normed = LazyNorm(total, total, small, small, mean, rise, weight, bias)
+    assert torch.allclose(materialize(normed).float(), expected, rtol=0.01, atol=1e-4)
+    assert (small.float() / ops.INPUT_SCALE - expected).norm() < 0.04 * expected.norm()
 
 
 def chains(dropout: float = 0.0, **layer_config: Any) -> tuple[nn.ModuleList, nn.ModuleList, nn.ModuleList]:
@@ -90,8 +88,8 @@ def chains(dropout: float = 0.0, **layer_config: Any) -> tuple[nn.ModuleList, nn
     for name, weight in plain.named_parameters():
         nn.init.normal_(weight, mean=float("norm.weight" in name), std=0.05)
     parts, whole = copy.deepcopy(plain), copy.deepcopy(plain)
-    float8.convert(parts)
-    float8_block.convert(whole)
+    enable_fp8(parts, blocks=False)
+    enable_fp8(whole)
     return plain.cuda().train(), parts.cuda().train(), whole.cuda().train()
 
 
@@ -117,10 +115,10 @@ def learnt(
     seen = context(places, turned=turned)
 
     def run(x: Tensor) -> Tensor:
-        y: Tensor | Normed = x
+        y: Tensor | LazyNorm = x
         for block in chain:
             y, _ = block(y, seen, last if block is chain[-1] else None)
-        return in_full(y)
+        return materialize(y)
 
     chain.zero_grad()
     with torch.autocast("cuda", torch.bfloat16):
@@ -179,8 +177,8 @@ def test_with_dropout_it_is_right_on_average() -> None:
         x, seen = torch.randn(512, 256, device="cuda"), context(512)
         sums = torch.zeros_like(x)
         for _ in range(32):
-            y: Tensor | Normed = x
+            y: Tensor | LazyNorm = x
             for block in whole:
                 y, _ = block(y, seen)
-            sums += in_full(y).detach()
+            sums += materialize(y).detach()
     assert off([sums / 32], [exact])[0] < 0.15

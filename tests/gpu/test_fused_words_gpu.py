@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("tokens", [30528, 5001])
 @pytest.mark.parametrize("compiles", [False, True])
 def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
-    from bertsmith.nn.fused_words import guessed
+    from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy
 
     torch.manual_seed(0)
     h = torch.randn(1001, 256, device="cuda")
@@ -33,7 +33,7 @@ def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
         return total, (logits.argmax(-1) == labels) & (labels != IGNORE_INDEX)
 
     found = []
-    for run in (torch.compile(guessed, fullgraph=True) if compiles else guessed, plain):
+    for run in (torch.compile(linear_cross_entropy, fullgraph=True) if compiles else linear_cross_entropy, plain):
         given = [each.clone().requires_grad_() for each in (h, table, bias)]
         total, right = run(*given, labels)
         (total / 858).backward()

@@ -13,11 +13,10 @@ from torch import Tensor
 from bertsmith.encoders import modern
 from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
-from bertsmith.nn.activations import activation
-from bertsmith.nn.attention import Attention, AttentionContext, make_attention_context
+from bertsmith.nn.activations import get_activation
+from bertsmith.nn.attention import Attention, AttentionContext, make_attention_context, rotary_embedding
 from bertsmith.nn.dropout import Dropout
-from bertsmith.nn.float8 import convert
-from bertsmith.nn.rotary import rotary_embedding
+from bertsmith.nn.fp8 import enable_fp8
 from bertsmith.objectives import masked_lm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -43,7 +42,7 @@ def exact(qkv: Tensor, begin: Tensor, *, causal: bool) -> Tensor:
 @pytest.mark.parametrize("width", [32, 64, 128])
 @pytest.mark.parametrize("bounds", [BOUNDS, RAGGED], ids=["even", "ragged"])
 def test_equal_to_masked_attention(bounds: list[int], width: int, causal: bool, compiles: bool) -> None:
-    from bertsmith.nn.packed_attention import attend
+    from bertsmith.nn.kernels.attention import attend
 
     begin, end = reach(bounds)
     torch.manual_seed(0)
@@ -67,16 +66,16 @@ def test_equal_to_masked_attention(bounds: list[int], width: int, causal: bool, 
 def test_gradients_in_eight_bits_turned_and_summed_up(
     bounds: list[int], width: int, dropout: float, causal: bool
 ) -> None:
-    from bertsmith.nn import packed_attention
+    from bertsmith.nn.kernels import attention as kernels
 
     torch.manual_seed(0)
-    given = *reach(bounds), packed_attention.draw_chances(bounds[-1], torch.device("cuda"), dropout)
+    given = *reach(bounds), kernels.draw_dropout(bounds[-1], torch.device("cuda"), dropout)
     qkv = torch.randn(bounds[-1], 3, 4, width, device="cuda", dtype=torch.bfloat16)
     back = torch.randn(bounds[-1], 4, width, device="cuda", dtype=torch.bfloat16)
-    seen = packed_attention.attend_forth(qkv, *given, dropout, causal)
-    exact = packed_attention.attend_back(back, qkv, *given, *seen, dropout, causal).flatten(1).float()
-    small, turned, sums = packed_attention.attend_back_eight(back, qkv, *given, *seen, dropout, causal, 16.0)
-    *again, cast, cast_turned = packed_attention.attend_forth_eight(qkv, *given, dropout, causal, 8.0)
+    seen = kernels.attention_forward(qkv, *given, dropout, causal)
+    exact = kernels.attention_backward(back, qkv, *given, *seen, dropout, causal).flatten(1).float()
+    small, turned, sums = kernels.attention_backward_fp8(back, qkv, *given, *seen, dropout, causal, 16.0)
+    *again, cast, cast_turned = kernels.attention_forward_fp8(qkv, *given, dropout, causal, 8.0)
     assert all(torch.equal(one, other) for one, other in zip(seen, again, strict=True))
     assert (cast.float() / 8 - seen[0].flatten(1).float()).norm() < 0.04 * seen[0].float().norm()
     assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()
@@ -90,14 +89,14 @@ def test_gradients_in_eight_bits_turned_and_summed_up(
 def test_a_layer_in_eight_bits_is_near_the_plain_one(bounds: list[int]) -> None:
     torch.manual_seed(0)
     plain = Attention(width=256, heads=4, dropout=0.0).cuda().train()
-    eight = copy.deepcopy(plain)
-    assert convert(eight) == 2
+    fp8 = copy.deepcopy(plain)
+    assert enable_fp8(fp8, blocks=False) == 2
     x, back = (torch.randn(bounds[-1], 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     context = AttentionContext(
         "triton", 1, False, torch.tensor(bounds, device="cuda"), 1024, None, sequence_bounds=reach(bounds)
     )
     found = []
-    for run, layer in ((plain, plain), (eight, eight), (torch.compile(eight, fullgraph=True), eight)):
+    for run, layer in ((plain, plain), (fp8, fp8), (torch.compile(fp8, fullgraph=True), fp8)):
         mine = x.clone().requires_grad_()
         layer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
@@ -110,7 +109,7 @@ def test_a_layer_in_eight_bits_is_near_the_plain_one(bounds: list[int]) -> None:
 
 
 def test_dropout_is_a_function_of_the_seed_and_right_on_average() -> None:
-    from bertsmith.nn.packed_attention import attend
+    from bertsmith.nn.kernels.attention import attend
 
     begin, end = reach([0, 1000, 2048])
     qkv = torch.randn(2048, 3, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -148,7 +147,7 @@ def test_training_takes_it_and_nothing_else_does(dropout: float) -> None:
 def test_compiled_gelu_and_dropout() -> None:
     x = torch.randn(4096, 256, device="cuda", dtype=torch.bfloat16)
     x = x.masked_fill(x == 0, 1.0).requires_grad_()  # one in a million is; below, zero means dropped
-    gelu = activation("gelu")
+    gelu = get_activation("gelu")
     found, expected = torch.compile(gelu, fullgraph=True)(x), gelu(x)
     assert (found - expected).abs().max() < 0.02
     (ours,), (theirs,) = (torch.autograd.grad(some.float().sum(), x) for some in (found, expected))
@@ -184,7 +183,7 @@ def test_turned_queries_and_keys_learn_alike_by_any_kernel_compiled(monkeypatch:
 @pytest.mark.parametrize("places", [256, 203])
 @pytest.mark.parametrize("width", [32, 64, 128])
 def test_turns_there_and_back_in_eight_bits(places: int, width: int) -> None:
-    from bertsmith.nn import packed_attention
+    from bertsmith.nn.kernels import elementwise
 
     torch.manual_seed(0)
     qkv, back = (torch.randn(places, 3, 4, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -193,8 +192,8 @@ def test_turns_there_and_back_in_eight_bits(places: int, width: int) -> None:
     q, k, v = mine.unbind(1)
     right = torch.stack((turn.rotate(q), turn.rotate(k), v), 1)
     (exact,) = torch.autograd.grad(right.float(), mine, back.float())
-    assert torch.allclose(packed_attention.turn_both(qkv, turn.cos, turn.sin), right, atol=0.02)
-    small, turned, sums = packed_attention.turn_back_eight(back, turn.cos, turn.sin, 16.0)
+    assert torch.allclose(elementwise.rotate_qk(qkv, turn.cos, turn.sin), right, atol=0.02)
+    small, turned, sums = elementwise.rotary_backward_fp8(back, turn.cos, turn.sin, 16.0)
     exact = exact.flatten(1).float()
     assert (small.float() / 16 - exact).norm() < 0.08 * exact.norm()
     assert torch.equal(turned.view(torch.uint8)[:, :places], small.view(torch.uint8).t())

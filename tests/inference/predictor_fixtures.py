@@ -62,9 +62,11 @@ def reader() -> Predictor:
                 value.zero_()  # a token is seen as itself alone
         tables.tokens.weight.normal_(0, 1, generator=draw)
         for name, words in (("B-COLOUR", COLOURS), ("B-METAL", METALS)):
-            seen = sum(tables.tokens.weight[known.id(unicodedata.normalize("NFD", word))] for word in words)
+            seen = sum(tables.tokens.weight[known.token_to_id(unicodedata.normalize("NFD", word))] for word in words)
             tagger.weight[TAGS.index(name)] = seen
         finder.weight[:] = seen
-        finder.weight[1] += 2 * tables.tokens.weight[known.id(unicodedata.normalize("NFD", "##에서"))]  # ends there
+        finder.weight[1] += (
+            2 * tables.tokens.weight[known.token_to_id(unicodedata.normalize("NFD", "##에서"))]
+        )  # ends there
         tagger.bias[:] = torch.tensor([64.0, 0.0, 0.0, 0.0, 0.0])
     return Predictor(model, known)

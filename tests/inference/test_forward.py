@@ -26,7 +26,7 @@ def row(size: int, seed: int = 0) -> Row:
     """A row of about so many tokens."""
     known = tokenizer()
     words = np.random.default_rng([size, seed]).choice(WORDS, size)
-    return known.frame(known.encode(" ".join(words)), length=LENGTH)
+    return known.frame(known.encode(" ".join(words)), max_length=LENGTH)
 
 
 SIZES = (3, 9, 3, 27, 1, 9, 9, 14, 30)

@@ -47,7 +47,7 @@ def theirs(name: str, predictor: Predictor, **options: Any) -> Any:
 
 def framed(*texts: str) -> Any:
     known = tokenizer()
-    return known.frame(*map(known.encode, texts), length=LENGTH)
+    return known.frame(*map(known.encode, texts), max_length=LENGTH)
 
 
 def inputs(rows: list[Any]) -> list[dict[str, torch.Tensor]]:

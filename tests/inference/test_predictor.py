@@ -20,7 +20,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.tokenizers import wordpiece
-from bertsmith.tokenizers.counting import count_unit
+from bertsmith.tokenizers.training import count_text
 
 TEXT = """the smith heats the iron and strikes the anvil while the fire burns
 a forge needs air and the bellows blow until the steel glows
@@ -31,7 +31,7 @@ unbelievable heat makes the hammer sing and the sparks fly over the water"""
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(count_unit(TEXT, settings.splitter()), vocab_size=200)
+    tokenizer = settings.train(count_text(TEXT, settings.word_splitter()), vocab_size=200)
     shape = bert.Config(layers=3, width=32, heads=4, vocab_size=tokenizer.vocab_size + 3, max_positions=48)
     torch.manual_seed(0)
     model = Model.build(shape, [masked_lm.Config(), next_sentence.Config()])
@@ -89,7 +89,7 @@ def test_masks_side_by_side_are_filled_together(predictor: Predictor) -> None:
     assert [filling["score"] for filling in best] == sorted((filling["score"] for filling in best), reverse=True)
     first, second = best[0]["token"]
     row = predictor.tokenizer.frame(
-        predictor.tokenizer.encode("the smith [MASK] [MASK] burns", specials_in_text=True), length=48
+        predictor.tokenizer.encode("the smith [MASK] [MASK] burns", parse_special_tokens=True), max_length=48
     )
     place = row.ids.tolist().index(predictor.tokenizer.mask_id)
     alone = mask_log_probs(predictor, [row], [place])[0, first]
@@ -199,7 +199,7 @@ def test_texts_as_tokens(predictor: Predictor) -> None:
             assert (
                 found.special == (True, *[False] * len(encoded), True)[0 if specials else 1 : None if specials else -1]
             )
-            assert [predictor.tokenizer.id(token) for token in found.tokens] == list(found.ids)
+            assert [predictor.tokenizer.token_to_id(token) for token in found.tokens] == list(found.ids)
     counts = [len(found.ids) for found in predictor.tokenize(texts)]
     assert predictor.count_tokens(texts) == counts
     assert counts[2] > predictor.max_length
@@ -248,7 +248,7 @@ def test_command_line(folder: Path, tmp_path: Path) -> None:
     assert "%" in call("fill-mask", folder, "the [MASK] burns").stdout
     assert 0 <= json.loads(call("next-sentence", folder, "the fire", "burns", "--json").stdout)["is_next"] <= 1
     shown = json.loads(call("show", folder, "--json").stdout)
-    assert sum(shown["parameters_by_room"].values()) == shown["parameters"]
+    assert sum(shown["parameters_by_module"].values()) == shown["parameters"]
     assert shown["checksums"] is True
     assert "embeddings" in call("show", folder).stdout
 

@@ -119,12 +119,12 @@ def test_a_wrong_question_harms_nobody(predictor: Predictor, serial: list[Any]) 
     """Ids that the model has no row for, asked straight of the engine, beside good ones."""
     with Engine(predictor.backend) as engine, ThreadPoolExecutor(4) as pool:
         wrong = predictor.with_backend(engine)
-        row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), length=8)
+        row = predictor.tokenizer.frame(predictor.tokenizer.encode("gold"), max_length=8)
         row.ids[1] = 10_000
         bad = [pool.submit(mask_log_probs, wrong, [row], [1]) for _ in range(4)]
         good = [pool.submit(ASKED[number], wrong) for number in (0, 7, 12)]
         for one in bad:
-            with pytest.raises(BertsmithError, match="outside this encoder's table"):
+            with pytest.raises(BertsmithError, match="outside the encoder's table"):
                 one.result(30)
         for number, one in zip((0, 7, 12), good, strict=True):
             assert np.allclose(numbers(one.result(30)), serial[number], rtol=1e-5, atol=1e-6)

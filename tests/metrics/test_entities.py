@@ -10,9 +10,9 @@ from seqeval import metrics
 from seqeval import scheme as oracle
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import entities
-from bertsmith.metrics.counts import Counts, f1_of
-from bertsmith.metrics.tags import Scheme
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.classification import MatchCounts, f1_from_counts
+from bertsmith.metrics.sequence_labelling import Scheme
 
 # seed: what conlleval.pl (version 2004-01-26) says of the 400 sentences of `tagged(seed, "BI", sentences=400)`:
 # correct, found and gold entities, accuracy, F1, F1 by type
@@ -38,7 +38,7 @@ def tagged(seed: int, letters: str, *, sentences: int = 40) -> tuple[list[list[s
 
 def check(gold: list[list[str]], predicted: list[list[str]], *, scheme: Scheme | None) -> None:
     """Everything that seqeval reports, compared."""
-    found = entities.score(gold, predicted, scheme=scheme)
+    found = sequence_labelling.score_entities(gold, predicted, scheme=scheme)
     named = {"mode": "strict", "scheme": getattr(oracle, scheme)} if scheme else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -53,9 +53,9 @@ def check(gold: list[list[str]], predicted: list[list[str]], *, scheme: Scheme |
     for kind, part in found.by_type.items():
         assert [part.precision, part.recall, part.f1, part.gold] == pytest.approx(list(report[kind].values()), abs=1e-9)
     assert set(report) - set(found.by_type) == {"micro avg", "macro avg", "weighted avg"}
-    sums = entities.sentence_counts(gold, predicted, scheme=scheme).sum(axis=0)
-    assert Counts(*sums.tolist()) == found.overall
-    assert float(f1_of(sums)) == pytest.approx(f1, abs=1e-9)
+    sums = sequence_labelling.entity_counts(gold, predicted, scheme=scheme).sum(axis=0)
+    assert MatchCounts(*sums.tolist()) == found.overall
+    assert float(f1_from_counts(sums)) == pytest.approx(f1, abs=1e-9)
 
 
 @pytest.mark.parametrize("letters", ["BI", "BIES"])
@@ -72,19 +72,19 @@ def test_strict_scores_are_those_of_seqeval(scheme: Scheme, letters: str) -> Non
 
 @pytest.mark.parametrize("seed", CONLLEVAL)
 def test_lenient_scores_are_those_recorded_of_conlleval(seed: int) -> None:
-    found = entities.score(*tagged(seed, "BI", sentences=400))
+    found = sequence_labelling.score_entities(*tagged(seed, "BI", sentences=400))
     overall, accuracy, f1, by_type = CONLLEVAL[seed]
-    assert found.overall == Counts(*overall)
+    assert found.overall == MatchCounts(*overall)
     assert round(100 * found.accuracy, 2) == accuracy
     assert round(100 * found.overall.f1, 2) == f1
     assert {kind: round(100 * part.f1, 2) for kind, part in found.by_type.items()} == by_type
 
 
 def test_no_entities_score_zero() -> None:
-    found = entities.score([["O", "O"]], [["O", "O"]])
+    found = sequence_labelling.score_entities([["O", "O"]], [["O", "O"]])
     assert (found.overall.f1, found.macro_f1, found.accuracy) == (0.0, 0.0, 1.0)
-    assert entities.score([["O"]], [["B-A"]]).overall == Counts(correct=0, found=1, gold=0)
-    assert entities.score([[]], [[]]).accuracy == 0.0
+    assert sequence_labelling.score_entities([["O"]], [["B-A"]]).overall == MatchCounts(correct=0, predicted=1, gold=0)
+    assert sequence_labelling.score_entities([[]], [[]]).accuracy == 0.0
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_no_entities_score_zero() -> None:
 )
 def test_what_cannot_be_scored_is_said(gold: list[list[str]], predicted: list[list[str]], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        entities.score(gold, predicted)
+        sequence_labelling.score_entities(gold, predicted)

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from bertsmith.errors import BertsmithError
-from bertsmith.metrics import intervals, labels, numbers
-from bertsmith.metrics.counts import f1_of
+from bertsmith.metrics import classification, confidence, regression
+from bertsmith.metrics.classification import f1_from_counts
 
 
 def by_hand(score: object, examples: int, *, resamples: int = 4000) -> tuple[float, float]:
@@ -23,7 +23,7 @@ def by_hand(score: object, examples: int, *, resamples: int = 4000) -> tuple[flo
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
 def test_wilson_is_that_of_scipy(correct: int, total: int, level: float) -> None:
     expected = stats.binomtest(correct, total).proportion_ci(level, method="wilson")
-    found = intervals.wilson(correct, total, level=level)
+    found = confidence.wilson(correct, total, level=level)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert found.value == correct / total
 
@@ -33,12 +33,12 @@ def test_intervals_of_sums_are_those_of_resampling_by_hand() -> None:
     counts = np.stack(
         [generator.integers(0, 2, 120), generator.integers(1, 4, 120), generator.integers(1, 4, 120)], axis=1
     )
-    found = intervals.bootstrap(counts, f1_of, resamples=4000)
-    assert found.value == pytest.approx(float(f1_of(counts.sum(axis=0))), abs=1e-12)
-    expected = by_hand(lambda chosen: float(f1_of(counts[chosen].sum(axis=0))), len(counts))
+    found = confidence.bootstrap(counts, f1_from_counts, resamples=4000)
+    assert found.value == pytest.approx(float(f1_from_counts(counts.sum(axis=0))), abs=1e-12)
+    expected = by_hand(lambda chosen: float(f1_from_counts(counts[chosen].sum(axis=0))), len(counts))
     assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
     marks = generator.random(80)
-    found = intervals.bootstrap(marks, intervals.mean_of, resamples=4000, level=0.95)
+    found = confidence.bootstrap(marks, confidence.mean_from_sums, resamples=4000, level=0.95)
     expected = by_hand(lambda chosen: float(marks[chosen].mean()), len(marks))
     assert (found.low, found.high) == pytest.approx(expected, abs=0.008)
     assert found.value == pytest.approx(marks.mean(), abs=1e-12)
@@ -49,8 +49,8 @@ def test_intervals_of_labels_are_those_of_resampling_by_hand(name: str) -> None:
     generator = np.random.default_rng(1)
     gold = generator.integers(0, 3, 150)
     predicted = np.where(generator.random(150) < 0.7, gold, generator.integers(0, 3, 150))
-    one = getattr(labels, name)
-    found = intervals.bootstrap_labels(gold, predicted, getattr(labels, f"{name}_of"))
+    one = getattr(classification, name)
+    found = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_of"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.015)
@@ -61,8 +61,8 @@ def test_intervals_of_numbers_are_those_of_resampling_by_hand(name: str) -> None
     generator = np.random.default_rng(2)
     gold = generator.integers(0, 6, 150).astype(float)
     predicted = gold + generator.normal(size=150)
-    one = getattr(numbers, name)
-    found = intervals.bootstrap_numbers(gold, predicted, getattr(numbers, f"{name}_of"))
+    one = getattr(regression, name)
+    found = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"{name}_of"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.03)
@@ -74,8 +74,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     covered = {"bootstrap": 0, "wilson": 0}
     for seed in range(200):
         right = generator.random(300) < 0.8
-        drawn = intervals.bootstrap(right, intervals.mean_of, resamples=500, seed=seed)
-        exact = intervals.wilson(int(right.sum()), 300)
+        drawn = confidence.bootstrap(right, confidence.mean_from_sums, resamples=500, seed=seed)
+        exact = confidence.wilson(int(right.sum()), 300)
         covered["bootstrap"] += drawn.low <= 0.8 <= drawn.high
         covered["wilson"] += exact.low <= 0.8 <= exact.high
     assert all(178 <= count <= 199 for count in covered.values()), covered
@@ -83,15 +83,15 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 
 def test_the_seed_decides_and_memory_bounds_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = np.random.default_rng(4).random(50)
-    first = intervals.bootstrap(marks, intervals.mean_of, seed=5)
-    assert first == intervals.bootstrap(marks, intervals.mean_of, seed=5)
-    assert first != intervals.bootstrap(marks, intervals.mean_of, seed=6)
-    numbered = intervals.bootstrap_numbers(marks, marks**2, numbers.spearman_of, resamples=100)
-    compared = intervals.compare(marks, marks**2, intervals.mean_of, trials=100)
-    monkeypatch.setattr(intervals, "_AT_ONCE", 170)
-    assert intervals.bootstrap(marks, intervals.mean_of, seed=5) == first
-    assert intervals.bootstrap_numbers(marks, marks**2, numbers.spearman_of, resamples=100) == numbered
-    assert intervals.compare(marks, marks**2, intervals.mean_of, trials=100) == compared
+    first = confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
+    assert first == confidence.bootstrap(marks, confidence.mean_from_sums, seed=5)
+    assert first != confidence.bootstrap(marks, confidence.mean_from_sums, seed=6)
+    numbered = confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100)
+    compared = confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100)
+    monkeypatch.setattr(confidence, "_AT_ONCE", 170)
+    assert confidence.bootstrap(marks, confidence.mean_from_sums, seed=5) == first
+    assert confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100) == numbered
+    assert confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100) == compared
 
 
 def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
@@ -105,7 +105,7 @@ def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
         n_resamples=9999,
         rng=1,
     )
-    found = intervals.compare(first, second, intervals.mean_of)
+    found = confidence.compare(first, second, confidence.mean_from_sums)
     assert found.p == pytest.approx(expected.pvalue, abs=0.02)
     assert found.difference == pytest.approx(float((first - second).mean()), abs=1e-12)
 
@@ -113,17 +113,19 @@ def test_comparison_of_means_is_the_permutation_test_of_scipy() -> None:
 def test_equal_systems_do_not_differ_and_unequal_ones_do() -> None:
     generator = np.random.default_rng(7)
     right = generator.integers(0, 2, 400)
-    assert intervals.compare(right, right, intervals.mean_of).p == 1.0
+    assert confidence.compare(right, right, confidence.mean_from_sums).p == 1.0
     wrong = np.zeros(400)
-    assert intervals.compare(right, wrong, intervals.mean_of, trials=999).p == pytest.approx(0.001)
+    assert confidence.compare(right, wrong, confidence.mean_from_sums, trials=999).p == pytest.approx(0.001)
     counts = np.stack([right, np.ones(400), np.ones(400)], axis=1)
-    swapped = intervals.compare(counts, counts[::-1], f1_of, trials=2000)
+    swapped = confidence.compare(counts, counts[::-1], f1_from_counts, trials=2000)
     assert swapped.first == swapped.second
     assert swapped.p == 1.0
     gold = generator.random(100)
     near, far = gold + 0.1 * generator.normal(size=100), gold + generator.normal(size=100)
-    assert intervals.compare_numbers(gold, near, far, numbers.spearman_of, trials=999).p == pytest.approx(0.001)
-    assert intervals.compare_numbers(gold, near, near, numbers.pearson_of, trials=99).p == 1.0
+    assert confidence.compare_regression(gold, near, far, regression.batched_spearman, trials=999).p == pytest.approx(
+        0.001
+    )
+    assert confidence.compare_regression(gold, near, near, regression.batched_pearson, trials=99).p == 1.0
 
 
 def test_gaps_that_are_equal_but_for_rounding_count() -> None:
@@ -131,7 +133,7 @@ def test_gaps_that_are_equal_but_for_rounding_count() -> None:
     for seed in range(20):
         marks = np.random.default_rng(seed).random(400)
         other = np.append(marks[:-1], marks[0])
-        assert intervals.compare(marks, other, intervals.mean_of, trials=99).p == 1.0
+        assert confidence.compare(marks, other, confidence.mean_from_sums, trials=99).p == 1.0
 
 
 def test_p_values_of_equal_systems_are_spread_evenly() -> None:
@@ -139,29 +141,29 @@ def test_p_values_of_equal_systems_are_spread_evenly() -> None:
     ps = []
     for seed in range(200):
         first, second = generator.random((2, 60))
-        ps.append(intervals.compare(first, second, intervals.mean_of, trials=400, seed=seed).p)
+        ps.append(confidence.compare(first, second, confidence.mean_from_sums, trials=400, seed=seed).p)
     assert stats.kstest(ps, "uniform").pvalue > 0.001
 
 
 def test_over_seeds() -> None:
-    found = intervals.over_seeds([80.0, 84.0, 82.0, 90.0])
+    found = confidence.summarize_seeds([80.0, 84.0, 82.0, 90.0])
     assert (found.runs, found.mean, found.median, found.best) == (4, 84.0, 83.0, 90.0)
     assert found.deviation == pytest.approx(np.std([80, 84, 82, 90], ddof=1))
-    assert intervals.over_seeds([0.5]).deviation is None
-    assert intervals.over_seeds([0.5, 0.3], higher_is_better=False).best == 0.3
+    assert confidence.summarize_seeds([0.5]).deviation is None
+    assert confidence.summarize_seeds([0.5, 0.3], higher_is_better=False).best == 0.3
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: intervals.wilson(3, 2), "3 of 2"),
-        (lambda: intervals.wilson(0, 0), "0 of 0"),
-        (lambda: intervals.wilson(1, 2, level=95), "level=95"),
-        (lambda: intervals.bootstrap([], intervals.mean_of), "at least one row"),
-        (lambda: intervals.bootstrap([1.0], intervals.mean_of, resamples=0), "0 resamples"),
-        (lambda: intervals.bootstrap([1.0, float("nan")], intervals.mean_of), "finite"),
-        (lambda: intervals.compare([1, 0], [1], intervals.mean_of), "the same examples"),
-        (lambda: intervals.over_seeds([]), "at least one"),
+        (lambda: confidence.wilson(3, 2), "3 of 2"),
+        (lambda: confidence.wilson(0, 0), "0 of 0"),
+        (lambda: confidence.wilson(1, 2, level=95), "level=95"),
+        (lambda: confidence.bootstrap([], confidence.mean_from_sums), "at least one row"),
+        (lambda: confidence.bootstrap([1.0], confidence.mean_from_sums, resamples=0), "0 resamples"),
+        (lambda: confidence.bootstrap([1.0, float("nan")], confidence.mean_from_sums), "finite"),
+        (lambda: confidence.compare([1, 0], [1], confidence.mean_from_sums), "the same examples"),
+        (lambda: confidence.summarize_seeds([]), "at least one"),
     ],
 )
 def test_what_cannot_be_computed_is_said(call: object, message: str) -> None:

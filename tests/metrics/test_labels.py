@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import labels
+from bertsmith.metrics import classification
 
 NUMBERS = st.integers(-2, 4)
 WORDS = st.sampled_from(["", "a", "é", "e\u0301", "🙂", "acceptable", "모순"])
@@ -41,16 +41,16 @@ def agree(gold: list[object], predicted: list[object]) -> None:
             "matthews": metrics.matthews_corrcoef(gold, predicted),
         }
     found = {
-        "accuracy": labels.accuracy(gold, predicted),
-        "macro": labels.macro_f1(gold, predicted),
-        "micro": labels.micro_f1(gold, predicted),
-        "matthews": labels.matthews(gold, predicted),
+        "accuracy": classification.accuracy(gold, predicted),
+        "macro": classification.macro_f1(gold, predicted),
+        "micro": classification.micro_f1(gold, predicted),
+        "matthews": classification.matthews(gold, predicted),
     }
     assert found == pytest.approx(expected, abs=1e-9)
-    counted = labels.confusion(gold, predicted)
+    counted = classification.confusion_matrix(gold, predicted)
     assert list(counted.labels) == known
-    assert (counted.table == table).all()
-    parts = labels.by_label(gold, predicted)
+    assert (counted.counts == table).all()
+    parts = classification.scores_by_label(gold, predicted)
     assert [part.precision for part in parts.values()] == pytest.approx(precision, abs=1e-9)
     assert [part.recall for part in parts.values()] == pytest.approx(recall, abs=1e-9)
     assert [part.f1 for part in parts.values()] == pytest.approx(f1, abs=1e-9)
@@ -68,7 +68,7 @@ def test_all_scores_are_those_of_scikit_learn(drawn: list[tuple[object, object]]
 def test_binary_f1_is_that_of_scikit_learn(drawn: list[tuple[int, int]]) -> None:
     gold, predicted = [a for a, _ in drawn], [b for _, b in drawn]
     expected = metrics.f1_score(gold, predicted, pos_label=1, zero_division=0)
-    assert labels.f1(gold, predicted) == pytest.approx(expected, abs=1e-9)
+    assert classification.f1(gold, predicted) == pytest.approx(expected, abs=1e-9)
 
 
 def test_thousands_of_predictions() -> None:
@@ -80,27 +80,33 @@ def test_thousands_of_predictions() -> None:
 
 def test_tables_are_scored_many_at_once() -> None:
     tables = np.random.default_rng(0).integers(0, 9, size=(20, 3, 3))
-    for score in (labels.accuracy_of, labels.macro_f1_of, labels.matthews_of):
+    for score in (
+        classification.accuracy_from_confusion,
+        classification.macro_f1_from_confusion,
+        classification.matthews_from_confusion,
+    ):
         assert score(tables) == pytest.approx([float(score(table)) for table in tables], abs=1e-12)
     tables[5, 1, :] = tables[5, :, 1] = 0  # a label that a resample has lost is left out of its mean
-    assert labels.macro_f1_of(tables)[5] == pytest.approx(float(labels.macro_f1_of(tables[5][::2, ::2])), abs=1e-12)
-    one = labels.one_label(labels.Confusion((0, 1, 2), tables[4]), 1).f1
-    assert labels.label_f1_of(tables, place=1)[4] == pytest.approx(one, abs=1e-12)
+    assert classification.macro_f1_from_confusion(tables)[5] == pytest.approx(
+        float(classification.macro_f1_from_confusion(tables[5][::2, ::2])), abs=1e-12
+    )
+    one = classification.label_counts(classification.ConfusionMatrix((0, 1, 2), tables[4]), 1).f1
+    assert classification.label_f1_from_confusion(tables, index=1)[4] == pytest.approx(one, abs=1e-12)
 
 
 def test_degenerate_cases_have_defined_values() -> None:
-    assert labels.matthews([0, 1, 1], [1, 1, 1]) == 0.0
-    assert labels.matthews([1, 1], [1, 1]) == 0.0
-    assert labels.f1([0, 0], [0, 0]) == 0.0
-    assert labels.f1([1, 0], [0, 0]) == 0.0
-    assert labels.micro_f1([0, 1, 2], [0, 2, 1], labels=[1, 2]) == 0.0
-    assert labels.micro_f1(["O", "A", "A"], ["O", "A", "O"], labels=["A"]) == pytest.approx(2 / 3)
+    assert classification.matthews([0, 1, 1], [1, 1, 1]) == 0.0
+    assert classification.matthews([1, 1], [1, 1]) == 0.0
+    assert classification.f1([0, 0], [0, 0]) == 0.0
+    assert classification.f1([1, 0], [0, 0]) == 0.0
+    assert classification.micro_f1([0, 1, 2], [0, 2, 1], labels=[1, 2]) == 0.0
+    assert classification.micro_f1(["O", "A", "A"], ["O", "A", "O"], labels=["A"]) == pytest.approx(2 / 3)
 
 
 def test_arrays_and_named_labels() -> None:
-    assert labels.accuracy(["a"], ["a\0"]) == 0.0  # numpy's strings cannot tell these two apart
-    counted = labels.confusion(np.array([0, 1, 1]), np.array([0, 1, 0]), labels=[1, 0, 7])
-    assert counted.table.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
+    assert classification.accuracy(["a"], ["a\0"]) == 0.0  # numpy's strings cannot tell these two apart
+    counted = classification.confusion_matrix(np.array([0, 1, 1]), np.array([0, 1, 0]), labels=[1, 0, 7])
+    assert counted.counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +121,11 @@ def test_arrays_and_named_labels() -> None:
 )
 def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        labels.accuracy(gold, predicted)
+        classification.accuracy(gold, predicted)
 
 
 def test_a_positive_label_that_does_not_occur_is_said() -> None:
     with pytest.raises(DataError, match="'yes' is none of"):
-        labels.f1(["Yes", "no"], ["no", "no"], positive="yes")
+        classification.f1(["Yes", "no"], ["no", "no"], positive="yes")
     with pytest.raises(DataError, match="7 is none of"):
-        labels.confusion([7], [0], labels=[0, 1])
+        classification.confusion_matrix([7], [0], labels=[0, 1])

@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.metrics import mean_squared_error
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import numbers
+from bertsmith.metrics import regression
 
 VALUES = st.integers(0, 5).map(float) | st.integers(-1000, 1000).map(lambda whole: whole / 7)
 PAIRS = st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=60)
@@ -33,17 +33,17 @@ def constant(values: object) -> bool:
 @given(PAIRS)
 def test_correlations_are_those_of_scipy(drawn: list[tuple[float, float]]) -> None:
     gold, predicted = [a for a, _ in drawn], [b for _, b in drawn]
-    assert numbers.pearson(gold, predicted) == pytest.approx(expected(stats.pearsonr, gold, predicted), abs=1e-9)
-    assert numbers.spearman(gold, predicted) == pytest.approx(expected(stats.spearmanr, gold, predicted), abs=1e-9)
+    assert regression.pearson(gold, predicted) == pytest.approx(expected(stats.pearsonr, gold, predicted), abs=1e-9)
+    assert regression.spearman(gold, predicted) == pytest.approx(expected(stats.spearmanr, gold, predicted), abs=1e-9)
     error = mean_squared_error(gold, predicted)
-    assert numbers.mean_squared_error(gold, predicted) == pytest.approx(error, abs=1e-9)
+    assert regression.mean_squared_error(gold, predicted) == pytest.approx(error, abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=40), st.integers(1, 4))
 def test_ranks_are_those_of_scipy(values: list[float], rows: int) -> None:
     table = np.stack([np.roll(values, row) for row in range(rows)])
-    assert (numbers.ranks(table) == stats.rankdata(table, axis=-1)).all()
+    assert (regression.ranks(table) == stats.rankdata(table, axis=-1)).all()
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-9, 1.0, 1e9, 1e300])
@@ -52,7 +52,7 @@ def test_thousands_of_numbers_of_any_size(scale: float, shift: float) -> None:
     generator = np.random.default_rng(0)
     gold = generator.normal(size=5000) + shift
     predicted = np.round(gold + generator.normal(size=5000), 1)
-    for ours, theirs in ((numbers.pearson, stats.pearsonr), (numbers.spearman, stats.spearmanr)):
+    for ours, theirs in ((regression.pearson, stats.pearsonr), (regression.spearman, stats.spearmanr)):
         # scipy's own sums overflow or vanish at the ends of the range; a correlation does not depend on the scale
         value = float(theirs(gold, predicted).statistic)
         assert ours(gold * scale, predicted * scale) == pytest.approx(value, abs=1e-9)
@@ -61,18 +61,21 @@ def test_thousands_of_numbers_of_any_size(scale: float, shift: float) -> None:
 def test_rows_are_scored_many_at_once() -> None:
     gold, predicted = np.random.default_rng(1).integers(0, 6, size=(2, 50, 30)).astype(float)
     gold[3] = 2.0
-    for rows, one in ((numbers.pearson_of, numbers.pearson), (numbers.spearman_of, numbers.spearman)):
+    for rows, one in (
+        (regression.batched_pearson, regression.pearson),
+        (regression.batched_spearman, regression.spearman),
+    ):
         assert rows(gold, predicted) == pytest.approx(
             [one(a, b) for a, b in zip(gold, predicted, strict=True)], abs=1e-12
         )
 
 
 def test_a_constant_correlates_with_nothing() -> None:
-    assert numbers.pearson([1, 2, 3], [0.1, 0.1, 0.1]) == 0.0
-    assert numbers.spearman([5, 5, 5], [1, 2, 3]) == 0.0
-    assert numbers.pearson([1], [1]) == 0.0
-    assert numbers.pearson([0.1] * 7, [0.1] * 7) == 0.0
-    assert numbers.pearson([1, 2], [3, 9]) == pytest.approx(1.0)
+    assert regression.pearson([1, 2, 3], [0.1, 0.1, 0.1]) == 0.0
+    assert regression.spearman([5, 5, 5], [1, 2, 3]) == 0.0
+    assert regression.pearson([1], [1]) == 0.0
+    assert regression.pearson([0.1] * 7, [0.1] * 7) == 0.0
+    assert regression.pearson([1, 2], [3, 9]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +91,4 @@ def test_a_constant_correlates_with_nothing() -> None:
 )
 def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        numbers.pearson(gold, predicted)
+        regression.pearson(gold, predicted)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metrics import span_cases
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import spans
+from bertsmith.metrics import question_answering
 
 # seed: SQuAD 1.1, then KorQuAD 1.0, on 1000 questions of which one in twenty has no prediction
 RECORDED_V1 = {
@@ -50,18 +50,18 @@ RECORDED_V2 = {
 @pytest.mark.parametrize("seed", RECORDED_V1)
 def test_version_1_and_korquad_as_recorded(seed: int) -> None:
     asked = span_cases.questions(seed, 1000, missing=0.05)
-    golds = spans.gold_answers(asked.data)
+    golds = question_answering.gold_answers(asked.data)
     (exact, f1), (korean_exact, korean_f1) = RECORDED_V1[seed]
-    found = spans.squad_v1(golds, asked.predictions)
+    found = question_answering.squad_v1(golds, asked.predictions)
     assert found == pytest.approx({"exact_match": exact, "f1": f1}, abs=1e-9)
-    korean = spans.korquad(golds, asked.predictions)
+    korean = question_answering.korquad(golds, asked.predictions)
     assert korean == pytest.approx({"exact_match": korean_exact, "f1": korean_f1}, abs=1e-9)
 
 
 @pytest.mark.parametrize(("seed", "unanswerable", "threshold"), RECORDED_V2)
 def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float) -> None:
     asked = span_cases.questions(seed, 1000, unanswerable=unanswerable)
-    found = spans.squad_v2(asked.golds, asked.predictions, no_answer=asked.no_answer, threshold=threshold)
+    found = question_answering.squad_v2(asked.golds, asked.predictions, no_answer=asked.no_answer, threshold=threshold)
     assert found == pytest.approx(RECORDED_V2[seed, unanswerable, threshold], abs=1e-9)
 
 
@@ -79,7 +79,7 @@ def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float)
     ],
 )
 def test_normal_form(text: str, expected: str) -> None:
-    assert spans.normalise(text) == expected
+    assert question_answering.normalize_answer(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,22 +87,22 @@ def test_normal_form(text: str, expected: str) -> None:
     [("《서울》의 a", "서울 의 a"), ("'1,000'명(약)", "1000 명 약"), ("the U.S.", "the us"), ("“가”", "“가”")],
 )
 def test_korean_normal_form(text: str, expected: str) -> None:
-    assert spans.normalise_korean(text) == expected
+    assert question_answering.normalize_korean_answer(text) == expected
 
 
 def test_rules_that_differ() -> None:
     # Two answers of which nothing is left: equal for all, but F1 is 0 in 1.1 and 1 in 2.0.
-    assert spans.squad_v1({"q": ["the"]}, {"q": "a"}) == {"exact_match": 100.0, "f1": 0.0}
-    assert spans.squad_v2({"q": ["the"]}, {"q": "a"})["f1"] == 100.0
+    assert question_answering.squad_v1({"q": ["the"]}, {"q": "a"}) == {"exact_match": 100.0, "f1": 0.0}
+    assert question_answering.squad_v2({"q": ["the"]}, {"q": "a"})["f1"] == 100.0
     # Nothing predicted: 0 in 1.1, an error in 2.0.
-    assert spans.squad_v1({"q": ["x"], "r": ["y"]}, {"r": "y"}) == {"exact_match": 50.0, "f1": 50.0}
+    assert question_answering.squad_v1({"q": ["x"], "r": ["y"]}, {"r": "y"}) == {"exact_match": 50.0, "f1": 50.0}
     with pytest.raises(DataError, match="1 questions have no prediction, the first is q"):
-        spans.squad_v2({"q": ["x"], "r": ["y"]}, {"r": "y"})
+        question_answering.squad_v2({"q": ["x"], "r": ["y"]}, {"r": "y"})
     # Words in SQuAD, characters in KorQuAD.
-    assert spans.squad_v1({"q": ["서울은"]}, {"q": "서울"})["f1"] == 0.0
-    assert spans.korquad({"q": ["서울은"]}, {"q": "서울"})["f1"] == pytest.approx(80.0)
+    assert question_answering.squad_v1({"q": ["서울은"]}, {"q": "서울"})["f1"] == 0.0
+    assert question_answering.korquad({"q": ["서울은"]}, {"q": "서울"})["f1"] == pytest.approx(80.0)
     # A decomposed text is another text: nobody composes.
-    assert spans.squad_v1({"q": ["é"]}, {"q": "e\u0301"}) == {"exact_match": 0.0, "f1": 0.0}
+    assert question_answering.squad_v1({"q": ["é"]}, {"q": "e\u0301"}) == {"exact_match": 0.0, "f1": 0.0}
 
 
 ANSWERS = st.lists(st.sampled_from(span_cases.PIECES), max_size=4).map(" ".join) | st.text(max_size=12)
@@ -113,13 +113,16 @@ ANSWERS = st.lists(st.sampled_from(span_cases.PIECES), max_size=4).map(" ".join)
 def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: object) -> None:
     golds = {str(number): answers for number, answers in enumerate(texts)}
     predictions = {
-        name: draw.choice([t for t in answers if spans.normalise(t)] or [""]) for name, answers in golds.items()
+        name: draw.choice([t for t in answers if question_answering.normalize_answer(t)] or [""])
+        for name, answers in golds.items()
     }
-    found = spans.squad_v2(golds, predictions)
+    found = question_answering.squad_v2(golds, predictions)
     assert found["exact"] == found["f1"] == 100.0
     turned = {name: answers[::-1] for name, answers in reversed(golds.items())}
     other = {name: draw.choice(texts[0] or ["x"]) for name in golds}
-    assert spans.squad_v2(turned, other) == pytest.approx(spans.squad_v2(golds, other), abs=1e-9)
+    assert question_answering.squad_v2(turned, other) == pytest.approx(
+        question_answering.squad_v2(golds, other), abs=1e-9
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -127,30 +130,36 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
 def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: float) -> None:
     asked = span_cases.questions(seed, 30, unanswerable=unanswerable)
     apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(asked.no_answer.items())}
-    marks = spans.squad_v2_marks(asked.golds, asked.predictions)
-    best = spans.best_thresholds(marks, asked.predictions, no_answer=apart)
+    marks = question_answering.squad_v2_scores(asked.golds, asked.predictions)
+    best = question_answering.best_thresholds(marks, asked.predictions, no_answer=apart)
     for name in ("exact", "f1"):
         each = []
         for threshold in (-100.0, *apart.values()):
-            reached = spans.thresholded(marks, no_answer=apart, threshold=threshold)
+            reached = question_answering.apply_threshold(marks, no_answer=apart, threshold=threshold)
             each.append(100 * getattr(reached, name).mean())
         # The script takes every text but '' for an answer, even one of which nothing is left: it may stay below.
         assert best[f"best_{name}"] <= max(each) + 1e-9
-        if all(spans.normalise(text) or not text for text in asked.predictions.values()):
+        if all(question_answering.normalize_answer(text) or not text for text in asked.predictions.values()):
             assert best[f"best_{name}"] == pytest.approx(max(each), abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: spans.squad_v1({}, {}), "empty"),
-        (lambda: spans.squad_v2({}, {}), "empty"),
-        (lambda: spans.squad_v1({"q": []}, {"q": "x"}), "question q has no gold answer"),
-        (lambda: spans.squad_v1({"q": ["x"]}, {"q": None}), "prediction for question q is None"),
-        (lambda: spans.squad_v2({"q": ["x"]}, {"q": "x"}, no_answer={}), "no no-answer score, the first is q"),
-        (lambda: spans.squad_v2({"q": ["x"]}, {"q": "x"}, no_answer={"q": float("nan")}), "question q is nan"),
+        (lambda: question_answering.squad_v1({}, {}), "empty"),
+        (lambda: question_answering.squad_v2({}, {}), "empty"),
+        (lambda: question_answering.squad_v1({"q": []}, {"q": "x"}), "question q has no gold answer"),
+        (lambda: question_answering.squad_v1({"q": ["x"]}, {"q": None}), "prediction for question q is None"),
         (
-            lambda: spans.gold_answers([{"paragraphs": [{"qas": [{"id": "q", "answers": []}] * 2}]}]),
+            lambda: question_answering.squad_v2({"q": ["x"]}, {"q": "x"}, no_answer={}),
+            "no no-answer score, the first is q",
+        ),
+        (
+            lambda: question_answering.squad_v2({"q": ["x"]}, {"q": "x"}, no_answer={"q": float("nan")}),
+            "question q is nan",
+        ),
+        (
+            lambda: question_answering.gold_answers([{"paragraphs": [{"qas": [{"id": "q", "answers": []}] * 2}]}]),
             "question q stands twice",
         ),
     ],

@@ -14,8 +14,8 @@ from seqeval import scheme as oracle
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics import tags
-from bertsmith.metrics.tags import SCHEMES, Entity, Scheme
+from bertsmith.metrics import sequence_labelling
+from bertsmith.metrics.sequence_labelling import SCHEMES, Entity, Scheme
 
 LETTERS = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES", "BILOU": "BILU"}
 
@@ -44,7 +44,7 @@ def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
         for kind, gap, length in drawn:
             found.append(Entity(kind, place + gap, place + gap + length))
             place += gap + length
-        return tags.spell(found, words=place + 1, scheme=scheme)
+        return sequence_labelling.entities_to_tags(found, words=place + 1, scheme=scheme)
 
     return st.lists(entity, max_size=6).map(spelt)
 
@@ -52,14 +52,18 @@ def valid(scheme: Scheme) -> st.SearchStrategy[list[str]]:
 @pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
 def test_lenient_reading_is_that_of_seqeval(scheme: Scheme) -> None:
     for drawn in itertools.chain(every(scheme), odd(scheme)):
-        assert [(kind, begin, end - 1) for kind, begin, end in tags.entities(drawn)] == get_entities(drawn)
+        assert [
+            (kind, begin, end - 1) for kind, begin, end in sequence_labelling.tags_to_entities(drawn)
+        ] == get_entities(drawn)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_strict_reading_is_that_of_seqeval(scheme: Scheme) -> None:
     for drawn in itertools.chain(every(scheme), odd(scheme)):
         expected = oracle.Tokens(drawn, getattr(oracle, scheme)).entities
-        assert tags.entities(drawn, scheme=scheme) == [(each.tag, each.start, each.end) for each in expected]
+        assert sequence_labelling.tags_to_entities(drawn, scheme=scheme) == [
+            (each.tag, each.start, each.end) for each in expected
+        ]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -67,20 +71,24 @@ def test_strict_reading_is_that_of_seqeval(scheme: Scheme) -> None:
 @given(data=st.data())
 def test_valid_tags_read_alike_and_convert_there_and_back(scheme: Scheme, data: st.DataObject) -> None:
     drawn = data.draw(valid(scheme))
-    assert not tags.faults(drawn, scheme=scheme)
-    assert tags.entities(drawn) == tags.entities(drawn, scheme=scheme)
+    assert not sequence_labelling.scheme_violations(drawn, scheme=scheme)
+    assert sequence_labelling.tags_to_entities(drawn) == sequence_labelling.tags_to_entities(drawn, scheme=scheme)
     for other in SCHEMES:
-        turned = tags.convert(drawn, to=other)
-        assert not tags.faults(turned, scheme=other)
-        assert tags.entities(turned, scheme=other) == tags.entities(drawn)
-        assert tags.convert(turned, to=scheme) == drawn
-    assert tags.detect([drawn]) == (scheme if tags.entities(drawn) else "IOB2")
+        turned = sequence_labelling.convert_tags(drawn, to=other)
+        assert not sequence_labelling.scheme_violations(turned, scheme=other)
+        assert sequence_labelling.tags_to_entities(turned, scheme=other) == sequence_labelling.tags_to_entities(drawn)
+        assert sequence_labelling.convert_tags(turned, to=scheme) == drawn
+    assert sequence_labelling.detect_scheme([drawn]) == (
+        scheme if sequence_labelling.tags_to_entities(drawn) else "IOB2"
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_tags_have_faults_exactly_where_they_do_not_spell_what_they_say(scheme: Scheme) -> None:
     for drawn in every(scheme):
-        assert bool(tags.faults(drawn, scheme=scheme)) == (tags.convert(drawn, to=scheme) != drawn)
+        assert bool(sequence_labelling.scheme_violations(drawn, scheme=scheme)) == (
+            sequence_labelling.convert_tags(drawn, to=scheme) != drawn
+        )
 
 
 @pytest.mark.parametrize(
@@ -93,13 +101,13 @@ def test_tags_have_faults_exactly_where_they_do_not_spell_what_they_say(scheme: 
     ],
 )
 def test_examples(sentence: str, lenient: list[Entity], strict: list[Entity]) -> None:
-    assert tags.entities(sentence.split()) == lenient
-    assert tags.entities(sentence.split(), scheme="IOB2") == strict
+    assert sequence_labelling.tags_to_entities(sentence.split()) == lenient
+    assert sequence_labelling.tags_to_entities(sentence.split(), scheme="IOB2") == strict
 
 
 def test_other_letters_for_end_and_single_are_read_too() -> None:
-    assert tags.entities(["B-A", "I-A", "L-A", "U-B"]) == [("A", 0, 3), ("B", 3, 4)]
-    assert tags.convert(["B-A", "L-A", "U-B"], to="IOBES") == ["B-A", "E-A", "S-B"]
+    assert sequence_labelling.tags_to_entities(["B-A", "I-A", "L-A", "U-B"]) == [("A", 0, 3), ("B", 3, 4)]
+    assert sequence_labelling.convert_tags(["B-A", "L-A", "U-B"], to="IOBES") == ["B-A", "E-A", "S-B"]
 
 
 @pytest.mark.parametrize(
@@ -114,33 +122,33 @@ def test_other_letters_for_end_and_single_are_read_too() -> None:
     ],
 )
 def test_faults_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str]) -> None:
-    assert tags.faults(sentence.split(), scheme=scheme)[0] == fault
+    assert sequence_labelling.scheme_violations(sentence.split(), scheme=scheme)[0] == fault
 
 
 def test_what_follows_no_scheme_is_said() -> None:
     with pytest.raises(DataError, match=r"not IOB2 \(sentence 1, word 1: I-A goes.*not IOB1 \(sentence 2, word 2: B-A"):
-        tags.detect([["I-A", "O"], ["O", "B-A"]])
+        sequence_labelling.detect_scheme([["I-A", "O"], ["O", "B-A"]])
     with pytest.raises(DataError, match=r"not IOBES \(sentence 1, word 2: L-B has no place in IOBES"):
-        tags.detect([["S-A", "L-B"]])
+        sequence_labelling.detect_scheme([["S-A", "L-B"]])
 
 
 @pytest.mark.parametrize("tag", ["", "X-PER", "PER", "O-PER", "b-PER", "BPER", "-", "B_PER"])
 def test_what_is_no_tag_is_said(tag: str) -> None:
     with pytest.raises(DataError, match="word 2 has the tag"):
-        tags.entities(["O", tag])
+        sequence_labelling.tags_to_entities(["O", tag])
     with pytest.raises(DataError, match="word 2 has the tag"):
-        tags.entities(["O", tag], scheme="IOB2")
+        sequence_labelling.tags_to_entities(["O", tag], scheme="IOB2")
 
 
 def test_other_mistakes() -> None:
     with pytest.raises(DataError, match="E-A', which has no place in IOB2"):
-        tags.entities(["E-A"], scheme="IOB2")
+        sequence_labelling.tags_to_entities(["E-A"], scheme="IOB2")
     with pytest.raises(ConfigError, match="'BIOES' is no tagging scheme"):
-        tags.entities(["O"], scheme="BIOES")
+        sequence_labelling.tags_to_entities(["O"], scheme="BIOES")
     with pytest.raises(DataError, match="is one text"):
-        tags.entities("O O")
+        sequence_labelling.tags_to_entities("O O")
     with pytest.raises(DataError, match="overlaps"):
-        tags.spell([Entity("A", 0, 2), Entity("A", 1, 3)], words=3, scheme="IOB2")
+        sequence_labelling.entities_to_tags([Entity("A", 0, 2), Entity("A", 1, 3)], words=3, scheme="IOB2")
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from model_io.folder_world import TABLE, foreign, model, one_line, same_weights
 from safetensors.torch import load_file
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io import importing
-from bertsmith.model_io.importing import import_folder
+from bertsmith.model_io import importers
+from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.model_io.unpickling import named_tensors
 
@@ -106,10 +106,10 @@ def test_a_folder_that_needs_no_import_is_written_anew(tmp_path: Path) -> None:
 
 def test_nothing_is_begun_where_nothing_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pickled(tmp_path / "old")
-    monkeypatch.setattr(importing, "_unpickled", None)
+    monkeypatch.setattr(importers, "_unpickled", None)
     with pytest.raises(BertsmithError, match="old exists"):
         import_folder(source, source)
-    with pytest.raises(DataError, match="nowhere is no folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         import_folder(tmp_path / "nowhere", tmp_path / "m")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"neither model\.safetensors, pytorch_model\.bin nor a checkpoint"):

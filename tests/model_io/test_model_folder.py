@@ -101,19 +101,19 @@ def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> N
     assert hiding.config == settings
     assert hiding.mask_id == words.mask_id
     assert not set(hiding.ordinary.tolist()) & words.special_ids
-    assert [words.token(number) for number in hiding.continues.nonzero().flatten().tolist()] == [
-        token for token in words.vocabulary() if token.startswith("##")
+    assert [words.id_to_token(number) for number in hiding.continues.nonzero().flatten().tolist()] == [
+        token for token in words.tokens() if token.startswith("##")
     ]
 
 
 def test_tokenizer_of_a_short_model_is_cut_to_it(tmp_path: Path) -> None:
     _, words, _ = open_model(folder(tmp_path / "m", max_positions=17))
-    assert words.length == 17
+    assert words.max_length == 17
     assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == 17
     path = foreign(tmp_path / "n", max_positions=17)
     settings = json.loads((path / "tokenizer_config.json").read_text()) | {"model_max_length": 10**30}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert open_model(path)[1].length == 17
+    assert open_model(path)[1].max_length == 17
 
 
 # --- replacing -----------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_heads_asked_for(tmp_path: Path) -> None:
     again, _, facts = open_model(path, objectives=["next_sentence"])
     assert len(facts.notes) == 1
     assert list(again.objectives) == ["next_sentence"]
-    assert "left out as not asked for: cls.predictions.bias" in facts.notes[0]
+    assert "unused weights: cls.predictions.bias" in facts.notes[0]
     assert list(open_model(path, objectives=())[0].objectives) == []
     with pytest.raises(ConfigError, match="next_sentence"):
         open_model(path, objectives=["next_sentense"])
@@ -280,7 +280,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
     one_line(found, str(path), "bert.pooler.dense.bias", "cls.seq_relationship.weight", "new_heads")
     torch.manual_seed(1)
     again, _, facts = open_model(path, new_heads=["next_sentence"])
-    assert facts.notes == ("new, knowing nothing yet: the head next_sentence, the pooler",)
+    assert facts.notes == ("newly initialised: the head next_sentence, the pooler",)
     assert 0 < again.encoder.get_parameter("pooler.weight").std() < 0.03
     assert again.encoder.get_parameter("pooler.bias").eq(0).all()
     assert torch.equal(
@@ -291,7 +291,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
 def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
     again, _, facts = open_model(folder(tmp_path / "m"), new_heads=["masked_lm"])
     assert again.objectives["masked_lm"].bias.eq(0).all()
-    start = "new, knowing nothing yet: the head masked_lm; left out as not asked for: cls.predictions.bias, "
+    start = "newly initialised: the head masked_lm; unused weights: cls.predictions.bias, "
     assert facts.notes[0].startswith(start)
     assert len(facts.notes) == 1
     assert torch.equal(again.encoder.token_embeddings, model("masked_lm", "next_sentence").encoder.token_embeddings)
@@ -315,5 +315,5 @@ def test_edited_card_is_only_noted(tmp_path: Path) -> None:
 
 def test_every_name_of_ours_has_one_of_theirs() -> None:
     ours = model("masked_lm", "next_sentence").state_dict()
-    theirs = [name for mine in ours for name in FAMILY.their_names(mine)]
+    theirs = [name for mine in ours for name in FAMILY.transformers_names(mine)]
     assert len(theirs) == len(set(theirs)) == 5 + 2 * 16 + 2 + 5 + 2

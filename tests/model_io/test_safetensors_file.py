@@ -15,8 +15,8 @@ from model_io.folder_world import one_line, raw
 from safetensors.torch import load, save
 
 from bertsmith.errors import DataError
-from bertsmith.model_io import safetensors_file
-from bertsmith.model_io.safetensors_file import TYPES, SafetensorsFile, file_chunks
+from bertsmith.model_io import safetensors_files
+from bertsmith.model_io.safetensors_files import TYPES, SafetensorsFile, file_chunks
 
 SHAPES = some.lists(some.integers(0, 5), max_size=3)
 TENSORS = some.dictionaries(
@@ -74,7 +74,7 @@ def test_false_claims_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors_file, "MOST_TENSORS", 2)
+    monkeypatch.setattr(safetensors_files, "MOST_TENSORS", 2)
     empty = claim([0], [0, 0])
     (tmp_path / "x.safetensors").write_bytes(raw(dict.fromkeys("abc", empty)))
     with pytest.raises(DataError, match="3 tensors: more than 2"):

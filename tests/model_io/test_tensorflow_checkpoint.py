@@ -13,12 +13,10 @@ from model_io.folder_world import one_line
 from model_io.google_values import FOLDER, SETTINGS, WORDS, shapes, value
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.crc32c import LANES, crc32c, masked
-from bertsmith.model_io.foreign_files import ForeignFile
-from bertsmith.model_io.importing import import_folder
+from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.model_io.sorted_table import MAGIC, read_table
-from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
+from bertsmith.model_io.tensorflow_checkpoint import LANES, MAGIC, TensorFlowCheckpoint, crc32c, mask_crc, read_table
+from bertsmith.model_io.untrusted_files import UntrustedFile
 
 PREFIX = "bert_model.ckpt"
 INDEX, DATA = f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001"
@@ -72,8 +70,8 @@ def test_every_number_comes_over(tmp_path: Path) -> None:
             expected = torch.cat([google(part, turned=name == "kernel") for part in parts])
             assert torch.equal(state.pop(f"encoder.blocks.{layer}.attention.qkv.{kind}"), expected)
     assert not state
-    assert words.vocabulary() == WORDS
-    assert words.length == SETTINGS["max_position_embeddings"]
+    assert words.tokens() == WORDS
+    assert words.max_length == SETTINGS["max_position_embeddings"]
     assert words.encode("The cats").ids.tolist() == [WORDS.index(word) for word in ("the", "cat", "##s")]
 
 
@@ -152,7 +150,7 @@ def block(pairs: list[tuple[bytes, bytes]], *, kind: int = 0) -> bytes:
     """A block of LevelDB's, every key written out, with its checksum."""
     body = b"".join(number(0) + number(len(key)) + number(len(value)) + key + value for key, value in pairs)
     body += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes([kind])
-    return body + masked(crc32c([body])).to_bytes(4, "little")
+    return body + mask_crc(crc32c([body])).to_bytes(4, "little")
 
 
 def table(blocks: list[list[tuple[bytes, bytes]]], *, kind: int = 0) -> bytes:
@@ -169,7 +167,7 @@ def table(blocks: list[list[tuple[bytes, bytes]]], *, kind: int = 0) -> bytes:
 
 def read(tmp_path: Path, data: bytes) -> dict[bytes, bytes]:
     (tmp_path / "x.index").write_bytes(data)
-    with ForeignFile(tmp_path, "x.index") as file:
+    with UntrustedFile(tmp_path, "x.index") as file:
         return read_table(file)
 
 

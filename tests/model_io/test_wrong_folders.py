@@ -34,9 +34,9 @@ def classifier(tensors: Tensors) -> None:
 
 
 WEIGHTS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
-    "left over": (lambda tensors: tensors.update(odd=torch.ones(1)), "weights are left over: odd"),
-    "of the encoder": (lambda tensors: tensors.update({"bert.odd": torch.ones(1)}), "weights are left over: bert.odd"),
-    "another head": (classifier, "weights are left over: classifier.bias, classifier.weight"),
+    "left over": (lambda tensors: tensors.update(odd=torch.ones(1)), "unexpected weights: odd"),
+    "of the encoder": (lambda tensors: tensors.update({"bert.odd": torch.ones(1)}), "unexpected weights: bert.odd"),
+    "another head": (classifier, "unexpected weights: classifier.bias, classifier.weight"),
     "missing": (
         lambda tensors: tensors.pop("bert.encoder.layer.1.output.dense.bias"),
         "bert.encoder.layer.1.output.dense.bias",
@@ -84,11 +84,11 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "width": ({"hidden_size": 10**9}, "hidden_size=1000000000, but the weights have 32"),
     "layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but the weights have 2 layers"),
     "too few layers": ({"num_hidden_layers": 1}, "num_hidden_layers=1, but the weights have 2"),
-    "vocabulary": ({"vocab_size": 2**40}, "vocab_size=1099511627776 must be a whole number"),
-    "heads": ({"num_attention_heads": 5}, "width=32 cannot be split among heads=5"),
-    "no heads": ({"num_attention_heads": ...}, "does not say num_attention_heads"),
+    "vocabulary": ({"vocab_size": 2**40}, "vocab_size=1099511627776 must be an integer"),
+    "heads": ({"num_attention_heads": 5}, "width=32 must be a multiple of heads=5"),
+    "no heads": ({"num_attention_heads": ...}, "has no num_attention_heads"),
     "zero heads": ({"num_attention_heads": 0}, "num_attention_heads=0 must be"),
-    "text as a size": ({"hidden_size": "32"}, "hidden_size='32' must be a whole number"),
+    "text as a size": ({"hidden_size": "32"}, "hidden_size='32' must be an integer"),
     "true as a size": ({"type_vocab_size": True}, "type_vocab_size=True must be"),
     "dropout": ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5"),
     "epsilon": ({"layer_norm_eps": 0}, "epsilon=0.0"),
@@ -135,7 +135,7 @@ def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
 
 
 def test_not_a_model_folder(tmp_path: Path) -> None:
-    cases = {"nowhere": "is no folder", "file": "is no folder", "empty": "has no config.json"}
+    cases = {"nowhere": "is not a folder", "file": "is not a folder", "empty": "has no config.json"}
     cases |= {"config only": "has no model.safetensors", "pickled": "bertsmith import", "google": "bertsmith import"}
     for name in ("empty", "config only", "pickled", "google"):
         (tmp_path / name).mkdir()

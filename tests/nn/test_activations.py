@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertsmith.nn.activations import QuickGelu, activation
+from bertsmith.nn.activations import QuickGelu, get_activation
 
 
 def test_quick_gelu_is_gelu_there_and_back() -> None:
@@ -41,4 +41,4 @@ def test_one_graph() -> None:
 
 def test_by_name_it_is_torchs_where_nothing_is_compiled() -> None:
     x = torch.randn(100, dtype=torch.bfloat16)
-    assert torch.equal(activation("gelu")(x), F.gelu(x))
+    assert torch.equal(get_activation("gelu")(x), F.gelu(x))

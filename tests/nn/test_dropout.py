@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.nn.dropout import Dropout, drop, mixed
+from bertsmith.nn.dropout import Dropout, drop, hash_int32
 
 T, D = 1024, 768
 
@@ -61,7 +61,7 @@ def test_one_graph() -> None:
 
 
 def test_bits_of_small_numbers_are_everywhere() -> None:
-    found = mixed(torch.arange(4096, dtype=torch.int32))
+    found = hash_int32(torch.arange(4096, dtype=torch.int32))
     bits = (found[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
     assert (bits.float().mean(0) - 0.5).abs().max() < 0.05
     assert len(found.unique()) == 4096

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.activations import activation
+from bertsmith.nn.activations import get_activation
 from bertsmith.nn.layer_config import LayerConfig
 
 
@@ -46,13 +46,15 @@ def test_the_two_gelus_are_two() -> None:
     x = torch.linspace(-6, 6, 10_001, dtype=torch.float64)
     exact = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
     tanh = x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    assert (activation("gelu")(x) - exact).abs().max() < 1e-12
-    assert (activation("gelu_new")(x) - tanh).abs().max() < 1e-12
+    assert (get_activation("gelu")(x) - exact).abs().max() < 1e-12
+    assert (get_activation("gelu_new")(x) - tanh).abs().max() < 1e-12
     assert (exact - tanh).abs().max() == pytest.approx(4.7e-4, rel=0.02)
 
 
 def test_an_unknown_activation_is_one_clear_line() -> None:
-    with pytest.raises(ConfigError, match=r"activation=gelu_nwe is unknown: gelu, .*; did you mean gelu_new"):
+    with pytest.raises(
+        ConfigError, match=r"activation=gelu_nwe is unknown: expected one of gelu, .*; did you mean gelu_new"
+    ):
         LayerConfig(activation="gelu_nwe")
     with pytest.raises(ConfigError, match="layer_norm_eps=0"):
         LayerConfig(layer_norm_eps=0)

@@ -15,7 +15,7 @@ def test_equal_to_torchs_over_packed_sequences() -> None:
     theirs = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
     with torch.no_grad():
         for layer in range(2):
-            for ending, one in (("", ours.ahead[layer]), ("_reverse", ours.back[layer])):
+            for ending, one in (("", ours.forward_lstms[layer]), ("_reverse", ours.backward_lstms[layer])):
                 for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
                     getattr(theirs, f"{kind}_l{layer}{ending}").copy_(getattr(one, f"{kind}_l0"))
     x, lengths = torch.randn(4, 9, 8), torch.tensor([9, 1, 4, 7])

@@ -10,8 +10,7 @@ from model_fixtures import relative_difference
 from nn.test_attention import in_a_loop
 from torch.nn.attention import varlen
 
-from bertsmith.nn.attention import Attention, Kernel, context_for_kernel
-from bertsmith.nn.rotary import RotaryEmbedding, rotary_embedding
+from bertsmith.nn.attention import Attention, Kernel, RotaryEmbedding, context_for_kernel, rotary_embedding
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

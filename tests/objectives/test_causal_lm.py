@@ -55,5 +55,7 @@ def test_a_later_token_changes_nothing_before_it() -> None:
 
 
 def test_an_encoder_that_sees_ahead_is_refused() -> None:
-    with pytest.raises(ConfigError, match="causal_lm could see its own answers in this encoder: set causal=true"):
+    with pytest.raises(
+        ConfigError, match="causal_lm predicts the next token: it needs a causal encoder, set causal=true"
+    ):
         Model.build(small_bert_config(), [causal_lm.Config()])

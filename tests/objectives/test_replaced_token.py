@@ -359,7 +359,7 @@ class TestRefused:
 
     def test_beside_masked_lm(self) -> None:
         settings = [masked_lm.Config(), replaced_token.Config(generator_width=0.5)]
-        with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss masked_lm: leave"):
+        with pytest.raises(ConfigError, match=r"^masked_lm and replaced_token both have a loss term masked_lm: remove"):
             Model.build(electra.Config(layers=1, width=32, heads=4, vocab_size=SIZE), settings)
 
 

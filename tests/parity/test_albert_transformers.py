@@ -16,7 +16,7 @@ from parity.test_heads_transformers import unpadded
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import albert
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import (
@@ -76,8 +76,8 @@ def asked() -> Batch:
     """Two pairs and a single text, padded, with labels for every head."""
     words = tokenizer()
     parts = [words.encode(text) for text in TEXTS]
-    rows = [words.frame(parts[0], parts[1], length=32), words.frame(parts[2], length=32)]
-    found = collate([*rows, words.frame(parts[1], parts[2], length=32)], length=32)
+    rows = [words.frame(parts[0], parts[1], max_length=32), words.frame(parts[2], max_length=32)]
+    found = collate([*rows, words.frame(parts[1], parts[2], max_length=32)], length=32)
     labels = {
         "sentence_order": torch.tensor([1, 0, 1]),
         "classify": torch.tensor([2, 0, 1]),
@@ -240,7 +240,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     theirs = written_by_transformers("AlbertForMaskedLM", tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.albert.embeddings.word_embeddings.weight)
-    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(
@@ -275,10 +275,10 @@ def test_the_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> Non
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     _, ours, _ = open_model(tmp_path / "ours")
     assert type(theirs).__name__.startswith("Albert")
-    assert theirs.model_max_length == ours.length == 40
+    assert theirs.model_max_length == ours.max_length == 40
     for first in TEXTS:
         for second in TEXTS:
-            row, found = ours.frame(ours.encode(first), ours.encode(second), length=40), theirs(first, second)
+            row, found = ours.frame(ours.encode(first), ours.encode(second), max_length=40), theirs(first, second)
             assert list(found["input_ids"]) == row.ids.tolist()
             assert list(found["token_type_ids"]) == row.segment_ids.tolist()
     assert "▁서울" in theirs.tokenize("서울은")
@@ -302,5 +302,5 @@ def test_parameter_counts(size: str, heads: int, layers: int, width: int, count:
         pretraining = Model.build(ours, HEADS["AlbertForPreTraining"])
         theirs, with_heads = transformers.AlbertModel(settings), transformers.AlbertForPreTraining(settings)
     assert ours.heads == heads
-    assert parameters(pretraining.encoder) == parameters(theirs) == count
-    assert parameters(pretraining) == parameters(with_heads)
+    assert parameter_count(pretraining.encoder) == parameter_count(theirs) == count
+    assert parameter_count(pretraining) == parameter_count(with_heads)

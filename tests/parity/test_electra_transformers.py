@@ -15,7 +15,7 @@ from parity.test_heads_transformers import asked as asked_of_texts
 from parity.test_heads_transformers import said_by, unpadded
 
 from bertsmith.encoders import electra
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, replaced_token, span, tag
@@ -296,7 +296,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.electra.embeddings.word_embeddings.weight)
     assert made.encoder.config.pooler_dropout == 0.1
-    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(("size", "expected"), [("small", 13_549_057), ("base", 109_483_009), ("large", 335_142_913)])
@@ -313,4 +313,4 @@ def test_parameter_counts(size: str, expected: int) -> None:
                 intermediate_size=config.inner,
             )
         )
-    assert parameters(built) == parameters(theirs) == expected
+    assert parameter_count(built) == parameter_count(theirs) == expected

@@ -14,7 +14,7 @@ from model_io.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.types import Batch
@@ -38,8 +38,8 @@ def batch() -> Batch:
     """Two pairs and a single text, padded."""
     words = tokenizer()
     parts = [words.encode(text) for text in TEXTS]
-    rows = [words.frame(parts[0], parts[1], length=32), words.frame(parts[2], length=32)]
-    return collate([*rows, words.frame(parts[1], parts[2], length=32)], length=20)
+    rows = [words.frame(parts[0], parts[1], max_length=32), words.frame(parts[2], max_length=32)]
+    return collate([*rows, words.frame(parts[1], parts[2], max_length=32)], length=20)
 
 
 def theirs_of(architecture: str, asked: Batch, path: Path | None = None, **settings: Any) -> tuple[Any, Any]:
@@ -155,13 +155,13 @@ def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
     path = folder(tmp_path / "model", max_positions=24)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     _, ours, _ = open_model(path)
-    assert theirs.model_max_length == ours.length == 24
+    assert theirs.model_max_length == ours.max_length == 24
     for first in TEXTS:
-        row = ours.frame(ours.encode(first), length=24)
+        row = ours.frame(ours.encode(first), max_length=24)
         found = theirs(first)
         assert found["input_ids"] == row.ids.tolist()
         for second in filter(None, TEXTS):  # transformers takes an empty second text for none
-            row = ours.frame(ours.encode(first), ours.encode(second), length=24)
+            row = ours.frame(ours.encode(first), ours.encode(second), max_length=24)
             found = theirs(first, second)
             assert found["input_ids"] == row.ids.tolist()
             assert found["token_type_ids"] == row.segment_ids.tolist()
@@ -176,4 +176,4 @@ def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
 def test_parameter_counts(size: str, heads: tuple[str, ...], expected: int) -> None:
     with torch.device("meta"):
         built = Model.build(bert.Config.size(size, vocab_size=30_522), [OBJECTIVES[name]() for name in heads])
-    assert parameters(built) == expected
+    assert parameter_count(built) == expected

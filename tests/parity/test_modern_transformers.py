@@ -15,7 +15,7 @@ from parity.test_roberta_transformers import in_full
 
 from bertsmith.encoders import modern
 from bertsmith.errors import ConfigError
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import classify, masked_lm
@@ -121,7 +121,7 @@ def test_theirs_here(name: str, changes: dict[str, Any], attention: str, tmp_pat
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
     ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.length == ours.encoder.max_positions == 33
+    assert words.max_length == ours.encoder.max_positions == 33
     assert ours.encoder.config.rotary_base == changes.get("global_rope_theta", 160_000.0)
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     compare(ours, theirs)
@@ -169,7 +169,7 @@ def test_heads_that_are_not_read_leave_the_encoder(tmp_path: Path) -> None:
         open_model(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=("a", "b"))], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.model.embeddings.tok_embeddings.weight)
-    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(("size", "count"), [("base", 149_655_232), ("large", 395_881_664)])
@@ -180,4 +180,4 @@ def test_parameters_are_counted_as_the_reference_counts(size: str, count: int) -
         settings = {"hidden_size": shape.width, "num_hidden_layers": shape.layers, "intermediate_size": shape.inner}
         settings = transformers.ModernBertConfig(num_attention_heads=shape.heads, **settings)
         theirs = transformers.ModernBertForMaskedLM(settings)
-    assert parameters(ours) == parameters(theirs) == count
+    assert parameter_count(ours) == parameter_count(theirs) == count

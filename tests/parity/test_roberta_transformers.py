@@ -17,11 +17,11 @@ from parity.test_folders_transformers import said_by
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import roberta
-from bertsmith.model_io.loading import parameters
+from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import causal_lm, choose, classify, masked_lm, regress, span, tag
-from bertsmith.tokenizers import byte_bpe, counting
+from bertsmith.tokenizers import byte_bpe, training
 from bertsmith.types import Batch
 
 transformers = pytest.importorskip("transformers")
@@ -47,8 +47,8 @@ LOGITS = ("masked_lm", "causal_lm")
 @cache
 def tokenizer() -> byte_bpe.ByteBPE:
     settings = byte_bpe.Config()
-    counts = counting.count(TEXTS * 3, settings.splitter())
-    return settings.learn(counts, vocab_size=320)
+    counts = training.count_words(TEXTS * 3, settings.word_splitter())
+    return settings.train(counts, vocab_size=320)
 
 
 def ours_of(case: str, **changes: Any) -> Model:
@@ -71,8 +71,8 @@ def batch() -> Batch:
     """Two pairs and a single text, padded, with labels for every head."""
     words = tokenizer()
     parts = [words.encode(text) for text in TEXTS]
-    rows = [words.frame(parts[0], parts[1], length=60), words.frame(parts[2], length=60)]
-    found = collate([*rows, words.frame(parts[1], parts[2], length=60)], length=60, padding_id=words.padding_id)
+    rows = [words.frame(parts[0], parts[1], max_length=60), words.frame(parts[2], max_length=60)]
+    found = collate([*rows, words.frame(parts[1], parts[2], max_length=60)], length=60, padding_id=words.padding_id)
     return heads.with_labels(found)
 
 
@@ -163,7 +163,7 @@ def test_theirs_here(case: str, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
     ours, words, facts = open_model(tmp_path / "theirs")
-    assert words.length == ours.encoder.max_positions == 62
+    assert words.max_length == ours.encoder.max_positions == 62
     assert list(ours.objectives) == [case][: case != "encoder"]
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     if case in ("classify", "tag"):
@@ -179,7 +179,7 @@ def test_a_pretrained_folder_of_theirs_under_new_heads(tmp_path: Path) -> None:
         made, _, facts = open_for(tmp_path / "theirs", [head], seed=4)
         assert torch.equal(made.encoder.token_embeddings, theirs.roberta.embeddings.word_embeddings.weight)
         name = type(head).__module__.rpartition(".")[2]
-        assert facts.notes[0].startswith(f"new, knowing nothing yet: the head {name}{pooler}; left out")
+        assert facts.notes[0].startswith(f"newly initialised: the head {name}{pooler}; left out")
         assert made.encoder.has_pooler == bool(pooler)
 
 
@@ -189,7 +189,7 @@ SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 
 def test_parameters_are_counted_as_the_reference_counts() -> None:
     with torch.device("meta"):
         ours = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
-    assert parameters(ours) == 124_697_433
+    assert parameter_count(ours) == 124_697_433
 
 
 def test_the_first_position_is_behind_the_padding() -> None:

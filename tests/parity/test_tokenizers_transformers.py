@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from bertsmith.tokenizers import bpe, byte_bpe, counting, wordpiece
-from bertsmith.tokenizers.tokenizer import Settings, Tokenizer, load
+from bertsmith.tokenizers import bpe, byte_bpe, training, wordpiece
+from bertsmith.tokenizers.tokenizer import Tokenizer, TokenizerConfig, load
 
 transformers = pytest.importorskip("transformers")
 
@@ -91,7 +91,7 @@ def vocabulary(*, cased: bool, google: bool) -> list[str]:
             pytest.skip(f"{path} is not here")
         return path.read_text(encoding="utf-8").split("\n")[:-1]
     config = wordpiece.Config(lowercase=not cased)
-    return config.learn(counting.count(strings()[::4], config.splitter()), vocab_size=3000).vocabulary()
+    return config.train(training.count_words(strings()[::4], config.word_splitter()), vocab_size=3000).tokens()
 
 
 def both(*, cased: bool, google: bool) -> tuple[Tokenizer, Any]:
@@ -107,7 +107,7 @@ def test_wordpiece_is_berts(cased: bool, google: bool) -> None:
     ours, theirs = both(cased=cased, google=google)
     texts = strings() if google == GOOGLE.is_dir() else strings()[::4]
     expected = theirs(texts, return_offsets_mapping=True, split_special_tokens=True)
-    rows = [ours.frame(encoded, length=1 << 20) for encoded in ours.encode_batch(texts)]
+    rows = [ours.frame(encoded, max_length=1 << 20) for encoded in ours.encode_batch(texts)]
     assert [row.ids.tolist() for row in rows] == expected["input_ids"]
     assert [row.segment_ids.tolist() for row in rows] == expected["token_type_ids"]
     assert [[tuple(pair) for pair in row.offsets.tolist()] for row in rows] == expected["offset_mapping"]
@@ -135,7 +135,7 @@ def test_pairs_are_berts(cased: bool) -> None:
         )
         room = length - 3
         for place, (a, b) in enumerate(zip(ours.encode_batch(firsts), ours.encode_batch(seconds), strict=True)):
-            row = ours.frame(a, b, length=length)
+            row = ours.frame(a, b, max_length=length)
             if room % 2 and room // 2 < len(a) <= len(b):
                 differ += 1
                 assert (
@@ -148,7 +148,7 @@ def test_pairs_are_berts(cased: bool) -> None:
     assert differ > 100
 
 
-FOLDERS: dict[str, tuple[Settings, str]] = {
+FOLDERS: dict[str, tuple[TokenizerConfig, str]] = {
     "uncased": (wordpiece.Config(), ENGLISH),
     "cased": (wordpiece.Config(lowercase=False), ENGLISH),
     "korean": (wordpiece.Config(), KOREAN),
@@ -163,7 +163,7 @@ FOLDERS: dict[str, tuple[Settings, str]] = {
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
     config, text = FOLDERS[name]
-    ours = config.learn(counting.count([text * 3], config.splitter()), vocab_size=500)
+    ours = config.train(training.count_words([text * 3], config.word_splitter()), vocab_size=500)
     ours.save(tmp_path / "ours")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert len(theirs) == ours.vocab_size
@@ -173,13 +173,13 @@ def test_folders_load_in_transformers(name: str, tmp_path: Path) -> None:
         encoded = ours.encode(first)
         for second in (None, "둘째 second"):
             pair = None if second is None else ours.encode(second)
-            row = ours.frame(encoded, pair, length=4096)
+            row = ours.frame(encoded, pair, max_length=4096)
             expected = theirs(first, second, return_offsets_mapping=True, split_special_tokens=True)
             assert row.ids.tolist() == expected["input_ids"]
             assert [tuple(place) for place in row.offsets.tolist()] == expected["offset_mapping"]
             if isinstance(ours, wordpiece.WordPiece):
                 assert row.segment_ids.tolist() == expected["token_type_ids"]
-        special = ours.encode(first, specials_in_text=True)
+        special = ours.encode(first, parse_special_tokens=True)
         assert special.ids.tolist() == theirs(first, add_special_tokens=False)["input_ids"]
     theirs.save_pretrained(tmp_path / "theirs")
     again = load(tmp_path / "theirs")
@@ -195,7 +195,7 @@ def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
     """From the whole folder, and from vocab.json and merges.txt alone: then transformers 5 has a mask like any mark."""
     config = byte_bpe.Config()
     text = ENGLISH + KOREAN + "".join(EDGES)
-    ours = config.learn(counting.count([text] * 3, config.splitter()), vocab_size=600)
+    ours = config.train(training.count_words([text] * 3, config.word_splitter()), vocab_size=600)
     ours.save(tmp_path / "whole")
     (tmp_path / "two").mkdir()
     for name, data in ours.vocabulary_files().items():
@@ -204,17 +204,17 @@ def test_byte_bpe_is_robertas(tmp_path: Path) -> None:
         theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path / folder)
         edges = [text for text in EDGES if folder == "whole" or "<mask>" not in text]
         for first in edges:
-            row = ours.frame(ours.encode(first, specials_in_text=True), length=4096)
+            row = ours.frame(ours.encode(first, parse_special_tokens=True), max_length=4096)
             found = theirs(first, return_offsets_mapping=True)
             assert row.ids.tolist() == found["input_ids"], first
             assert [tuple(place) for place in row.offsets.tolist()] == found["offset_mapping"], first
             for second in filter(None, edges):  # transformers takes an empty second text for none
-                texts = (ours.encode(one, specials_in_text=True) for one in (first, second))
-                row = ours.frame(*texts, length=4096)
+                texts = (ours.encode(one, parse_special_tokens=True) for one in (first, second))
+                row = ours.frame(*texts, max_length=4096)
                 assert row.ids.tolist() == theirs(first, second)["input_ids"]
                 assert not row.segment_ids.any()
-        assert ours.token(ours.start_id) == theirs.cls_token == theirs.bos_token == "<s>"
-    ids = ours.encode("iron strikes, 서울은", specials_in_text=True).ids
-    begins = [ours.decode([number]) for number in ids if not ours.continues()[number]]
+        assert ours.id_to_token(ours.start_id) == theirs.cls_token == theirs.bos_token == "<s>"
+    ids = ours.encode("iron strikes, 서울은", parse_special_tokens=True).ids
+    begins = [ours.decode([number]) for number in ids if not ours.is_continuation()[number]]
     assert all(token.startswith(" ") for token in begins)
     assert len(begins) == 2

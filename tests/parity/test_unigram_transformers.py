@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import DataError
-from bertsmith.tokenizers import counting, unigram
+from bertsmith.tokenizers import training, unigram
 from bertsmith.tokenizers.tokenizer import load
 from bertsmith.tokenizers.unigram import Unigram
 
@@ -36,8 +36,8 @@ STRANGE = [
 
 def learn(text: str, **settings: object) -> Unigram:
     config = unigram.Config(**settings)  # type: ignore[arg-type]
-    words = counting.count([text], config.splitter())
-    return config.learn({word: 10 * count for word, count in words.items()}, vocab_size=300)
+    words = training.count_words([text], config.word_splitter())
+    return config.train({word: 10 * count for word, count in words.items()}, vocab_size=300)
 
 
 def texts(number: int) -> list[str]:
@@ -81,7 +81,7 @@ def test_same_ids(text: str, settings: dict[str, bool], tmp_path: Path) -> None:
     for string, expected in zip(strings, ids_of(theirs, strings), strict=True):
         assert ours.encode(string).ids.tolist() == expected, repr(string)
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 1, ours.mask_id)
-    assert theirs.model_max_length == ours.length
+    assert theirs.model_max_length == ours.max_length
 
 
 def test_hangul_survives(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_same_frame(tmp_path: Path) -> None:
     ours.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     a, b = "The lazy dog came.", "Nobody stayed!"
-    row = ours.frame(ours.encode(a), ours.encode(b), length=64)
+    row = ours.frame(ours.encode(a), ours.encode(b), max_length=64)
     expected = theirs(a, b)
     assert row.ids.tolist() == list(expected["input_ids"])
     assert row.segment_ids.tolist() == list(expected["token_type_ids"])
-    assert ours.frame(ours.encode(a), length=64).ids.tolist() == list(theirs(a)["input_ids"])
+    assert ours.frame(ours.encode(a), max_length=64).ids.tolist() == list(theirs(a)["input_ids"])
 
 
 def test_their_folder_reads_back(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_their_folder_reads_back(tmp_path: Path) -> None:
     again = load(tmp_path / "theirs")
     assert isinstance(again, Unigram)
     assert again.fingerprint == ours.fingerprint
-    assert again.length == ours.length
+    assert again.max_length == ours.max_length
 
 
 def test_sentencepiece_folder(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_kinds_of_bodies(client: httpx.Client) -> None:
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client: httpx.Client) -> None:
     large = b'{"inputs": "' + b"a" * 100_000 + b'"}'
     line = refused(client.post("/embed", content=large, headers=JSON), 413, "too_large")
-    assert "at most 100,000: --max-body" in line
+    assert "at most 100,000 (--max-body)" in line
     in_pieces = client.post("/embed", content=iter([large[:60_000], large[60_000:]]), headers=JSON)
     assert "--max-body" in refused(in_pieces, 413, "too_large")
     assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200  # on the same connection or a new one
@@ -143,7 +143,7 @@ def test_a_slow_reader_is_cut(client: httpx.Client) -> None:
     with connected(str(client.base_url), receive_buffer=4096) as line:
         line.sendall(ask * 40)  # megabytes of answers, of which none is read
         deadline = time.monotonic() + 6
-        while 'reason="slow answer"' not in client.get("/metrics").text:
+        while 'reason="slow reader"' not in client.get("/metrics").text:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 

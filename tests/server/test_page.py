@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from bertsmith import config
-from bertsmith.server.page import FOLDERS, KINDS, NO_RUNS, PANELS, is_public, routes
+from bertsmith.server.page import ASSET_PACKAGES, MEDIA_TYPES, NO_RUNS, PANELS, is_public, routes
 from bertsmith.system.durable import Disk
 
 
@@ -36,8 +36,8 @@ def client(folder: Path) -> Iterator[TestClient]:
 
 def assets() -> dict[str, str]:
     """Every asset by its name; no two rooms have one of the same name."""
-    folders = [files(package) / "assets" for package in FOLDERS]
-    paths = [path for folder in folders for path in folder.iterdir() if Path(path.name).suffix in KINDS]
+    folders = [files(package) / "assets" for package in ASSET_PACKAGES]
+    paths = [path for folder in folders for path in folder.iterdir() if Path(path.name).suffix in MEDIA_TYPES]
     assert len({path.name for path in paths}) == len(paths)
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
@@ -94,7 +94,7 @@ def test_assets_are_kept_by_browsers_until_they_change(client: TestClient) -> No
     assert client.get("/assets/elements.js").headers["content-type"].startswith("text/javascript")
 
 
-@pytest.mark.parametrize("name", ["frame.html", "nothing.js", "..%2fpage.py", "%2e%2e%2fpage.py", "__init__.py"])
+@pytest.mark.parametrize("name", ["page.html", "nothing.js", "..%2fpage.py", "%2e%2e%2fpage.py", "__init__.py"])
 def test_there_are_no_other_assets(client: TestClient, name: str) -> None:
     answer = client.get(f"/assets/{name}")
     assert answer.status_code == 404
@@ -212,7 +212,7 @@ def test_names_lead_nowhere_else(client: TestClient, path: str) -> None:
 
 def test_too_many_runs_at_once(client: TestClient) -> None:
     answer = client.get("/runs/forge/two/history", params={"with": [f"run{number}" for number in range(10)]})
-    assert (answer.status_code, answer.json()["error"]) == (422, "11 runs in one picture: at most 10")
+    assert (answer.status_code, answer.json()["error"]) == (422, "11 runs in one chart: choose at most 10")
 
 
 def test_what_is_damaged_says_so_and_hides_nothing_else(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_is_damaged_says_so_and_hides_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "bad" / "evaluation.json").write_text('{"model": 3}', encoding="utf-8")
     with TestClient(Starlette(routes=routes(runs=tmp_path))) as client:
         found: dict[str, Any] = {run["name"]: run for run in client.get("/runs").json()}
-        assert found["bad"]["error"].startswith("bad/events.jsonl:1 is no event")
+        assert found["bad"]["error"].startswith("bad/events.jsonl:1 is not an event")
         assert found["good"]["steps"] == 3
         assert client.get("/runs/bad/history").status_code == 422
         assert "is no evaluation" in client.get("/evaluations").json()[0]["error"]

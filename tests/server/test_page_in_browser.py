@@ -392,12 +392,12 @@ def test_runs_lie_over_each_other(visit: Any) -> None:
     page.locator("svg.chart").first.wait_for()
     assert page.locator("#heads h2").count() == 1
     page.get_by_role("checkbox", name="forge/하나").click()
-    page.get_by_text("Where the recipes differ").wait_for()
+    page.get_by_text("Recipe differences").wait_for()
     assert page.locator("#heads .swatch").count() == 2
     assert "seed" in page.locator("#recipes table").first.text_content()
     assert page.locator("svg.chart").first.locator("path.curve").count() == 4
     again = visit(path_of(page, "training"))
-    again.get_by_text("Where the recipes differ").wait_for()
+    again.get_by_text("Recipe differences").wait_for()
     button(again, "copy as curl").click()
     assert "/history?with=" in again.locator("#code pre").text_content()
 

@@ -9,7 +9,7 @@ from typing import Any
 import h11
 import pytest
 
-from bertsmith.server.protocol import DeadlineProtocol
+from bertsmith.server.server import DeadlineProtocol
 
 
 class Transport:

@@ -57,7 +57,7 @@ def test_vectors_of_all_tokens(client: httpx.Client) -> None:
 def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> None:
     line = refused(client, "/embed", 413, inputs=["the cat", LONG])
     assert "input 1 has 142 tokens" in line
-    assert "takes 40" in line
+    assert "takes at most 40" in line
     answer = client.post("/embed", json={"inputs": [LONG, "the cat", LONG], "truncate": True})
     assert answer.status_code == 200
     assert answer.headers["x-truncated"] == "0,2"
@@ -111,7 +111,7 @@ def test_gaps(client: httpx.Client) -> None:
     listed = asked(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
     assert [sorted(one["token_str"] for one in some) for some in listed] == [["cat", "mat"]] * 2
     assert "[MASK]" in refused(client, "/fill-mask", 422, inputs="no gap")
-    assert "33 gaps" in refused(client, "/fill-mask", 413, inputs="[MASK]" * 33)
+    assert "33 masks" in refused(client, "/fill-mask", 413, inputs="[MASK]" * 33)
 
 
 def test_entities_answers_choices_and_sentences(client: httpx.Client) -> None:
@@ -208,8 +208,8 @@ def test_the_model_is_chosen_by_field_by_path_or_by_what_it_can(client: httpx.Cl
 
 
 def test_limits_are_named_with_value_and_flag(client: httpx.Client) -> None:
-    assert "33 texts, at most 32: --max-texts" in refused(client, "/embed", 413, inputs=["a"] * 33)
-    assert "33 texts, at most 32: --max-texts" in refused(client, "/rerank", 413, query="a", texts=["a"] * 33)
+    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/embed", 413, inputs=["a"] * 33)
+    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/rerank", 413, query="a", texts=["a"] * 33)
     assert "--max-bytes-per-text" in refused(client, "/embed", 413, inputs="a" * 70_000)
     assert "--max-numbers" in refused(client, "/embed", 413, inputs=["a"] * 32, layers=[-1] * 64, combine="concat")
     assert "at least one" in refused(client, "/embed", 422, inputs=[])

@@ -32,12 +32,12 @@ def one_line(*words: object, status: int = 2) -> str:
 def test_what_is_wrong_is_one_line(place: Path, tmp_path: Path) -> None:
     assert "nowhere" in one_line(tmp_path / "nowhere", status=65)
     assert "--host nowhere.invalid" in one_line(place, "--host", "nowhere.invalid", "--port", 0)
-    assert "no address of this machine" in one_line(place, "--host", "192.0.2.1", "--port", 0)
+    assert "not an address of this machine" in one_line(place, "--host", "192.0.2.1", "--port", 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is in use: choose another --port" in one_line(place, "--port", port)
-    assert "more than 0" in one_line(place, "--deadline", 0)
-    assert "is no folder" in one_line(place, "--runs", tmp_path / "none", status=65)
+    assert "greater than 0" in one_line(place, "--deadline", 0)
+    assert "is not a folder" in one_line(place, "--runs", tmp_path / "none", status=65)
     assert "not known" in one_line(place, "--port", 0, "--device", "abacus")
 
 

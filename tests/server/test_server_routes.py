@@ -18,10 +18,9 @@ from server.http_fixtures import KINDS, called, predictor
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
-from bertsmith.server.models import name_models
 from bertsmith.server.monitoring import Log
 from bertsmith.server.server import running
-from bertsmith.server.settings import Limits
+from bertsmith.server.settings import Limits, name_models
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def client() -> Iterator[httpx.Client]:
 
 
 def test_health_is_a_real_forward(client: httpx.Client) -> None:
-    with mock.patch("bertsmith.server.service.HEALTH_KEPT", 0.0):
+    with mock.patch("bertsmith.server.service.HEALTH_CACHE_SECONDS", 0.0):
         assert client.get("/health").json() == {"status": "ok"}
         weight = next(predictor("spans").model.encoder.parameters())
         kept = weight.detach().clone()
@@ -61,10 +60,10 @@ def test_info(client: httpx.Client) -> None:
     assert [one["name"] for one in found["models"]] == list(KINDS)
     words, kinds = found["models"][:2]
     assert words["heads"] == ["masked_lm", "next_sentence"]
-    assert {"embed", "rerank", "fill-mask", "next-sentence"} < set(words["can"])
-    assert "qa" not in words["can"]
+    assert {"embed", "rerank", "fill-mask", "next-sentence"} < set(words["routes"])
+    assert "qa" not in words["routes"]
     assert words["mask_token"] == "[MASK]"
-    assert (words["layers"], words["heads_per_layer"], words["positions"]) == (2, 4, 40)
+    assert (words["layers"], words["attention_heads"], words["max_length"]) == (2, 4, 40)
     assert kinds["labels"] == ["dull", "fine"]
     assert kinds["parameters"] == sum(value.numel() for value in predictor("kinds").model.parameters())
     assert found["limits"]["max_texts"] == 32
@@ -146,7 +145,7 @@ def test_a_defect_is_told_without_its_message() -> None:
         assert answer.headers["x-request-id"] in answer.json()["error"]
         assert client.get("/info").status_code == 200
     assert "secret" not in answer.text + "".join(lines)
-    assert re.search(r"defect RuntimeError at \S+\.py:\d+ < ", "".join(lines))
+    assert re.search(r"internal error RuntimeError at \S+\.py:\d+ < ", "".join(lines))
 
 
 def test_a_request_that_takes_too_long_is_told_so() -> None:
@@ -162,7 +161,7 @@ def test_a_request_that_takes_too_long_is_told_so() -> None:
 
 def test_limits_must_make_sense() -> None:
     for wrong in ({"max_texts": 0}, {"deadline": -1.0}, {"batch_tokens": 0}):
-        with pytest.raises(BertsmithError, match="more than 0"):
+        with pytest.raises(BertsmithError, match="greater than 0"):
             Limits(**wrong)
 
 
@@ -177,7 +176,7 @@ def test_names_of_models(tmp_path: Path) -> None:
         "odd-name",
         "mine",
     ]
-    with pytest.raises(BertsmithError, match="two models are called x"):
+    with pytest.raises(BertsmithError, match="two models are named x"):
         name_models([f"x={tmp_path}/a", f"x={tmp_path}/b"])
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from bertsmith.server.errors import RequestError
+from bertsmith.server.request import MAX_DEPTH, MAX_VALUES, parse_json
 from bertsmith.server.settings import Limits
-from bertsmith.server.strict_json import DEPTH, VALUES, parse
 
 LIMITS = Limits(max_bytes_per_text=10)
 VALUE = some.recursive(
@@ -24,7 +24,7 @@ VALUE = some.recursive(
 @given(VALUE)
 @settings(max_examples=50, deadline=None)
 def test_what_is_json_comes_through(value: object) -> None:
-    assert parse(json.dumps(value, ensure_ascii=False).encode(), LIMITS) == value
+    assert parse_json(json.dumps(value, ensure_ascii=False).encode(), LIMITS) == value
 
 
 @pytest.mark.parametrize(
@@ -41,23 +41,23 @@ def test_what_is_json_comes_through(value: object) -> None:
         (b"9" * 5000, 400),
         (b'{"secret": 1, "secret": 2}', 400),
         (b"[" * 100_000, 400),
-        (b"[" * (DEPTH + 2) + b"]" * (DEPTH + 2), 400),
+        (b"[" * (MAX_DEPTH + 2) + b"]" * (MAX_DEPTH + 2), 400),
         (b'"\\ud800"', 422),
         (b'{"\\udfff": 1}', 422),
         (b'["' + b"a" * 11 + b'"]', 413),
         ('["쇠쇠쇠쇠"]', 413),
-        (b"[" + b"1," * VALUES + b"1]", 413),
+        (b"[" + b"1," * MAX_VALUES + b"1]", 413),
     ],
 )
 def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
     with pytest.raises(RequestError) as found:
-        parse(body.encode() if isinstance(body, str) else body, LIMITS)
+        parse_json(body.encode() if isinstance(body, str) else body, LIMITS)
     assert found.value.status == status
     assert "secret" not in found.value.message
     assert found.value.message.isprintable()
 
 
 def test_a_limit_is_named_with_its_flag() -> None:
-    with pytest.raises(RequestError, match=r"11 bytes, at most 10: --max-bytes-per-text"):
-        parse(b'["aaaaaaaaaaa"]', LIMITS)
-    assert parse('["쇠쇠쇠"]'.encode(), LIMITS) == ["쇠쇠쇠"]
+    with pytest.raises(RequestError, match=r"11 bytes, at most 10 \(--max-bytes-per-text\)"):
+        parse_json(b'["aaaaaaaaaaa"]', LIMITS)
+    assert parse_json('["쇠쇠쇠"]'.encode(), LIMITS) == ["쇠쇠쇠"]

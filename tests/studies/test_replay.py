@@ -85,7 +85,7 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
         replay(batch_of(), return_attentions=True)
     with pytest.raises(BertsmithError, match="no features were kept"):
         replay(batch_of().replace(input_ids=batch_of().input_ids + 1), return_layers=True)
-    with pytest.raises(ConfigError, match="it needs an encoder with a pooler"):
+    with pytest.raises(ConfigError, match="the encoder has no pooler"):
         Model(replay, [classify.Config().build(BuildContext(width=32, vocab_size=97))])
 
 

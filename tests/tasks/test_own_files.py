@@ -18,7 +18,7 @@ from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks import choice, classification, pairs, regression
 from bertsmith.tasks.task import Example, Prediction, TaskConfig, truncated_examples
 from bertsmith.tasks.text_tasks import sort_labels
-from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers import training, wordpiece
 from bertsmith.types import Encoded
 
 
@@ -304,7 +304,7 @@ def test_settings_can_be_written_as_people_type_them() -> None:
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
     settings = wordpiece.Config(min_count=1)
-    tokenizer = settings.learn(counting.count([LONG, *TEXTS], settings.splitter()), vocab_size=300)
+    tokenizer = settings.train(training.count_words([LONG, *TEXTS], settings.word_splitter()), vocab_size=300)
     seen: list[str] = []
 
     class Watched(type(tokenizer)):  # type: ignore[misc]

@@ -13,7 +13,7 @@ from bertsmith.tasks.qa_answers import decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.question_answering import locate_answer
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
 
 TEXT = (
@@ -27,7 +27,7 @@ ODD = "A cafe\u0301 👩\u200d🔧 by the re\u0301sume\u0301 👍🏽 of \u1112\
 @cache
 def tokenizer(name: str = "wordpiece") -> Tokenizer:
     config = kind(name).config()
-    return config.learn(counting.count([TEXT, KOREAN] * 3, config.splitter()), vocab_size=360)
+    return config.train(training.count_words([TEXT, KOREAN] * 3, config.word_splitter()), vocab_size=360)
 
 
 def text_of(asked: Features, passage: str) -> str:

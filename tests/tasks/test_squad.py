@@ -14,7 +14,7 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.tasks import squad
 from bertsmith.tasks.question_answering import QuestionAnsweringTask, with_no_answer_threshold
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers import counting, wordpiece
+from bertsmith.tokenizers import training, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 PASSAGE = "The smith heats the iron. The iron glows 👩\u200d🔧 in the cafe\u0301 of Seoul, 서울의 대장간."
@@ -23,7 +23,7 @@ PASSAGE = "The smith heats the iron. The iron glows 👩\u200d🔧 in the cafe\u
 @cache
 def tokenizer() -> Tokenizer:
     settings = wordpiece.Config(min_count=1)
-    return settings.learn(counting.count([PASSAGE] * 2, settings.splitter()), vocab_size=200)
+    return settings.train(training.count_words([PASSAGE] * 2, settings.word_splitter()), vocab_size=200)
 
 
 def asked(number: str, *texts: str, **more: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tasks.samples import TEXTS, lines_of_json, written
 
-from bertsmith.metrics import entities
+from bertsmith.metrics import sequence_labelling
 from bertsmith.tasks import conll, tagging
 from bertsmith.tasks.tagged_text import WordFeatures, first_tokens, split_text, streams, token_windows
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tasks.token_classification import TokenClassificationTask
-from bertsmith.tokenizers import byte_bpe, counting, unigram, wordpiece
+from bertsmith.tokenizers import byte_bpe, training, unigram, wordpiece
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -30,7 +30,7 @@ NAMES = "Ada of Seoul met José\u0301 and 대장장이 in Sa\u0303o Paulo 👩�
 @cache
 def tokenizer(kind: str = "wordpiece") -> Tokenizer:
     settings: Any = KINDS[kind].Config()  # type: ignore[attr-defined]
-    return settings.learn(counting.count((*TEXTS, NAMES), settings.splitter()), vocab_size=400)
+    return settings.train(training.count_words((*TEXTS, NAMES), settings.word_splitter()), vocab_size=400)
 
 
 def sure(asked: Features, labels: tuple[str, ...] = LABELS) -> NDArray[np.float32]:
@@ -251,7 +251,7 @@ def test_scores_are_those_of_the_scores_room_and_the_interval_holds_them(tmp_pat
         answers[number] = np.roll(answers[number], 1, axis=0)
     predictions = task.decode(examples, asked, answers)
     gold = [list(example.gold) for example in examples]
-    expected = entities.score(gold, [list(prediction.value) for prediction in predictions])
+    expected = sequence_labelling.score_entities(gold, [list(prediction.value) for prediction in predictions])
     scores = task.score(examples, predictions)
     assert 0.5 < scores["f1"] < 1
     assert scores["f1"] == expected.overall.f1

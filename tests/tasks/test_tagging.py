@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tasks.samples import lines_of_json, tabbed, written
 
-from bertsmith.metrics.tags import SCHEMES, convert
+from bertsmith.metrics.sequence_labelling import SCHEMES, convert_tags
 from bertsmith.tasks import tagging
 from bertsmith.tasks.token_classification import TokenClassificationTask
 
@@ -31,11 +31,11 @@ def said(path: Path, split: str = "train", **settings: Any) -> str:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("given", ["detect", "own"])
 def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -> None:
-    tags = convert(GOLD, to=scheme)
+    tags = convert_tags(GOLD, to=scheme)
     path = tabbed(tmp_path / "train.bio", *zip(WORDS, tags, strict=True))
     found = task(path, scheme=scheme if given == "own" else "detect")
     (example,) = found.examples("train")
-    assert example.gold == tuple(convert(GOLD, to="IOB2"))
+    assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
     assert found.detected["train: scheme"] == scheme
     assert found.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
@@ -135,14 +135,14 @@ def test_words_and_tags_as_lists(tmp_path: Path) -> None:
     item = {
         "id": "x",
         "tokens": list(WORDS),
-        "ner_tags": convert(GOLD, to="IOB1"),
+        "ner_tags": convert_tags(GOLD, to="IOB1"),
         "raw": "Ada Lovelace, Grace in  Seoul, Busan",
     }
     path = lines_of_json(tmp_path / "train.jsonl", item)
     found = task(path)
     (example,) = found.examples("train")
     assert (example.id, example.texts[0]) == ("x", " ".join(WORDS))
-    assert example.gold == tuple(convert(GOLD, to="IOB2"))
+    assert example.gold == tuple(convert_tags(GOLD, to="IOB2"))
     assert found.detected == {"train: columns": "words = tokens, tags = ner_tags", "train: scheme": "IOB1"}
     (own,) = task(path, text="raw").examples("train")
     assert own.texts[0] == item["raw"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.bpe import BPE, Config, Splitter
 from bertsmith.tokenizers.tokenizer import load
 
@@ -16,12 +16,12 @@ TEXT = "the old smith said: i don't know, it isn't mine... the smith's son - he 
 
 
 def learned(size: int = 120) -> BPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
+    return Config().train(training.count_words([TEXT], Splitter()), vocab_size=size)
 
 
 def words(text: str) -> list[str]:
     splitter = Splitter()
-    return [word for unit in splitter.units.of(text) for word in splitter(unit)]
+    return [word for unit in splitter.chunker.chunks(text) for word in splitter(unit)]
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def test_texts_are_cleaned_as_in_gpt1(text: str, expected: str) -> None:
 def test_special_tokens_come_last_and_unknown_first() -> None:
     tokenizer = learned()
     assert tokenizer.unknown_id == 0
-    assert tokenizer.vocabulary()[-4:] == ["_start_", "_delimiter_", "_classify_", "<pad>"]
+    assert tokenizer.tokens()[-4:] == ["_start_", "_delimiter_", "_classify_", "<pad>"]
     assert tokenizer.vocab_size <= 120
 
 
 def test_frames_look_like_gpt1s() -> None:
     tokenizer = learned()
     a, b = tokenizer.encode("the smith"), tokenizer.encode("the son")
-    start, delimiter, classify = (tokenizer.id(token) for token in ("_start_", "_delimiter_", "_classify_"))
-    assert tokenizer.frame(a, length=20).ids.tolist() == [start, *a.ids, classify]
-    assert tokenizer.frame(a, b, length=20).ids.tolist() == [start, *a.ids, delimiter, *b.ids, classify]
+    start, delimiter, classify = (tokenizer.token_to_id(token) for token in ("_start_", "_delimiter_", "_classify_"))
+    assert tokenizer.frame(a, max_length=20).ids.tolist() == [start, *a.ids, classify]
+    assert tokenizer.frame(a, b, max_length=20).ids.tolist() == [start, *a.ids, delimiter, *b.ids, classify]
 
 
 def test_words_end_with_their_suffix() -> None:
     tokenizer = learned()
-    pieces = [tokenizer.token(number) for number in tokenizer.encode("smiths").ids]
+    pieces = [tokenizer.id_to_token(number) for number in tokenizer.encode("smiths").ids]
     assert "".join(pieces) == "smiths</w>"
     assert len(pieces) > 1
-    assert [tokenizer.token(number) for number in tokenizer.encode("The smith").ids] == ["the</w>", "smith</w>"]
+    assert [tokenizer.id_to_token(number) for number in tokenizer.encode("The smith").ids] == ["the</w>", "smith</w>"]
     assert tokenizer.encode("쇠").ids.tolist() == [0]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.byte_bpe import ByteBPE, Config, Splitter
 from bertsmith.tokenizers.tokenizer import load
 
@@ -24,12 +24,12 @@ TEXT = Path(argparse.__file__).read_text(encoding="utf-8") + "서울은 대한�
 
 @cache
 def learned(size: int = 600) -> ByteBPE:
-    return Config().learn(counting.count([TEXT], Splitter()), vocab_size=size)
+    return Config().train(training.count_words([TEXT], Splitter()), vocab_size=size)
 
 
 def test_ids_lie_as_in_roberta() -> None:
     tokenizer = learned()
-    tokens = tokenizer.vocabulary()
+    tokens = tokenizer.tokens()
     assert tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert tokens[-1] == "<mask>"
     assert len(tokens) == 600
@@ -39,8 +39,8 @@ def test_ids_lie_as_in_roberta() -> None:
 def test_frames_look_like_robertas() -> None:
     tokenizer = learned()
     a, b = tokenizer.encode("one"), tokenizer.encode(" two")
-    assert tokenizer.frame(a, length=20).ids.tolist() == [0, *a.ids, 2]
-    pair = tokenizer.frame(a, b, length=20)
+    assert tokenizer.frame(a, max_length=20).ids.tolist() == [0, *a.ids, 2]
+    pair = tokenizer.frame(a, b, max_length=20)
     assert pair.ids.tolist() == [0, *a.ids, 2, 2, *b.ids, 2]
     assert not pair.segment_ids.any()
 
@@ -67,7 +67,7 @@ def test_vocabularies_are_those_of_the_tokenizers_library() -> None:
     )
     backend.train_from_iterator([TEXT], trainer)
     theirs = backend.get_vocab()
-    assert sorted(theirs, key=lambda token: theirs[token]) == learned().vocabulary()[:-1]
+    assert sorted(theirs, key=lambda token: theirs[token]) == learned().tokens()[:-1]
     assert json.loads(backend.to_str())["model"]["merges"] == [list(pair) for pair in learned().merges]
 
 
@@ -76,7 +76,7 @@ def test_words_are_counted_as_the_pattern_cuts_them() -> None:
     pattern = pre_tokenizers.ByteLevel(add_prefix_space=False)
     expected = [word for word, _ in pattern.pre_tokenize_str(text)]
     splitter = Splitter()
-    assert [word for unit in splitter.units.of(text) for word in splitter(unit)] == expected
+    assert [word for unit in splitter.chunker.chunks(text) for word in splitter(unit)] == expected
 
 
 def test_offsets_leave_the_space_before_a_word_out() -> None:
@@ -87,8 +87,8 @@ def test_offsets_leave_the_space_before_a_word_out() -> None:
 
 def test_the_mask_in_a_text_takes_its_space_along() -> None:
     tokenizer = learned()
-    read = tokenizer.encode("the <mask> of", specials_in_text=True)
-    assert [tokenizer.token(number) for number in read.ids[-2:]] == ["<mask>", "Ġof"]
+    read = tokenizer.encode("the <mask> of", parse_special_tokens=True)
+    assert [tokenizer.id_to_token(number) for number in read.ids[-2:]] == ["<mask>", "Ġof"]
 
 
 def test_a_folder_of_vocabulary_and_merges_is_enough(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_of_vocabulary_and_merges_is_enough(tmp_path: Path) -> None:
 
 
 def test_folders_that_put_a_space_first_are_followed(tmp_path: Path) -> None:
-    tokenizer = ByteBPE.build(learned().vocabulary(), learned().merges, add_prefix_space=True)
+    tokenizer = ByteBPE.build(learned().tokens(), learned().merges, add_prefix_space=True)
     texts = ["the parser", " the", "", "naïve", "\nthe  end "]
     tokenizer.save(tmp_path)
     loaded = load(tmp_path)
@@ -123,5 +123,5 @@ def test_folders_that_put_a_space_first_are_followed(tmp_path: Path) -> None:
 
 def test_a_vocabulary_must_hold_all_bytes() -> None:
     with pytest.raises(ConfigError, match="vocab_size=260: special tokens and the 256 bytes alone are 261"):
-        Config().learn({"a": 1}, vocab_size=260)
-    assert Config().learn({"a": 1}, vocab_size=261).vocab_size == 261
+        Config().train({"a": 1}, vocab_size=260)
+    assert Config().train({"a": 1}, vocab_size=261).vocab_size == 261

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tokenizers.characters import Characters, Config
+from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.word_split import split_words
 
 CHARACTERS = Characters()
 START_ROW = [258, 256, 259] + [260] * 47
@@ -80,10 +80,10 @@ def test_given_words_are_spelled_as_they_are(words: list[str]) -> None:
 
 
 def test_frames() -> None:
-    row = CHARACTERS.frame(CHARACTERS.encode("a"), CHARACTERS.encode("b"), length=20)
+    row = CHARACTERS.frame(CHARACTERS.encode("a"), CHARACTERS.encode("b"), max_length=20)
     assert row.ids.tolist() == [256, 258, 97, 259, 257, 258, 98, 259, 257]
     assert CHARACTERS.decode(row.ids) == "a b"
-    assert CHARACTERS.decode(row.ids, skip_specials=False) == "<bos> a <eos> b <eos>"
+    assert CHARACTERS.decode(row.ids, skip_special_tokens=False) == "<bos> a <eos> b <eos>"
 
 
 def test_decoding_takes_any_ids() -> None:
@@ -95,15 +95,15 @@ def test_decoding_takes_any_ids() -> None:
 
 def test_nothing_is_learned(tmp_path: Path) -> None:
     config = Config()
-    assert config.splitter()("the smith's") == [word.text for word in split_words("the smith's")]
-    tokenizer = config.learn({"iron": 3}, vocab_size=1000)
+    assert config.word_splitter()("the smith's") == [word.text for word in split_words("the smith's")]
+    tokenizer = config.train({"iron": 3}, vocab_size=1000)
     assert tokenizer.vocab_size == 261
-    assert [tokenizer.token(number) for number in (0, 65, 255, 256, 260)] == [
+    assert [tokenizer.id_to_token(number) for number in (0, 65, 255, 256, 260)] == [
         *["<0x00>", "<0x41>", "<0xFF>"],
         *["<bos>", "<pad>"],
     ]
-    assert tokenizer.fingerprint == Characters(length=100).fingerprint
+    assert tokenizer.fingerprint == Characters(max_length=100).fingerprint
     with pytest.raises(ConfigError, match="vocab_size=260 is too small"):
-        config.learn({"iron": 3}, vocab_size=260)
-    Characters(length=100).save(tmp_path)
-    assert load(tmp_path).length == 100
+        config.train({"iron": 3}, vocab_size=260)
+    Characters(max_length=100).save(tmp_path)
+    assert load(tmp_path).max_length == 100

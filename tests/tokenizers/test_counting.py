@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizers import counting, feeding
-from bertsmith.tokenizers.bert_words import Splitter
-from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.wordpiece import Config, Splitter
 
 
 def splitter(**rules: bool) -> Splitter:
@@ -34,77 +33,78 @@ def test_counts_are_those_of_berts_own_rules(text: str) -> None:
     text = text.encode(errors="replace").decode()
     normal = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal.normalize_str(text))
-    assert counting.count_unit(text, splitter()) == Counter(word for word, _ in words)
+    assert training.count_text(text, splitter()) == Counter(word for word, _ in words)
 
 
 def test_irregular_lines_are_counted_whole() -> None:
     text = "plain words\nodd\x1cly glued words\nplain again"
-    assert counting.count_unit(text, splitter()) == {"plain": 2, "words": 2, "oddly": 1, "glued": 1, "again": 1}
+    assert training.count_text(text, splitter()) == {"plain": 2, "words": 2, "oddly": 1, "glued": 1, "again": 1}
 
 
 def test_lone_surrogates_and_endless_words_do_no_harm() -> None:
-    assert counting.count_unit("a\ud800b " + "x" * 5000, splitter()) == {"ab": 1}
+    assert training.count_text("a\ud800b " + "x" * 5000, splitter()) == {"ab": 1}
 
 
 def test_texts_make_units_of_about_one_size() -> None:
     texts = ["ab" * 5] * 7
-    assert list(counting.work_units(texts, 25)) == ["\n".join(texts[:3]), "\n".join(texts[:3]), texts[0]]
-    assert list(counting.work_units([])) == []
+    assert list(training.work_units(texts, 25)) == ["\n".join(texts[:3]), "\n".join(texts[:3]), texts[0]]
+    assert list(training.work_units([])) == []
 
 
 def test_tables_are_merged_in_order_and_within_the_limit() -> None:
     tables = [{"a": 3, "b": 1}, {"a": 1, "c": 2}]
-    assert counting.merge(tables) == {"a": 4, "b": 1, "c": 2}
-    assert counting.merge(tables, limit=2) == {"a": 4}
-    assert counting.merge([*tables, {"b": 5}], limit=2) == {"a": 4, "b": 5}
-    assert counting.merge([]) == {}
-    many = [counting.count_unit(noise(seed), splitter()) for seed in range(5)]
-    assert len(counting.merge(many)) > 1000
-    pruned = counting.merge(many, limit=400)
+    assert training.merge_counts(tables) == {"a": 4, "b": 1, "c": 2}
+    assert training.merge_counts(tables, limit=2) == {"a": 4}
+    assert training.merge_counts([*tables, {"b": 5}], limit=2) == {"a": 4, "b": 5}
+    assert training.merge_counts([]) == {}
+    many = [training.count_text(noise(seed), splitter()) for seed in range(5)]
+    assert len(training.merge_counts(many)) > 1000
+    pruned = training.merge_counts(many, limit=400)
     assert 0 < len(pruned) <= 400
-    frequent = {word for word, _ in Counter(counting.merge(many)).most_common(20)}
+    frequent = {word for word, _ in Counter(training.merge_counts(many)).most_common(20)}
     assert frequent <= pruned.keys()
     with pytest.raises(ConfigError, match="max-words=0"):
-        counting.merge([], limit=0)
+        training.merge_counts([], limit=0)
 
 
 def test_workers_change_nothing() -> None:
     texts = noise(1, 20000).splitlines()
     tables = [
-        counting.count(texts, Config().splitter(), workers=workers, limit=500, unit_size=20_000) for workers in (1, 2)
+        training.count_words(texts, Config().word_splitter(), workers=workers, limit=500, unit_size=20_000)
+        for workers in (1, 2)
     ]
     assert list(tables[0].items()) == list(tables[1].items())
-    files = [Config().learn(table, vocab_size=300).files() for table in tables]
+    files = [Config().train(table, vocab_size=300).files() for table in tables]
     assert files[0] == files[1]
 
 
 def test_every_word_is_fed_as_often_as_it_was_counted() -> None:
     counts = {"a": 3, "long": 70_000, "쇠": 1, "b": 40_000}
-    fed = Counter("".join(feeding._texts(dict(counts), 1)).split("\n"))
+    fed = Counter("".join(training._texts(dict(counts), 1)).split("\n"))
     assert fed == {**counts, "": 1}
-    assert max(map(len, feeding._texts(dict(counts), 1))) < 2 * feeding.CHUNK
+    assert max(map(len, training._texts(dict(counts), 1))) < 2 * training.CHUNK
 
 
 def test_huge_counts_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = Counter("".join(feeding._texts({"a": 1000, "b": 14, "c": 5, "d": 4}, 10)).split())
+    fed = Counter("".join(training._texts({"a": 1000, "b": 14, "c": 5, "d": 4}, 10)).split())
     assert fed == {"a": 100, "b": 1, "c": 1}
-    monkeypatch.setattr(feeding, "MOST_FED", 100)
+    monkeypatch.setattr(training, "MOST_FED", 100)
     counts = {"ab": 900, "cd": 95, "x": 5}
     trainer = trainers.BpeTrainer(min_frequency=60, show_progress=False)
-    learned = feeding.train(models.BPE(), trainer, counts)
+    learned = training.train_backend(models.BPE(), trainer, counts)
     assert "ab" in learned.get_vocab()
     assert "cd" not in learned.get_vocab()
     assert counts == {}
 
 
 def test_of_too_many_words_the_frequent_ones_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "MOST_WORDS", 12)
+    monkeypatch.setattr(training, "MOST_WORDS", 12)
     counts = {letter * 2: 9 for letter in "abcdefgh"} | {letter * 2: 3 for letter in "ijklmnopqr"}
     learned = []
     for words in (counts, dict(reversed(counts.items()))):
         trainer = trainers.BpeTrainer(vocab_size=100, show_progress=False)
         learned.append(
-            {word for word in feeding.train(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2}
+            {word for word in training.train_backend(models.BPE(), trainer, dict(words)).get_vocab() if len(word) == 2}
         )
     assert learned[0] == learned[1]
     assert len(learned[0]) == 12

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.system.durable import Disk
-from bertsmith.tokenizers import framing
-from bertsmith.tokenizers.folder import Specials
+from bertsmith.tokenizers import special_tokens
+from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.tokenizer import kind, kinds, load
 from bertsmith.tokenizers.wordpiece import WordPiece
 from bertsmith.types import Encoded
@@ -40,22 +40,22 @@ def google_truncation(first: int, second: int, room: int) -> tuple[int, int]:
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 130))
 def test_truncation_is_googles(first: int, second: int, room: int) -> None:
-    assert framing.kept(first, second, room=room) == google_truncation(first, second, room)
+    assert special_tokens.truncate_pair(first, second, budget=room) == google_truncation(first, second, room)
 
 
 def test_frames_look_like_berts() -> None:
     smith = tokenizer()
     a, b = smith.encode("a bc"), smith.encode("d,")
-    single = smith.frame(a, length=10)
-    assert [smith.token(number) for number in single.ids] == ["[CLS]", "a", "b", "##c", "[SEP]"]
+    single = smith.frame(a, max_length=10)
+    assert [smith.id_to_token(number) for number in single.ids] == ["[CLS]", "a", "b", "##c", "[SEP]"]
     assert single.segment_ids.tolist() == [0] * 5
-    pair = smith.frame(a, b, length=10)
-    assert [smith.token(number) for number in pair.ids] == ["[CLS]", "a", "b", "##c", "[SEP]", "d", ",", "[SEP]"]
+    pair = smith.frame(a, b, max_length=10)
+    assert [smith.id_to_token(number) for number in pair.ids] == ["[CLS]", "a", "b", "##c", "[SEP]", "d", ",", "[SEP]"]
     assert pair.segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
     assert pair.sequence_ids.tolist() == [-1, 0, 0, 0, -1, 1, 1, -1]
     assert pair.offsets.tolist() == [[0, 0], [0, 1], [2, 3], [3, 4], [0, 0], [0, 1], [1, 2], [0, 0]]
     assert pair.words.tolist() == [-1, 0, 1, 1, -1, 0, 1, -1]
-    assert smith.frame(a, b, length=6).truncated == (1, 1)
+    assert smith.frame(a, b, max_length=6).truncated == (1, 1)
     assert (single.ids.dtype, single.segment_ids.dtype, single.sequence_ids.dtype) == (np.int32, np.uint8, np.int8)
 
 
@@ -63,8 +63,8 @@ def test_an_empty_text_is_framed() -> None:
     smith = tokenizer()
     nothing = smith.encode("")
     assert isinstance(nothing, Encoded)
-    assert smith.frame(nothing, length=2).ids.tolist() == [2, 3]
-    assert smith.frame(nothing, nothing, length=3).segment_ids.tolist() == [0, 0, 1]
+    assert smith.frame(nothing, max_length=2).ids.tolist() == [2, 3]
+    assert smith.frame(nothing, nothing, max_length=3).segment_ids.tolist() == [0, 0, 1]
 
 
 def test_kinds_are_the_files_of_the_folder() -> None:
@@ -76,14 +76,14 @@ def test_kinds_are_the_files_of_the_folder() -> None:
 
 
 def test_no_class_name_means_two_kinds() -> None:
-    names = [name for found in kinds() for name in kind(found).tokenizer.classes]
+    names = [name for found in kinds() for name in kind(found).tokenizer.transformers_classes]
     assert len(names) == len(set(names))
 
 
 def test_ids_take_two_bytes_while_they_can() -> None:
-    assert tokenizer().id_type == np.uint16
+    assert tokenizer().id_dtype == np.uint16
     large = tokenizer(TOKENS + [f"w{number}" for number in range(1 << 16)])
-    assert large.id_type == np.uint32
+    assert large.id_dtype == np.uint32
     assert large.encode_ids(["w65535 a"])[0].tolist() == [len(TOKENS) + 65535, 5]
 
 
@@ -95,11 +95,11 @@ def test_what_decides_ids_decides_the_fingerprint() -> None:
         tokenizer(chinese_spacing=False),
         tokenizer([*TOKENS[:-1], "yorks"]),
         tokenizer([*TOKENS[:5], "b", "a", *TOKENS[7:]]),
-        WordPiece.build(TOKENS, specials=replace(base.specials, mask="d")),
+        WordPiece.build(TOKENS, special_tokens=replace(base.special_tokens, mask="d")),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 7
     assert tokenizer(strip_accents=True).fingerprint == base.fingerprint
-    assert WordPiece.build(TOKENS, length=64).fingerprint == base.fingerprint
+    assert WordPiece.build(TOKENS, max_length=64).fingerprint == base.fingerprint
 
 
 def test_the_fast_road_forgets_in_time() -> None:
@@ -133,7 +133,7 @@ def test_tokens_that_others_added_are_found_in_texts(tmp_path: Path) -> None:
     ]
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     smith = load(tmp_path)
-    assert smith.vocabulary()[-2:] == ["New York", "[E]"]
+    assert smith.tokens()[-2:] == ["New York", "[E]"]
     assert 13 in smith.special_ids
     assert 12 not in smith.special_ids
     assert smith.encode("a New York, [E]").ids.tolist()[:3] == [5, 12, 9]
@@ -203,12 +203,12 @@ def test_damaged_definitions_are_data_errors(tmp_path: Path) -> None:
 
 
 def test_roles_may_share_a_token() -> None:
-    specials = Specials("p", "u", start="s", separator="e", end="e")
+    specials = SpecialTokens("p", "u", start="s", separator="e", end="e")
     assert specials.tokens() == ["p", "u", "s", "e"]
     assert list(specials.roles()) == ["padding", "unknown", "start", "separator", "end"]
 
 
 def test_an_absent_role_is_an_error_that_names_the_others() -> None:
-    smith = kind("bpe").config().learn({"ab": 5, "cd": 5}, vocab_size=40)
+    smith = kind("bpe").config().train({"ab": 5, "cd": 5}, vocab_size=40)
     with pytest.raises(BertsmithError, match="no mask token; it has padding, unknown, start"):
         _ = smith.mask_id

@@ -13,10 +13,9 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.unigram import SPECIALS, Config, Unigram
-from bertsmith.tokenizers.unigram_words import Rules, Splitter
+from bertsmith.tokenizers.unigram import SPECIALS, Config, Rules, Splitter, Unigram
 
 ENGLISH = (
     "The smith's hammer rang 1,000 times, then 2,000 times. A cold-forged blade (of iron) cost £40.50 in 1842, not in "
@@ -27,23 +26,23 @@ KOREAN = "대장장이는 쇠를 달구어 망치로 두드린다. 서울의 옛
 
 def learn(text: str, vocab_size: int = 200, **settings: Any) -> Unigram:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
+    return config.train(training.count_words([text], config.word_splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Unigram, text: str) -> list[str]:
-    return [tokenizer.token(number) for number in tokenizer.encode(text).ids.tolist()]
+    return [tokenizer.id_to_token(number) for number in tokenizer.encode(text).ids.tolist()]
 
 
 def test_words_become_frequent_pieces() -> None:
     tokenizer = learn(ENGLISH, 400)
-    assert tokenizer.vocabulary()[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.tokens()[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     assert tokens(tokenizer, "The  HAMMER rang") == ["▁the", "▁hammer", "▁rang"]
     assert tokenizer.decode(tokenizer.encode("The  HAMMER rang").ids) == "the hammer rang"
 
 
 def test_what_no_piece_spans() -> None:
     tokenizer = learn(ENGLISH, 400)
-    for piece in tokenizer.vocabulary()[5:]:
+    for piece in tokenizer.tokens()[5:]:
         inner = piece.removeprefix("▁")
         assert not set(inner) & set('()"-.–£€') or len(piece) == 1, piece
         assert not re.search(r"\d,", inner), piece
@@ -94,16 +93,16 @@ def test_accents_are_stripped_unless_hangul_would_fall_apart() -> None:
 def test_little_hangul_is_unknown_where_accents_are_stripped() -> None:
     tokenizer = learn(ENGLISH * 40 + " 쇠 각 ", 300)
     assert tokenizer.rules()["strip_accents"] is True
-    assert not any(0x1100 <= ord(c) <= 0x11FF for token in tokenizer.vocabulary() for c in token)
+    assert not any(0x1100 <= ord(c) <= 0x11FF for token in tokenizer.tokens() for c in token)
     assert tokens(tokenizer, "쇠") == ["▁", "<unk>"]
 
 
 def test_characters_beyond_the_coverage_are_unknown_but_not_their_word() -> None:
     tokenizer = learn(ENGLISH, 400, coverage=0.995)
-    assert tokenizer.id("х") is None
+    assert tokenizer.token_to_id("х") is None
     assert tokens(tokenizer, "hammerх") == ["▁hammer", "<unk>"]
     whole = learn(ENGLISH, 400, coverage=1.0)
-    assert whole.id("х") is not None
+    assert whole.token_to_id("х") is not None
 
 
 def test_texts_that_spell_special_tokens_never_get_their_ids() -> None:
@@ -182,14 +181,14 @@ def test_added_tokens_of_others_are_kept(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "AlbertTokenizer"}')
     again = load(tmp_path)
     assert again.vocab_size == tokenizer.vocab_size + 1
-    assert again.token(again.encode("the <smith> rang").ids.tolist()[1]) == "<smith>"
+    assert again.id_to_token(again.encode("the <smith> rang").ids.tolist()[1]) == "<smith>"
     assert again.encode_ids(["the <smith> rang"])[0].tolist() == again.encode("the <smith> rang").ids.tolist()
 
 
 def test_which_pieces_go_on_with_a_word() -> None:
     pieces = [(piece, -1.0) for piece in ("▁the", "smith", "ing", "▁", ",", "-", "00", "울", "▁서", "’s", "…")]
     tokenizer = Unigram.build([*((token, 0.0) for token in SPECIALS.tokens()), *pieces])
-    continues = tokenizer.continues()
-    going_on = {tokenizer.token(number) for number in range(tokenizer.vocab_size) if continues[number]}
+    continues = tokenizer.is_continuation()
+    going_on = {tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size) if continues[number]}
     assert going_on == {"smith", "ing", "00", "울", "’s"}
     assert len(continues) == tokenizer.vocab_size

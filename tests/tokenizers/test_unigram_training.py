@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import unigram_cells, unigram_training
-from bertsmith.tokenizers.unigram_cells import lay_out
-from bertsmith.tokenizers.unigram_lattice import LONGEST_WORD, SCALE
-from bertsmith.tokenizers.unigram_seeds import find_seeds, piece_lattice, word_lattices
-from bertsmith.tokenizers.unigram_training import train_unigram
+from bertsmith.tokenizers.unigram import lattice as unigram_cells
+from bertsmith.tokenizers.unigram import training
+from bertsmith.tokenizers.unigram.lattice import LONGEST_WORD, SCALE, lay_out
+from bertsmith.tokenizers.unigram.training import find_seeds, piece_lattice, train_unigram, word_lattices
 
 COUNTS = {"▁the": 40, "▁then": 9, "▁other": 7, "▁to": 12, "▁tether": 2, "hen": 3, "한국": 5, "한국어": 4, "é": 1}
 
@@ -107,7 +106,7 @@ def test_other_spellings_of_a_piece_are_the_best_without_it() -> None:
 
 def test_digamma() -> None:
     known = {0.5: -1.9635100260214235, 1.0: -0.5772156649015329, 2.5: 0.7031566406452432, 10.0: 2.251752589066721}
-    found = unigram_training._digamma(np.array(list(known)))
+    found = training._digamma(np.array(list(known)))
     np.testing.assert_allclose(found, list(known.values()), rtol=1e-9)
 
 

@@ -11,10 +11,9 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.bert_words import Splitter
+from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.wordpiece import Config, WordPiece
+from bertsmith.tokenizers.wordpiece import Config, Splitter, WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # bert: tokenization_test.py; the two tokens at the end are those that its toy vocabulary lacks.
@@ -31,16 +30,16 @@ KOREAN = "서울은 대한민국의 수도이다. 한강이 서울을 가로지�
 
 def words(text: str, **rules: bool) -> list[str]:
     splitter = Splitter(**{"lowercase": True, "strip_accents": True, "chinese_spacing": True} | rules)
-    return [word for unit in splitter.units.of(text) for word in splitter(unit)]
+    return [word for unit in splitter.chunker.chunks(text) for word in splitter(unit)]
 
 
 def pieces(tokenizer: WordPiece, text: str) -> list[str]:
-    return [tokenizer.token(number) for number in tokenizer.encode(text).ids]
+    return [tokenizer.id_to_token(number) for number in tokenizer.encode(text).ids]
 
 
 def learn(text: str, size: int = 200, **settings: object) -> WordPiece:
     config = Config(**settings)  # type: ignore[arg-type]
-    return config.learn(counting.count([text], config.splitter()), vocab_size=size)
+    return config.train(training.count_words([text], config.word_splitter()), vocab_size=size)
 
 
 def test_google_full_tokenizer() -> None:
@@ -108,7 +107,7 @@ def test_old_folders_have_no_definition(tmp_path: Path, stated: dict[str, bool],
     tokenizer = load(tmp_path)
     assert tokenizer.rules()["lowercase"] is expected
     assert tokenizer.rules()["strip_accents"] is expected
-    assert (tokenizer.length, tokenizer.mask_id) == (64, 6)
+    assert (tokenizer.max_length, tokenizer.mask_id) == (64, 6)
 
 
 def test_case_is_taken_from_the_definition_where_the_settings_are_silent(tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_settings_for_transformers_are_never_left_open() -> None:
 
 def test_learned_vocabularies_begin_with_the_special_tokens() -> None:
     tokenizer = learn(TEXT)
-    tokens = tokenizer.vocabulary()
+    tokens = tokenizer.tokens()
     assert tokens[:5] == SPECIALS
     letters = [token for token in tokens if len(token) == 1]
     assert tokens[5 : 5 + len(letters)] == sorted(letters)
@@ -163,13 +162,13 @@ def test_vocabularies_are_those_of_the_tokenizers_library(lowercase: bool) -> No
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     # Without its symbols named beforehand, the library numbers `##a` and breaks ties by the order of a hash table.
-    symbols = [token for token in ours.vocabulary() if len(token.removeprefix("##")) == 1]
+    symbols = [token for token in ours.tokens() if len(token.removeprefix("##")) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=1000, min_frequency=2, special_tokens=[*SPECIALS, *symbols], show_progress=False
     )
     backend.train_from_iterator([text], trainer)
     theirs = backend.get_vocab()
-    assert sorted(theirs, key=lambda token: theirs[token]) == ours.vocabulary()
+    assert sorted(theirs, key=lambda token: theirs[token]) == ours.tokens()
     assert len(theirs) == 1000
 
 
@@ -180,7 +179,7 @@ def test_accents_go_with_case_unless_there_is_hangul() -> None:
     assert learn(TEXT, lowercase=False, strip_accents=True).rules()["strip_accents"] is True
     assert learn(TEXT + KOREAN).rules()["strip_accents"] is False
     with pytest.raises(ConfigError, match=r"strip_accents=true takes Hangul apart .* 50.0% of the words"):
-        Config(strip_accents=True).learn({"서울은": 5, "seoul": 5}, vocab_size=100)
+        Config(strip_accents=True).train({"서울은": 5, "seoul": 5}, vocab_size=100)
 
 
 def test_hangul_stays_whole() -> None:
@@ -192,7 +191,7 @@ def test_hangul_stays_whole() -> None:
 
 def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
     counts = {"wanted": 5000, "naïve": 4000, "서울은": 5}
-    tokenizer = Config(coverage=1.0).learn(dict(counts), vocab_size=100)
+    tokenizer = Config(coverage=1.0).train(dict(counts), vocab_size=100)
     assert tokenizer.rules()["strip_accents"] is True
     assert pieces(tokenizer, "서울은") == ["[UNK]"]
     assert tokenizer.unknown_id not in tokenizer.encode("naive NAÏVE").ids
@@ -201,12 +200,12 @@ def test_a_little_hangul_among_stripped_text_is_unknown() -> None:
 def test_the_alphabet_covers_what_was_asked_for() -> None:
     counts = {"aab": 900, "ccd": 99, "e": 1}
     for coverage, expected in ((1.0, "abcde"), (0.9996, "abcd"), (0.95, "abc"), (0.5, "a")):
-        kept = Config(coverage=coverage).learn(dict(counts), vocab_size=100).vocabulary()
+        kept = Config(coverage=coverage).train(dict(counts), vocab_size=100).tokens()
         assert "".join(token for token in kept if len(token) == 1) == expected
-    few = Config(coverage=1.0, lowercase=False).learn(dict(counts), vocab_size=15).vocabulary()
+    few = Config(coverage=1.0, lowercase=False).train(dict(counts), vocab_size=15).tokens()
     assert "".join(token for token in few if len(token) == 1) == "abcde"
     many = {chr(0x4E00 + number): 10 for number in range(300)}
-    capped = Config(coverage=1.0).learn(dict(many), vocab_size=90).vocabulary()
+    capped = Config(coverage=1.0).train(dict(many), vocab_size=90).tokens()
     assert [token for token in capped if len(token) == 1] == [chr(0x4E00 + number) for number in range(30)]
 
 

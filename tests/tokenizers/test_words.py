@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bertsmith.tokenizers.marks import Mark, mark, unmark
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import counting
-from bertsmith.tokenizers.marks import Mark, mark, unmark
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.word_split import split_words
 from bertsmith.tokenizers.words import Config, Words, shape
 
 TEXT = "The smith said no no no: NASA's state-of-the-art hammer cost 1,000.50 dollars!!! Sooo hot. " * 3
@@ -30,11 +30,11 @@ SETTINGS: list[dict[str, Any]] = [
 
 def learn(text: str = TEXT, vocab_size: int = 200, **settings: Any) -> Words:
     config = Config(**settings)
-    return config.learn(counting.count([text], config.splitter()), vocab_size=vocab_size)
+    return config.train(training.count_words([text], config.word_splitter()), vocab_size=vocab_size)
 
 
 def tokens(tokenizer: Words, text: str) -> list[str]:
-    return [tokenizer.token(number) for number in tokenizer.encode(text).ids.tolist()]
+    return [tokenizer.id_to_token(number) for number in tokenizer.encode(text).ids.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_where_words_are_cut(text: str, words: str) -> None:
 
 def test_frequent_words_come_first_and_ties_by_spelling() -> None:
     counts = {"b": 3, "a": 3, "rare": 1, "c": 9}
-    assert Config().learn(dict(counts), vocab_size=100).vocabulary() == [
+    assert Config().train(dict(counts), vocab_size=100).tokens() == [
         "<pad>",
         "<unk>",
         "<s>",
@@ -69,8 +69,8 @@ def test_frequent_words_come_first_and_ties_by_spelling() -> None:
         "a",
         "b",
     ]
-    assert Config().learn(dict(counts), vocab_size=6).vocabulary()[4:] == ["c", "a"]
-    assert Config(min_count=1).learn(dict(counts), vocab_size=100).vocabulary()[-1] == "rare"
+    assert Config().train(dict(counts), vocab_size=6).tokens()[4:] == ["c", "a"]
+    assert Config(min_count=1).train(dict(counts), vocab_size=100).tokens()[-1] == "rare"
 
 
 def test_lower_case() -> None:
@@ -146,7 +146,7 @@ def test_texts_that_spell_a_mark_do_not_become_one() -> None:
     tokenizer = learn(TEXT + " xxup xxup <unk:number> <unk:number> unk unk", marks=True, unknowns="classes")
     assert Mark.UP not in tokens(tokenizer, "xxup xxmaj")
     assert "<unk:number>" not in tokens(tokenizer, "<unk:number>")
-    assert len(tokenizer.vocabulary()) == len(set(tokenizer.vocabulary()))
+    assert len(tokenizer.tokens()) == len(set(tokenizer.tokens()))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -176,7 +176,7 @@ def test_the_promises_of_a_tokenizer_hold_for_every_setting(settings: dict[str, 
 
 def test_fingerprints_differ_by_settings() -> None:
     words = {"iron": 5, "rod": 4}
-    prints = {Config(lowercase=flag).learn(dict(words), vocab_size=50).fingerprint for flag in (True, False)}
+    prints = {Config(lowercase=flag).train(dict(words), vocab_size=50).fingerprint for flag in (True, False)}
     assert len(prints) == 2
 
 
@@ -184,17 +184,17 @@ def test_special_tokens_are_read_where_wanted() -> None:
     tokenizer = learn()
     text = "hot <s>hammer </s>"
     assert "<s>" not in tokens(tokenizer, text)
-    encoded = tokenizer.encode(text, specials_in_text=True)
-    assert [tokenizer.token(number) for number in encoded.ids.tolist()] == ["hot", "<s>", "hammer", "</s>"]
+    encoded = tokenizer.encode(text, parse_special_tokens=True)
+    assert [tokenizer.id_to_token(number) for number in encoded.ids.tolist()] == ["hot", "<s>", "hammer", "</s>"]
     assert [text[begin:end] for begin, end in encoded.offsets.tolist()] == ["hot", "<s>", "hammer", "</s>"]
     assert encoded.words.tolist() == [0, 1, 2, 3]
 
 
 def test_what_cannot_be_learned() -> None:
     with pytest.raises(DataError, match=r"no words .* 5 times"):
-        Config(min_count=5).learn({"iron": 4}, vocab_size=50)
+        Config(min_count=5).train({"iron": 4}, vocab_size=50)
     with pytest.raises(ConfigError, match="4 are reserved"):
-        Config().learn({"iron": 4}, vocab_size=4)
+        Config().train({"iron": 4}, vocab_size=4)
     for wrong in ({"min_count": 0}, {"unknowns": "two"}, {"marks": True, "lowercase": False}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Config(**wrong)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from smoke.smoke_world import make_shards, steps, write_text
+from smoke.smoke_fixtures import make_shards, steps, write_text
 from threads import threads
 
 from bertsmith import recipes
@@ -87,7 +87,7 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     last = call("compare", *NAMES, "bert/ltr,encoder.causal=false", *SMALL, "-d", shards, "-o", tmp_path / "new")
     assert (last.returncode, last.stderr.count("\n")) == (78, 1)
-    assert "bert/ltr,encoder.causal=false: causal_lm could see its own answers in this encoder" in last.stderr
+    assert "bert/ltr,encoder.causal=false: causal_lm predicts the next token: it needs a causal encoder" in last.stderr
     assert not (tmp_path / "new").exists()  # nor were the three before it begun
     chosen = chosen_recipes(["bert/tiny", "bert-tiny,seed=1"], lambda name: recipes.find("bert/tiny"))
     alike = {name.replace(",seed=1", ""): recipe for name, recipe in chosen.items()}

@@ -8,7 +8,7 @@ import torch
 from bertsmith.encoders import electra
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import replaced_token
-from bertsmith.training.flops import flops_per_token
+from bertsmith.training.roofline import flops_per_token
 
 
 def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones() -> None:
@@ -22,5 +22,5 @@ def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones()
     encoder = 128 * 256 + blocks(256)
     generator = 128 * 64 + blocks(64)
     judging, words = 256**2 + 256, 64 * 128 + 1000 * 128
-    found = flops_per_token(model, length=64, asked={"masked_lm": 0.15, "replaced_token": 0.5})
+    found = flops_per_token(model, length=64, labels={"masked_lm": 0.15, "replaced_token": 0.5})
     assert found == pytest.approx(6 * (encoder + generator + 0.5 * judging + 0.15 * words))

@@ -19,12 +19,11 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.passes import ForwardBackward
-from bertsmith.training.preflight import run_folder, trial
-from bertsmith.training.preflight.case import Finding
-from bertsmith.training.preflight.checklist import check, summary
-from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import PretrainData, build_model
+from bertsmith.training.forward_backward import ForwardBackward
+from bertsmith.training.preflight import check, run_folder, summary, trial
+from bertsmith.training.preflight_trial import Finding
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain_data import PretrainData, build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
@@ -113,7 +112,7 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
     assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
-    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
+    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_module"].values())
     assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
     assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocab_size), abs=0.3)
     assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)

@@ -15,12 +15,12 @@ from command_line import call
 from bertsmith import config, recipes
 from bertsmith.encoders import bert
 from bertsmith.errors import ConfigError
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.plan import BatchSizeWarmup, Unfreeze
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.recipe_toml import WIDTH, comments, to_toml
 
-FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers", "training.schedules")
+FOLDERS = ("encoders", "objectives", "data.packing", "training.optimizers")
 CONFIGS = [
     config.find_kind(f"bertsmith.{folder}", name).Config
     for folder in FOLDERS

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from finetuning_world import tiny_model
+from finetune_fixtures import tiny_model
 
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example
-from bertsmith.training.finetuning.splits import set_aside, train_and_dev
-from bertsmith.training.finetuning.tuning import make_finetune_config
-from bertsmith.training.finetuning.work import build_task
+from bertsmith.training.finetune import build_task
+from bertsmith.training.finetune_data import set_aside, train_and_dev
+from bertsmith.training.recipe import make_finetune_config
 
 
 def written(path: Path, rows: int) -> Path:

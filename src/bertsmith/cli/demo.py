@@ -16,7 +16,7 @@ from bertsmith.data import prepare
 from bertsmith.data.sample_text import korean_samples, python_documentation
 from bertsmith.data.shards import Shards, verify
 from bertsmith.errors import BertsmithError
-from bertsmith.metrics.intervals import over_seeds
+from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports import terminal, terminal_predictions, terminal_runs
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import read_run
@@ -32,18 +32,9 @@ SAMPLES = (
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
 # A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).
-SETTINGS = (
-    "encoder.layers=2",
-    "encoder.width=128",
-    "encoder.heads=2",
-    "max_length=64",
-    "batch_size=8",
-    "minutes=2",
-    "learning_rate=2e-3",
-    "eval_every=500",
-    "eval_rows=512",
-    "save_every=500",
-)
+SHAPE = ("encoder.layers=2", "encoder.width=128", "encoder.heads=2", "max_length=64", "batch_size=8")
+SCHEDULE = ("minutes=2", "learning_rate=2e-3", "eval_every=500", "eval_rows=512", "save_every=500")
+SETTINGS = (*SHAPE, *SCHEDULE)
 # without next-sentence pre-training [CLS] does not represent the sentence: classify the mean of all tokens
 FINETUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS = 3
@@ -109,11 +100,11 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
 def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     """Two minutes of pre-training, and the held-out losses next to their baselines."""
     from bertsmith import recipes  # imports torch, which the first steps do not need
-    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import with_overrides
 
     recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
-    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
+    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, chart=True)
     terminal_runs.run_card(read_run(output / "run"))
 
 
@@ -128,8 +119,8 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task from the demo's text, compared with the majority class and with random initial weights."""
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune
+    from bertsmith.training.finetune import finetune
+    from bertsmith.training.recipe import make_finetune_config
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     accuracies: dict[str, list[float]] = {"random weights": [], "pre-trained weights": []}
@@ -143,10 +134,10 @@ def _finetune(output: Path) -> None:
     majority = max(map(labels.count, set(labels))) / len(labels)
     terminal.console.print(f"{TRAIN_EXAMPLES} training examples; accuracy on {len(labels)} others, {SEEDS} seeds:")
     for name, scores in {"majority class": [majority] * SEEDS, **accuracies}.items():
-        score = over_seeds(scores)
+        score = summarize_seeds(scores)
         bar = "▇" * round(40 * score.mean)
         terminal.console.print(f"  {name:<22} {score.mean:6.1%} ± {score.deviation or 0.0:.1%}  {bar}")
-    random_mean, pretrained_mean = (over_seeds(scores).mean for scores in accuracies.values())
+    random_mean, pretrained_mean = (summarize_seeds(scores).mean for scores in accuracies.values())
     if pretrained_mean <= random_mean:
         terminal.console.print(
             "Two minutes on a CPU are too short for pre-training to help; LOG.md has results from minutes on a GPU."

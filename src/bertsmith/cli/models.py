@@ -23,7 +23,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a model. Prints architecture, parameters, size on disk and memory of a batch."""
-    from bertsmith.model_io.facts import model_facts
+    from bertsmith.model_io.summary import model_facts
     from bertsmith.reports import terminal
 
     facts = model_facts(model, batch=batch, length=length)
@@ -41,8 +41,8 @@ def import_model(
     as_json: Json = False,
 ) -> None:
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
-    from bertsmith.model_io.facts import folder_facts
-    from bertsmith.model_io.importing import import_folder
+    from bertsmith.model_io.importers import import_folder
+    from bertsmith.model_io.summary import folder_facts
     from bertsmith.reports import terminal
 
     lowercase = None if cased is None else not cased
@@ -84,7 +84,7 @@ def export(
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
     if to == "onnx":
-        from bertsmith.export import conversion, onnx
+        from bertsmith.export import graph, onnx
 
         facts = onnx.export_onnx(
             model,
@@ -92,7 +92,7 @@ def export(
             head=head,
             pooling=pooling,
             normalize=normalize,
-            opset=conversion.OPSET if opset is None else opset,
+            opset=graph.DEFAULT_OPSET if opset is None else opset,
             tolerance=onnx.TOLERANCE if tolerance is None else tolerance,
         )
     else:

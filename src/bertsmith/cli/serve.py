@@ -64,11 +64,10 @@ def serve(
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
     from bertsmith.evaluation.evaluator import find_model_folder
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.server.keys import read_api_key
-    from bertsmith.server.models import name_models
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
+    from bertsmith.server.settings import name_models, read_api_key
 
     api_key = None if api_key_file is None else read_api_key(api_key_file)
     if runs is not None and not runs.is_dir():

@@ -1,66 +1,45 @@
-"""Framed rows become batches: padded one to a line, or several to a line without seeing each other.
+"""Rows -> batches: one text per batch row with padding, or several texts per row that do not attend to each other.
 
-By array operations: nothing here loops over tokens. Knows rows and batches, no model.
+By array operations; nothing here loops over tokens. Letters: B batch rows, L tokens in a batch row, N texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.data.packing.packing import PackedBatch
 from bertsmith.errors import BertsmithError
 from bertsmith.types import IGNORE_INDEX, Batch, Row
 
 Numbers = NDArray[np.int64]
 
 
-class Seats(NamedTuple):
-    """Where each row sits. N rows."""
+class Positions(NamedTuple):
+    """Where each of N texts is placed."""
 
-    line: Numbers  # [N]
-    offset: Numbers  # [N] place within the line
-    turn: Numbers  # [N] 1 for the first row of a line, 2 for the next, ...
+    row: Numbers  # [N] batch row
+    offset: Numbers  # [N] first token within the batch row
+    number: Numbers  # [N] 1 for the first text of a batch row, 2 for the next, ...
 
 
-class Reading(NamedTuple):
-    """The places that one objective reads."""
+class TokenIndices(NamedTuple):
+    """The tokens that one objective reads."""
 
     name: str
-    flat: Numbers  # [R] in the order of the rows
-    counts: list[int]  # of each row
+    flat: Numbers  # [R] in the order of the texts
+    counts: list[int]  # per text
 
-    def fill(self, values: Numbers, slots: int | None, filler: int) -> Numbers:
-        """The values in that many slots, or as they are."""
-        if slots is not None and len(values) > slots:
-            raise BertsmithError(
-                f"{self.name} reads {len(values)} places, more than the {slots} of the shape asked for"
-            )
-        return _filled(values, len(values) if slots is None else slots, filler)
-
-
-class Packed(Protocol):
-    """The batch of a packing, in numpy."""
-
-    @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """All array fields of `Batch`, in any integer width."""
-
-    @property
-    def labels(self) -> Mapping[str, NDArray[Any]]:
-        """By objective."""
-
-    @property
-    def max_seqlen(self) -> int:
-        """See `Batch`."""
-
-    @property
-    def dense(self) -> bool:
-        """See `Batch`."""
+    def pad(self, values: Numbers, size: int | None, filler: int) -> Numbers:
+        """The values, filled up to `size` if that is given."""
+        if size is not None and len(values) > size:
+            raise BertsmithError(f"{self.name} reads {len(values)} tokens, more than the {size} of the given shape")
+        return _pad(values, len(values) if size is None else size, filler)
 
 
 def collate(
@@ -75,81 +54,81 @@ def collate(
     labels: Mapping[str, Sequence[Any]] | None = None,
     indices: Mapping[str, Sequence[Any]] | None = None,
 ) -> Batch:
-    """A batch of lines of `length` places; `pack` puts several rows into one line where they fit.
+    """A batch of rows of `length` tokens; `pack` puts several texts into one batch row where they fit.
 
-    Text n of the batch (in `firsts`, pooled vectors and `labels`) is row n. `samples` are the rows' numbers in the
-    whole corpus (0, 1, ... where absent): with `epoch`, the key of what is hidden in them.
+    Text n of the batch (in `cls_positions`, pooled vectors and `labels`) is `rows[n]`. `sample_ids` are the numbers of
+    the texts in the corpus (default 0, 1, ...): with `epoch`, the key of their masks.
 
-    `labels`, by objective: for each row a whole number, a fraction or several whole numbers. `places`, by objective:
-    for each row the places in it that are read; labels of that objective then are for each row as many. `shape` is the
-    number of lines, of texts and of places that are read to fill the batch up to, so that shapes are constant; where
-    it does not say the last, every place of the batch could be read.
+    `labels`, by objective: for each text an integer, a float or several integers. `indices`, by objective: for each
+    text the tokens of it that the objective reads; the objective then has one label per token. `shape` is the number of
+    batch rows, of texts and of read tokens that the batch is filled up to, so that shapes are constant; without the
+    third, every token of the batch may be read.
     """
     sizes = _sizes(rows, length)
-    seats = _first_fit(sizes, length) if pack else _one_each(len(rows))
-    lines, texts, slots = _shape(shape, lines=int(seats.line.max()) + 1, texts=len(rows), length=length)
-    begins = seats.line * length + seats.offset
+    placed = _first_fit(sizes, length) if pack else _one_per_row(len(rows))
+    batch_rows, texts, reads = _shape(shape, rows=int(placed.row.max()) + 1, texts=len(rows), length=length)
+    begins = placed.row * length + placed.offset
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    flat_places = np.repeat(begins, sizes) + within
-    readings = {name: _reading(name, rows_places, sizes, begins) for name, rows_places in (indices or {}).items()}
+    flat_indices = np.repeat(begins, sizes) + within
+    read = {name: _token_indices(name, tokens, sizes, begins) for name, tokens in (indices or {}).items()}
 
-    def laid_out(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
-        flat = np.full(lines * length, filler, dtype)
-        flat[flat_places] = values
-        return flat.reshape(lines, length)
+    def scatter(values: NDArray[Any], filler: int, dtype: type[np.generic] = np.int64) -> torch.Tensor:
+        flat = np.full(batch_rows * length, filler, dtype)
+        flat[flat_indices] = values
+        return torch.from_numpy(flat.reshape(batch_rows, length))
 
-    document = laid_out(np.repeat(seats.turn, sizes), 0, np.int32)
-    numbers = _of_rows("sample_ids", range(len(rows)) if sample_ids is None else sample_ids, len(rows))
+    document_ids = scatter(np.repeat(placed.number, sizes), 0, np.int32)
+    numbers = _per_row("sample_ids", range(len(rows)) if sample_ids is None else sample_ids, len(rows))
     return Batch(
-        input_ids=torch.from_numpy(laid_out(np.concatenate([row.ids for row in rows]), padding_id)),
-        position_ids=torch.from_numpy(laid_out(within, 0)),
-        segment_ids=torch.from_numpy(laid_out(np.concatenate([row.segment_ids for row in rows]), 0)),
-        document_ids=torch.from_numpy(document),
-        special_mask=torch.from_numpy(laid_out(np.concatenate([row.sequence_ids for row in rows]) < 0, 1, np.bool_)),
-        sample_ids=torch.from_numpy(laid_out(np.repeat(numbers, sizes), -1)),
+        input_ids=scatter(np.concatenate([row.ids for row in rows]), padding_id),
+        position_ids=scatter(within, 0),
+        segment_ids=scatter(np.concatenate([row.segment_ids for row in rows]), 0),
+        document_ids=document_ids,
+        special_mask=scatter(np.concatenate([row.sequence_ids for row in rows]) < 0, 1, np.bool_),
+        sample_ids=scatter(np.repeat(numbers, sizes), -1),
         epoch=torch.tensor(epoch),
-        cu_seqlens=torch.from_numpy(cu_seqlens_of(document, sequences=lines + texts)),
-        cls_positions=torch.from_numpy(_filled(begins, texts, -1)),
+        cu_seqlens=torch.from_numpy(cu_seqlens_of(document_ids.numpy(), sequences=batch_rows + texts)),
+        cls_positions=torch.from_numpy(_pad(begins, texts, -1)),
         max_seqlen=length,
-        dense=len(rows) == lines and bool((sizes == length).all()),
+        dense=len(rows) == batch_rows and bool((sizes == length).all()),
         labels={
-            name: _labels_of_places(name, values, readings[name], slots)
-            if name in readings
-            else _labels_of_texts(name, values, len(rows), texts)
+            name: _token_labels(name, values, read[name], reads)
+            if name in read
+            else _text_labels(name, values, len(rows), texts)
             for name, values in (labels or {}).items()
         },
-        indices={name: torch.from_numpy(reading.fill(reading.flat, slots, 0)) for name, reading in readings.items()},
+        indices={name: torch.from_numpy(tokens.pad(tokens.flat, reads, 0)) for name, tokens in read.items()},
     )
 
 
 def collate_unpadded(
     rows: Sequence[Row], *, padding_id: int = 0, indices: Mapping[str, Sequence[Any]] | None = None
 ) -> Batch:
-    """A batch of one line that holds all rows and no padding; text n is row n.
+    """A batch of one row that concatenates all texts, without padding.
 
-    Rows of equal length that stand side by side are attended to together: bring them in the order of their lengths.
+    Adjacent texts of equal length are attended to together, so sort the texts by length.
     """
     sizes = [len(row) for row in rows]
-    found = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, indices=indices)
+    batch = collate(rows, length=sum(sizes), padding_id=padding_id, pack=True, indices=indices)
     runs = tuple((len(list(some)), size) for size, some in groupby(sizes))
-    return found.replace(max_seqlen=max(sizes), equal_length_runs=runs)
+    return batch.replace(max_seqlen=max(sizes), equal_length_runs=runs)
 
 
 def rows_needed(sizes: Sequence[int], length: int) -> int:
-    """How many lines rows of these sizes take when they are packed."""
-    return int(_first_fit(np.asarray(sizes, np.int64), length).line.max()) + 1
+    """The number of batch rows of texts of these sizes when they are packed."""
+    return int(_first_fit(np.asarray(sizes, np.int64), length).row.max()) + 1
 
 
-def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
-    """The same batch in tensors; `pin` puts it where a GPU fetches it without waiting.
+def from_packed(packed: PackedBatch, *, pin: bool = False) -> Batch:
+    """The same batch in tensors; `pin` places them in pinned memory.
 
-    The epoch is 0: a packing numbers the texts of a run through, so that none has the number of another.
+    The epoch is 0: the sample ids of a packing are unique in the run.
     """
     narrow = {"document_ids": torch.int32, "cu_seqlens": torch.int32, "special_mask": torch.bool}
 
     def tensor(name: str, values: NDArray[Any]) -> torch.Tensor:
-        found = torch.from_numpy(values).to(narrow.get(name, torch.int64))
-        return found.pin_memory() if pin else found
+        result = torch.from_numpy(values).to(narrow.get(name, torch.int64))
+        return result.pin_memory() if pin else result
 
     fields: dict[str, Any] = {name: tensor(name, values) for name, values in packed.arrays.items()}
     return Batch(
@@ -161,11 +140,11 @@ def from_packed(packed: Packed, *, pin: bool = False) -> Batch:
     )
 
 
-def cu_seqlens_of(document: NDArray[Any], *, sequences: int) -> NDArray[np.int32]:
-    """Where texts and runs of padding begin in the flat places of `document` [B, L]; B*L to the end [sequences+1]."""
-    begins = np.ones(document.shape, np.bool_)
-    begins[:, 1:] = document[:, 1:] != document[:, :-1]
-    return _filled(np.flatnonzero(begins), sequences + 1, document.size).astype(np.int32)
+def cu_seqlens_of(document_ids: NDArray[Any], *, sequences: int) -> NDArray[np.int32]:
+    """Flat indices of the starts of texts and runs of padding in `document_ids` [B, L], then B*L [sequences+1]."""
+    starts = np.ones(document_ids.shape, np.bool_)
+    starts[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    return _pad(np.flatnonzero(starts), sequences + 1, document_ids.size).astype(np.int32)
 
 
 def _sizes(rows: Sequence[Row], length: int) -> Numbers:
@@ -173,78 +152,78 @@ def _sizes(rows: Sequence[Row], length: int) -> Numbers:
     if not len(sizes) or not sizes.min():
         raise BertsmithError("a batch needs at least one row, and every row at least one token")
     if sizes.max() > length:
-        raise BertsmithError(f"row {sizes.argmax()} has {sizes.max()} tokens but lines only {length}: frame it shorter")
+        raise BertsmithError(f"row {sizes.argmax()} has {sizes.max()} tokens, more than length={length}: truncate it")
     return sizes
 
 
 def _shape(
-    asked: tuple[int, int] | tuple[int, int, int] | None, *, lines: int, texts: int, length: int
+    shape: tuple[int, int] | tuple[int, int, int] | None, *, rows: int, texts: int, length: int
 ) -> tuple[int, int, int | None]:
-    """Lines, texts, and places that are read: as many as there are where it is None."""
-    if asked is None:
-        return lines, texts, None
-    if asked[0] < lines or asked[1] < texts:
-        raise BertsmithError(f"these rows need {lines} lines and {texts} texts, more than the shape {asked} asked for")
-    return asked[0], asked[1], asked[2] if len(asked) == 3 else asked[0] * length
+    """Batch rows, texts and read tokens; None for as many tokens as are read."""
+    if shape is None:
+        return rows, texts, None
+    if shape[0] < rows or shape[1] < texts:
+        raise BertsmithError(f"{rows} batch rows and {texts} texts are more than the given shape {shape}")
+    return shape[0], shape[1], shape[2] if len(shape) == 3 else shape[0] * length
 
 
-def _reading(name: str, places: Sequence[Any], sizes: Numbers, begins: Numbers) -> Reading:
-    if len(places) != len(sizes):
-        raise BertsmithError(f"places of {name} for {len(places)} of {len(sizes)} rows: there must be some for each")
-    counts = [len(row) for row in places]
-    within = np.concatenate([np.asarray(row, np.int64) for row in places])
+def _token_indices(name: str, indices: Sequence[Any], sizes: Numbers, begins: Numbers) -> TokenIndices:
+    if len(indices) != len(sizes):
+        raise BertsmithError(f"indices of {name} for {len(indices)} of {len(sizes)} rows: each row needs some")
+    counts = [len(row) for row in indices]
+    within = np.concatenate([np.asarray(row, np.int64) for row in indices])
     outside = np.flatnonzero((within < 0) | (within >= np.repeat(sizes, counts)))
     if len(outside):
         row = int(np.repeat(np.arange(len(sizes)), counts)[outside[0]])
-        raise BertsmithError(f"{name} reads place {within[outside[0]]} of row {row}, which has {sizes[row]} tokens")
-    return Reading(name, np.repeat(begins, counts) + within, counts)
+        raise BertsmithError(f"{name} reads token {within[outside[0]]} of row {row}, which has {sizes[row]} tokens")
+    return TokenIndices(name, np.repeat(begins, counts) + within, counts)
 
 
-def _labels_of_places(name: str, values: Sequence[Any], reading: Reading, slots: int | None) -> torch.Tensor:
-    found = [np.asarray(row, np.int64) for row in values]
-    if [len(row) for row in found] != reading.counts:
-        raise BertsmithError(f"labels of {name} are not as many as its places: there must be one for each")
-    return torch.from_numpy(reading.fill(np.concatenate(found), slots, IGNORE_INDEX))
+def _token_labels(name: str, values: Sequence[Any], indices: TokenIndices, size: int | None) -> torch.Tensor:
+    labels = [np.asarray(row, np.int64) for row in values]
+    if [len(row) for row in labels] != indices.counts:
+        raise BertsmithError(f"the labels of {name} do not match its indices: each index needs one label")
+    return torch.from_numpy(indices.pad(np.concatenate(labels), size, IGNORE_INDEX))
 
 
-def _labels_of_texts(name: str, values: Sequence[Any], rows: int, texts: int) -> torch.Tensor:
-    """Whole numbers stay so, with IGNORE_INDEX where there is no text; among fractions that is NaN."""
-    if len(values) != rows:
-        raise BertsmithError(f"{len(values)} {name} for {rows} rows: there must be one for each")
-    found = np.asarray(values)
-    whole = found.dtype.kind in "biu"
-    filled = np.full((texts, *found.shape[1:]), IGNORE_INDEX if whole else np.nan, np.int64 if whole else np.float32)
-    filled[:rows] = found
-    return torch.from_numpy(filled)
+def _text_labels(name: str, values: Sequence[Any], rows: int, texts: int) -> torch.Tensor:
+    """Integers, filled up with IGNORE_INDEX, or floats, filled up with NaN."""
+    labels = np.asarray(values)
+    _per_row(name, values, rows)
+    integral = labels.dtype.kind in "biu"
+    filler, dtype = (IGNORE_INDEX, np.int64) if integral else (np.nan, np.float32)
+    result = np.full((texts, *labels.shape[1:]), filler, dtype)
+    result[:rows] = labels
+    return torch.from_numpy(result)
 
 
-def _one_each(rows: int) -> Seats:
-    return Seats(np.arange(rows), np.zeros(rows, np.int64), np.ones(rows, np.int64))
+def _one_per_row(rows: int) -> Positions:
+    return Positions(np.arange(rows), np.zeros(rows, np.int64), np.ones(rows, np.int64))
 
 
-def _first_fit(sizes: Numbers, length: int) -> Seats:
-    """Each row into the first line that has room for it."""
+def _first_fit(sizes: Numbers, length: int) -> Positions:
+    """Each text in the first batch row with enough free space."""
     used: list[int] = []
-    turns: list[int] = []
-    seats = np.zeros((len(sizes), 3), np.int64)
-    for row, size in enumerate(sizes.tolist()):
-        line = next((line for line, taken in enumerate(used) if taken + size <= length), len(used))
-        if line == len(used):
+    texts: list[int] = []
+    placed = np.zeros((len(sizes), 3), np.int64)
+    for text, size in enumerate(sizes.tolist()):
+        row = next((row for row, taken in enumerate(used) if taken + size <= length), len(used))
+        if row == len(used):
             used.append(0)
-            turns.append(0)
-        turns[line] += 1
-        seats[row] = line, used[line], turns[line]
-        used[line] += size
-    return Seats(*seats.T)
+            texts.append(0)
+        texts[row] += 1
+        placed[text] = row, used[row], texts[row]
+        used[row] += size
+    return Positions(*placed.T)
 
 
-def _of_rows(what: str, values: Sequence[int], rows: int) -> Numbers:
+def _per_row(name: str, values: Sequence[Any], rows: int) -> NDArray[Any]:
     if len(values) != rows:
-        raise BertsmithError(f"{len(values)} {what} for {rows} rows: there must be one for each")
-    return np.asarray(values, np.int64)
+        raise BertsmithError(f"{len(values)} {name} for {rows} rows: each row needs one")
+    return np.asarray(values)
 
 
-def _filled(values: Numbers, size: int, filler: int) -> Numbers:
-    found = np.full(size, filler, np.int64)
-    found[: len(values)] = values
-    return found
+def _pad(values: Numbers, size: int, filler: int) -> Numbers:
+    result = np.full(size, filler, np.int64)
+    result[: len(values)] = values
+    return result

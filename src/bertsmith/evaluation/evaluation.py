@@ -28,9 +28,9 @@ from bertsmith.evaluation.tables import (
     calibration,
     confusion,
 )
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.task import Case, Example, Prediction, Task
-from bertsmith.training.finetuning.tuning import task_name
+from bertsmith.training.recipe import task_name
 
 NOT_IN_JSON = ("cases", "predictions", "submission")
 NOT_IN_ERRORS = ("example", "correct", "calibrated", "reported")
@@ -55,7 +55,7 @@ class Evaluation:
     texts_per_second: float  # rows that the model has read: choices and windows count as several
     detected: dict[str, str]  # facts detected in the files
     scores: dict[str, float] = field(default_factory=dict)
-    interval: Interval | None = None  # of the main metric
+    interval: ConfidenceInterval | None = None  # of the main metric
     baseline: Baseline | None = None
     confusion: Confusion | None = None
     by_label: tuple[LabelScores, ...] = ()

@@ -14,17 +14,16 @@ import numpy as np
 from bertsmith import config
 from bertsmith.config import Registry
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.model_io.hf_config import CONFIG
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_folder import open_model
+from bertsmith.model_io.model_folder import CONFIG, open_model
 from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
 from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import answers
-from bertsmith.training.finetuning.tuning import TASKS, FinetuneConfig, find_task, task_name
+from bertsmith.training.finetune_data import predict_logits
+from bertsmith.training.recipe import TASKS, FinetuneConfig, find_task, task_name
 
 RUN_MODELS = ("best", "last")  # model folders of a run, in order of preference
 CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
@@ -85,13 +84,13 @@ class Evaluator:
     def _chunk(self, examples: Sequence[Example]) -> Chunk:
         task, tokenizer = self.task, self.tokenizer
         features = task.rows(examples, tokenizer, max_length=self.max_length)
-        logits = answers(
+        logits = predict_logits(
             self.model,
             features,
             task.objective,
             padding_id=tokenizer.padding_id,
             length=self.max_length,
-            half=self.bf16,
+            bf16=self.bf16,
         )
         if not all(np.isfinite(one).all() for one in logits):
             raise DataError(f"{self.folder}: the logits are not finite: use an earlier checkpoint")

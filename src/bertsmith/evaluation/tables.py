@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.metrics.counts import Counts
+from bertsmith.metrics.classification import MatchCounts
 from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
 
@@ -112,10 +112,10 @@ def by_label(task: Task, table: Confusion | None) -> tuple[LabelScores, ...]:
     scores = []
     for index, label in enumerate(table.rows):
         if label not in task.pseudo_labels:
-            one = Counts(
-                correct=int(counts[index, index]), found=int(counts[:, index].sum()), gold=int(counts[index].sum())
+            one = MatchCounts(
+                correct=int(counts[index, index]), predicted=int(counts[:, index].sum()), gold=int(counts[index].sum())
             )
-            scores.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.found))
+            scores.append(LabelScores(label, one.precision, one.recall, one.f1, one.gold, one.predicted))
     return tuple(scores)
 
 

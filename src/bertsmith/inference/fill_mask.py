@@ -43,10 +43,10 @@ def fill_mask(model: TextModel, text: str, *, top_k: int, targets: Sequence[str]
 
 def find_masks(tokenizer: Tokenizer, text: str) -> list[MaskRun]:
     """The runs of masks in a text; an error if it has none."""
-    encoded = tokenizer.encode(text, specials_in_text=True)
+    encoded = tokenizer.encode(text, parse_special_tokens=True)
     positions = np.flatnonzero(encoded.ids == tokenizer.mask_id)
     if not len(positions):
-        mask = tokenizer.token(tokenizer.mask_id)
+        mask = tokenizer.id_to_token(tokenizer.mask_id)
         raise BertsmithError(f"the text has no {mask}: write {mask} in place of the word to predict")
     runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
     return [_run(encoded, int(run[0]), int(run[-1]) + 1) for run in runs]
@@ -59,7 +59,7 @@ def _run(encoded: Encoded, first: int, last: int) -> MaskRun:
 def _beam_search(model: TextModel, text: str, run: MaskRun, *, top_k: int) -> list[dict[str, Any]]:
     """The best fillings of one run, filled from left to right."""
     tokenizer = model.tokenizer
-    row, shift = _frame_around(model, tokenizer.encode(text, specials_in_text=True), run)
+    row, shift = _frame_around(model, tokenizer.encode(text, parse_special_tokens=True), run)
     beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for position in range(run.first, run.last):
         rows = [_with_ids(row, run.first + shift, ids) for _, ids in beams]
@@ -93,7 +93,7 @@ def _score_targets(model: TextModel, text: str, run: MaskRun, targets: Sequence[
 
 def _encode_target(tokenizer: Tokenizer, text: str, run: MaskRun, target: str) -> tuple[Encoded, MaskRun]:
     """The text with the target in place of the run, and the tokens of the target."""
-    encoded = tokenizer.encode(f"{text[: run.start]}{target}{text[run.end :]}", specials_in_text=True)
+    encoded = tokenizer.encode(f"{text[: run.start]}{target}{text[run.end :]}", parse_special_tokens=True)
     starts, ends = encoded.offsets[:, 0], encoded.offsets[:, 1]
     inside = np.flatnonzero((starts >= run.start) & (ends <= run.start + len(target)) & (ends > starts))
     if not len(inside):
@@ -120,11 +120,11 @@ def _frame_around(model: TextModel, encoded: Encoded, run: MaskRun) -> tuple[Row
 
     Of a text that is too long the row has a window around the run, and counts the other tokens as truncated.
     """
-    specials = sum(isinstance(part, int) for part in model.tokenizer.frame_parts.single)
+    specials = sum(isinstance(part, int) for part in model.tokenizer.frame_ids.single)
     size = model.max_length - specials
     start = min(max(0, (run.first + run.last - size) // 2), max(0, len(encoded) - size))
     window = Encoded(*(part[start : start + size] for part in (encoded.ids, encoded.offsets, encoded.words)))
-    row = model.tokenizer.frame(window, length=model.max_length)
+    row = model.tokenizer.frame(window, max_length=model.max_length)
     row = dataclasses.replace(row, truncated=(len(encoded) - len(window), 0))
     return row, int(np.flatnonzero(row.sequence_ids == 0)[0]) - start
 

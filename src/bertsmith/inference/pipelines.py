@@ -128,13 +128,13 @@ def window_rows(texts: Sequence[Encoded], tokenizer: Tokenizer, *, length: int) 
     The shorter text of a pair is repeated in every row as long as it takes no more than half of a row. If both are
     longer, every window of the first is paired with every window of the second.
     """
-    frame = tokenizer.frame_parts.single if len(texts) == 1 else tokenizer.frame_parts.pair
+    frame = tokenizer.frame_ids.single if len(texts) == 1 else tokenizer.frame_ids.pair
     size = length - sum(isinstance(part, int) for part in frame)
     if size < 2:
         raise BertsmithError(f"a maximum length of {length} leaves no tokens for the text beside the special tokens")
     sizes = _window_sizes(list(map(len, texts)), size)
     windowed = [_windows(text, size=own) for text, own in zip(texts, sizes, strict=True)]
-    return [tokenizer.frame(*parts, length=length) for parts in product(*windowed)]
+    return [tokenizer.frame(*parts, max_length=length) for parts in product(*windowed)]
 
 
 def _window_sizes(lengths: list[int], size: int) -> list[int]:

@@ -30,7 +30,7 @@ from bertsmith.inference.forward import Backend, LocalBackend, LogitsQuery, Mode
 from bertsmith.inference.precision import Precision, convert_precision
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import FolderFacts, open_model
-from bertsmith.model_io.sentence_folder import SentenceSettings, read_sentence_settings
+from bertsmith.model_io.sentence_transformers import SentenceSettings, read_sentence_settings
 from bertsmith.system.devices import choose_device
 from bertsmith.tasks.tagged_text import Unit
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -102,7 +102,9 @@ class Predictor:
     def next_sentence(self, first: str, second: str) -> dict[str, Any]:
         """The probability that the second text follows the first: `{"is_next", "not_next", "truncated"}`."""
         head = require_pipeline(self.model, "next-sentence")
-        row = self.tokenizer.frame(self.tokenizer.encode(first), self.tokenizer.encode(second), length=self.max_length)
+        row = self.tokenizer.frame(
+            self.tokenizer.encode(first), self.tokenizer.encode(second), max_length=self.max_length
+        )
         (logits,) = self.backend.run(LogitsQuery(head), [ModelInput((row,))])
         is_next, not_next = torch.from_numpy(logits).softmax(-1).tolist()
         return {"is_next": is_next, "not_next": not_next, "truncated": any(row.truncated)}
@@ -169,9 +171,9 @@ class Predictor:
     def attention(self, text: str, second: str | None = None) -> Attention:
         """Attention weights of every layer and head over a text or a pair."""
         encoded = [self.tokenizer.encode(one) for one in (text, second) if one is not None]
-        row = self.tokenizer.frame(*encoded, length=self.max_length)
+        row = self.tokenizer.frame(*encoded, max_length=self.max_length)
         (weights,) = self.backend.run(AttentionQuery(), [ModelInput((row,))])
-        tokens = tuple(map(self.tokenizer.token, row.ids.tolist()))
+        tokens = tuple(map(self.tokenizer.id_to_token, row.ids.tolist()))
         return Attention(tokens, row.offsets, row.sequence_ids, weights, any(row.truncated))
 
     def similarity(self, first: str | Sequence[str], second: str | Sequence[str], **options: Any) -> Any:
@@ -215,7 +217,7 @@ class Predictor:
         check_embedding_options(self.model.encoder, pooling="mean", layers=[layer])
         rows = self._rows(texts)
         vectors = self.backend.run(TokenEmbeddingQuery(layer), [ModelInput((row,)) for row in rows])
-        tokens = [tuple(map(self.tokenizer.token, row.ids.tolist())) for row in rows]
+        tokens = [tuple(map(self.tokenizer.id_to_token, row.ids.tolist())) for row in rows]
         return TokenEmbeddings(vectors, tokens, _truncated(rows))
 
     def _embed(
@@ -243,23 +245,23 @@ class Predictor:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text, special tokens included; texts over `max_length` would be truncated."""
-        specials = sum(isinstance(part, int) for part in self.tokenizer.frame_parts.single)
+        specials = sum(isinstance(part, int) for part in self.tokenizer.frame_ids.single)
         return [len(encoded) + specials for encoded in self.tokenizer.encode_batch(texts)]
 
     def _tokenized(self, encoded: Encoded, *, special_tokens: bool) -> Tokenized:
         ids, offsets, special = encoded.ids, encoded.offsets, np.zeros(len(encoded), np.bool_)
         if special_tokens:
-            row = self.tokenizer.frame(encoded, length=len(encoded) + len(self.tokenizer.frame_parts.single))
+            row = self.tokenizer.frame(encoded, max_length=len(encoded) + len(self.tokenizer.frame_ids.single))
             ids, offsets, special = row.ids, row.offsets, row.sequence_ids < 0
         return Tokenized(
             ids=tuple(ids.tolist()),
-            tokens=tuple(map(self.tokenizer.token, ids.tolist())),
+            tokens=tuple(map(self.tokenizer.id_to_token, ids.tolist())),
             offsets=tuple((start, end) for start, end in offsets.tolist()),
             special=tuple(special.tolist()),
         )
 
     def _rows(self, texts: Sequence[str]) -> list[Row]:
-        return [self.tokenizer.frame(one, length=self.max_length) for one in self.tokenizer.encode_batch(texts)]
+        return [self.tokenizer.frame(one, max_length=self.max_length) for one in self.tokenizer.encode_batch(texts)]
 
     def _row_of_ids(self, ids: Sequence[int]) -> Row:
         for number in ids:
@@ -269,7 +271,7 @@ class Predictor:
                 )
         count = len(ids)
         encoded = Encoded(np.array(ids, np.int32), np.zeros((count, 2), np.int32), np.arange(count, dtype=np.int32))
-        return self.tokenizer.frame(encoded, length=self.max_length)
+        return self.tokenizer.frame(encoded, max_length=self.max_length)
 
 
 def _truncated(rows: Sequence[Row]) -> tuple[int, ...]:

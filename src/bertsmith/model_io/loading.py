@@ -1,39 +1,37 @@
-"""A model out of weights by transformers' names: which heads there are, every shape checked, then tensor by tensor.
+"""Loads a model from weights and a config.json: which heads there are, all shapes checked, then tensor by tensor.
 
-Nothing of a size that only a config claims is ever allocated: the encoder is built without memory first.
+Nothing of a size that only the config claims is allocated: the model is built on the meta device first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith import config as registry
-from bertsmith.encoders.encoder import Encoder
-from bertsmith.encoders.transformer_encoder import TransformerConfig
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.encoders.encoder import Encoder, EncoderConfig
+from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
-from bertsmith.model_io.foreign_files import memory_size, shown
-from bertsmith.model_io.head_settings import heads_of, read_head
-from bertsmith.model_io.hf_config import OWN, check_family
-from bertsmith.model_io.huggingface.family import OURS, OWN_PREFIX, POOLER, Family, Shapes
-from bertsmith.model_io.model import Model
-from bertsmith.model_io.order import in_halves
-from bertsmith.model_io.safetensors_file import Entry
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.huggingface.format import architectures_of, format_of_config
+from bertsmith.model_io.model import Model, build_context
+from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS
+from bertsmith.model_io.safetensors_files import Entry
+from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
+from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.meta_device import on_meta_device
-from bertsmith.objectives.objective import FOLDER, BuildContext, Objective, ObjectiveConfig, name_of
+from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Vocabulary
 
-SHOWN = 4  # names in an error
-OF_WORDS = ("masked_lm", "causal_lm")  # heads with tables of the tokenizer's in them, as wide as the checked encoder
+MAX_LISTED = 4  # names in an error
+HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Weights(Protocol):
@@ -41,39 +39,105 @@ class Weights(Protocol):
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """What each is and where it lies."""
+        """Type, shape and position of each tensor."""
 
     def path(self, name: str) -> Path:
-        """The file in which a tensor lies."""
+        """The file that holds a tensor."""
 
-    def fill(self, name: str, target: torch.Tensor) -> None:
+    def fill(self, name: str, target: Tensor) -> None:
         """Reads a tensor into one of its shape."""
 
     def equal(self, first: str, second: str) -> bool:
         """Whether two tensors are the same."""
 
 
+class FolderFormat(Protocol):
+    """How a model is written in a folder: natively, or as transformers writes it."""
+
+    @property
+    def prefix(self) -> str:
+        """Begins the names of the encoder's weights."""
+
+    @property
+    def pooler_prefix(self) -> str:
+        """Begins the names of the pooler's weights."""
+
+    @property
+    def copies(self) -> tuple[tuple[str, str], ...]:
+        """Weights that may be stored twice: (copy, original)."""
+
+    @property
+    def architectures(self) -> Collection[str]:
+        """Classes whose heads are read."""
+
+    def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The prefixes of the weights of these heads, or of all."""
+
+    def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
+        """The format's names -> the names in the files, which may be older ones."""
+
+    def file_names(self, name: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
+        """The format's names of one weight of ours, in the order in which they are stacked."""
+
+    def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
+        """Rows of the token table."""
+
+    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> EncoderConfig:
+        """The encoder's settings."""
+
+    def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
+        """The objectives of the folder."""
+
+    def read_head(self, name: str, reader: ConfigReader, shapes: Shapes) -> ObjectiveConfig:
+        """The settings of an objective."""
+
+    def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
+        """The encoder's settings with a pooler where objectives read it, or where a stored one stays."""
+
+    def head_layer_config(self, name: str, config: Any, default: LayerConfig) -> LayerConfig:
+        """The layer settings of a head."""
+
+    def from_file(self, name: str, value: Tensor, config: Any) -> Tensor:
+        """A weight of a file in our layout."""
+
+    def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
+        """The values of config.json."""
+
+    def tensors(self, model: Model) -> dict[str, Tensor]:
+        """The weights by the format's names."""
+
+
 @dataclass
-class Loading:
-    """One model on its way from weights: what was asked, what is there, and what is worth saying about it."""
+class Loader:
+    """Loads one model from opened weights; `notes` collects what users should know about it."""
 
     weights: Weights
-    settings: Mapping[str, Any]  # config.json
+    config: Mapping[str, Any]  # config.json
     path: Path  # of config.json
-    family: Family = field(init=False)
-    names: dict[str, str] = field(init=False)  # today's names -> those in the files
-    architectures: tuple[str, ...] = field(init=False)
     notes: list[str] = field(default_factory=list)
+    format: FolderFormat = field(init=False)
+    names: dict[str, str] = field(init=False)  # the format's names -> those in the files
+    architectures: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.family, self.architectures = check_family(self.settings, self.path)
-        self.names = self.family.modern_names(self.weights.entries, self.path.parent)
-        for name in self.family.buffers & set(self.names):
-            del self.names[name]
-        need = sum(entry.end - entry.begin for entry in self.weights.entries.values())
-        if need > memory_size():
-            where = self.path.parent
-            raise DataError(f"{where}: {need:,} bytes of weights do not fit this machine's {memory_size():,} of memory")
+        self.architectures = architectures_of(self.config, self.path)
+        native = self.config.get("model_type") == MODEL_TYPE
+        self.format = NATIVE if native else format_of_config(self.config, self.path)
+        self.names = self.format.current_names(self.weights.entries, self.path.parent)
+        size, folder = sum(entry.end - entry.begin for entry in self.weights.entries.values()), self.path.parent
+        if size > memory_size():
+            raise DataError(f"{folder}: {size:,} bytes of weights do not fit into {memory_size():,} bytes of memory")
+
+    @property
+    def reader(self) -> ConfigReader:
+        return ConfigReader(self.config, self.path)
+
+    def shapes(self) -> Shapes:
+        return {name: self.weights.entries[stored].shape for name, stored in self.names.items()}
+
+    def vocab_size(self) -> int:
+        """Rows of the token table."""
+        return self.format.vocab_size(self.reader, self.shapes())
 
     def build(
         self,
@@ -81,210 +145,193 @@ class Loading:
         *,
         objectives: Iterable[str | ObjectiveConfig] | None = None,
         new_heads: Iterable[str | ObjectiveConfig] = (),
-        spare_pooler: bool = True,
+        keep_pooler: bool = True,
         dropout: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> Model:
-        """The model with the heads that are asked for, or else with all that are there, for this tokenizer's ids.
+        """The model with these objectives, or else with all of the folder, for this tokenizer's ids.
 
-        `spare_pooler`: a pooler that no head reads stays in the encoder. `dropout`: everywhere in it, instead of
-        what the folder says.
+        `keep_pooler`: a pooler that no objective reads stays in the encoder. `dropout`: everywhere in the encoder,
+        instead of the folder's.
         """
-        config = self.family.read_encoder(self.said, self._shapes())
+        config = self.format.read_encoder(self.reader, self.shapes())
         if dropout is not None:
-            config = replace(config, dropout=dropout, attention_dropout=dropout)
-        kept = self._kept(self.heads() if objectives is None else objectives)
-        new = self._settings(kept.get(head, head) if isinstance(head, str) else head for head in new_heads)
-        heads = kept | new
-        self._drop_copies(heads)
-        vocabulary = self._vocabulary(tokenizer, config.vocab_size)
-        made = self._made_heads(config, heads, new=new, vocabulary=vocabulary, seed=seed)
+            names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}  # type: ignore[arg-type]
+            config = replace(config, **dict.fromkeys(names, dropout))  # type: ignore[type-var]
+        complete = objectives is None
+        if objectives is None:
+            objectives = self.format.heads(self.reader, self.architectures, self.names)
+        else:
+            objectives = [*objectives]
+            for name in (name for name in objectives if isinstance(name, str)):
+                registry.find_kind(FOLDER, name)
+        kept = dict(map(self._kept, objectives))
+        new = dict(map(self._new, (kept.get(head, head) if isinstance(head, str) else head for head in new_heads)))
+        self._drop_copies(kept | new)
+        vocabulary = self._vocabulary(tokenizer)
+        made = self._heads(config, kept | new, new=new, vocabulary=vocabulary, seed=seed)
         readers = {head.name for head in made if head.reads_pooled}
-        there = set(self._their_names(f"{POOLER}.weight", heads)) <= set(self.names)
-        config = self.family.with_pooler(config, readers=readers, there=there and spare_pooler)
-        anew = [f"objectives.{name}." for name in new]
-        anew += [f"{POOLER}."] if readers and not there and readers <= set(new) else []
-        model = Model(_shape_of(config), made)
-        self._load(model, new=tuple(anew), complete=objectives is None, dtype=dtype)
+        pooler = set(self.format.file_names(f"{POOLER}weight", heads=list(kept | new))) <= set(self.names)
+        config = self.format.with_pooler(config, readers=readers, stored=pooler and keep_pooler)
+        prefixes = [f"{HEADS}{name}." for name in new]
+        prefixes += [POOLER] if readers and not pooler and readers <= set(new) else []
+        model = Model(self._without_memory(config), made)
+        self._load(model, new=tuple(prefixes), complete=complete, dtype=dtype)
+        if any(value.is_meta for value in model.buffers()):  # buffers that are not stored; all sizes are checked by now
+            heads = self._heads(config, kept | new, new=kept | new, vocabulary=vocabulary, seed=seed)
+            _fill_buffers(model, Model(config.build(), heads))
         return model.to(dtype).eval()
 
-    @property
-    def said(self) -> Said:
-        return Said(self.settings, self.path)
+    def _kept(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
+        """An objective of the folder: by name with the folder's settings, or with settings of the caller's."""
+        if isinstance(objective, str):
+            return objective, self.format.read_head(objective, self.reader, self.shapes())
+        return name_of(objective), objective
 
-    def _their_names(self, ours: str, heads: Collection[str]) -> tuple[str, ...]:
-        return self.family.their_names(ours, heads=heads, own=self.settings.get("model_type") == OWN)
+    def _new(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
+        if isinstance(objective, str):
+            return objective, registry.find_kind(FOLDER, objective).Config()
+        return name_of(objective), objective
 
-    def _kept(self, objectives: Iterable[str | ObjectiveConfig]) -> dict[str, ObjectiveConfig]:
-        """The heads that are taken from the weights: those only named with the settings that the folder has."""
-        found: dict[str, ObjectiveConfig] = {}
-        for objective in objectives:
-            if isinstance(objective, str):
-                self._expect_head(objective)
-                objective = read_head(self.family, objective, self.said, shapes=self._shapes())
-            found |= self._settings([objective])
-        return found
-
-    def _settings(self, objectives: Iterable[str | ObjectiveConfig]) -> dict[str, ObjectiveConfig]:
-        """Objectives by name, those that are only named with their defaults."""
-        found: dict[str, ObjectiveConfig] = {}
-        for objective in objectives:
-            made = registry.find_kind(FOLDER, objective).Config() if isinstance(objective, str) else objective
-            self._expect_head(name_of(made))
-            found[name_of(made)] = made
-        return found
-
-    def _expect_head(self, name: str) -> None:
-        registry.find_kind(FOLDER, name)
-        known = self.family.heads
-        if name not in known:
-            title = self.family.title
-            raise ConfigError(f"{name} has no head in {title}'s model folders; those that have: {', '.join(known)}")
-
-    def _made_heads(
+    def _heads(
         self,
-        config: TransformerConfig,
+        config: EncoderConfig,
         objectives: Mapping[str, ObjectiveConfig],
         *,
         new: Collection[str],
         vocabulary: Vocabulary,
         seed: int,
     ) -> list[Objective]:
-        """The heads; those of a size that only a config claims without memory, new ones with their first numbers."""
-        found, layers = [], _shape_of(config).layers
+        """The objectives; new ones with initialised weights, the others on the meta device."""
+        heads = []
+        context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
         for name, settings in objectives.items():
-            with nullcontext() if name in new or name in OF_WORDS else on_meta_device():
-                context = BuildContext(
-                    width=config.width,
-                    layers=layers,
-                    vocab_size=config.vocab_size,
-                    embedding_width=config.embedding_width,
-                    vocabulary=vocabulary,
-                    layer_config=self.family.head_layer_config(name, config),
-                    seed=seed,
-                )
-                found.append(settings.build(context))
-        return found
+            layers = self.format.head_layer_config(name, config, context.layer_config)
+            with nullcontext() if name in new else on_meta_device():
+                heads.append(self._checked(settings.build, replace(context, layer_config=layers)))
+        return heads
 
-    def rows(self) -> int:
-        """How many tokens the table has room for."""
-        shape = self._shapes().get(self.family.table, ())
-        if len(shape) != 2:
-            raise DataError(f"{self.path.parent}: the weights lack {self.family.table}, or it is no table")
-        return shape[0]
+    def _without_memory(self, config: EncoderConfig) -> Encoder:
+        with on_meta_device():
+            encoder: Encoder = self._checked(config.build)
+        return encoder
 
-    def heads(self) -> list[str]:
-        """The objectives whose heads are there, or that the architecture promises."""
-        promised = heads_of(self.family, self.said, architectures=self.architectures)
-        there = self.family.heads_there(self.names, causal=self.settings.get("is_decoder") is True)
-        return [head for head in self.family.heads if head in promised | there]
+    def _checked(self, build: Any, *args: Any) -> Any:
+        """Builds a module whose settings may be wrong."""
+        try:
+            return build(*args)
+        except BertsmithError:
+            raise
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise DataError(f"{self.path}: these settings build no model: {shown(str(error), 200)}") from error
 
-    def _vocabulary(self, tokenizer: Tokenizer, rows: int) -> Vocabulary:
-        """What the tokenizer has, all of which must be in the table."""
-        vocabulary = vocabulary_of(tokenizer)
+    def _vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
+        """The tokenizer's vocabulary, which must fit the token table."""
+        vocabulary, rows = vocabulary_of(tokenizer), self.vocab_size()
         check_fits(vocabulary.size, rows, self.path.parent)
-        if vocabulary.size < rows:
-            self.notes.append(f"the table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
+        if vocabulary.size < rows < UNKNOWN_ROWS:
+            self.notes.append(f"the token table has {rows - vocabulary.size:,} rows more than the tokenizer has tokens")
         return vocabulary
 
-    def _shapes(self) -> Shapes:
-        return {name: self.weights.entries[found].shape for name, found in self.names.items()}
-
     def _drop_copies(self, objectives: Collection[str]) -> None:
-        """Weights stored under two names are taken once; two that should be one and differ are a DataError."""
-        for copy, original in self.family.copies:
+        """Weights stored under two names are read once; two that should be equal and differ are a DataError."""
+        for copy, original in self.format.copies:
             if copy not in self.names:
                 continue
             if original not in self.names:
                 self.names[original] = self.names.pop(copy)
                 continue
-            if any(copy.startswith(self.family.heads[name]) for name in objectives) and not self.weights.equal(
+            if copy.startswith(self.format.head_prefixes(objectives)) and not self.weights.equal(
                 self.names[copy], self.names[original]
             ):
-                where = self.weights.path(self.names[copy])
-                raise DataError(f"{where}: {copy} and {original} differ; bertsmith reads models in which they are one")
+                path = self.weights.path(self.names[copy])
+                raise DataError(f"{path}: {copy} and {original} differ; bertsmith reads models that tie them")
             del self.names[copy]
 
     def _load(self, model: Model, *, new: tuple[str, ...], complete: bool, dtype: torch.dtype) -> None:
         wanted = {ours: value for ours, value in model.state_dict().items() if not ours.startswith(new)}
-        parts = {ours: self._their_names(ours, list(model.objectives)) for ours in wanted}
-        used = [name for names in parts.values() for name in names]
-        missing = sorted(set(used) - set(self.names)) or [ours for ours, names in parts.items() if not names]
+        heads = list(model.objectives)
+        stored = {ours: self.format.file_names(ours, heads=heads) for ours in wanted}
+        used = [name for names in stored.values() for name in names]
+        missing = sorted(set(used) - set(self.names)) or [ours for ours, names in stored.items() if not names]
         if missing:
-            head = missing[-1].startswith((*self.family.beginnings(self.family.heads), OWN_PREFIX, OURS))
-            hint = "; heads that are to begin anew are asked for as new_heads" if head else ""
+            head = missing[-1].startswith((*self.format.head_prefixes(), HEADS))
+            hint = "; pass heads without weights as new_heads" if head else ""
             raise DataError(f"{self.path.parent}: weights are missing: {_listed(missing)}{hint}")
-        self._check_leftover(set(self.names) - set(used), new=new, complete=complete)
-        for ours, names in parts.items():
+        self._check_unused(set(self.names) - set(used), new=new, complete=complete)
+        for ours, names in stored.items():
             self._check_shapes(wanted[ours], names)
         # only now: nothing is allocated before everything has been checked
         config = model.encoder.config
-        assert isinstance(config, TransformerConfig)
-        state = {ours: self._read(value.shape, parts[ours], dtype, config.heads) for ours, value in wanted.items()}
+        state = {ours: self._read(value.shape, stored[ours], dtype, config) for ours, value in wanted.items()}
         model.load_state_dict(state, assign=True, strict=False)
-        _begin_anew(model, new)
+        _initialise_pooler(model, new)
         kinds = sorted({self.weights.entries[self.names[name]].kind for name in used})
         self.notes += [f"weights are stored as {', '.join(kinds)}"] if kinds != ["F32"] else []
 
-    def _check_leftover(self, leftover: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
-        """Whoever asks for certain heads leaves the others out; otherwise, and in the encoder, nothing may be left."""
-        heads = [head for head in self.family.heads if f"objectives.{head}." in new]
-        begun = (*self.family.beginnings(heads), *(f"{OWN_PREFIX}{head}." for head in heads))
-        prefix, pooler = self.family.prefix, f"{self.family.pooler(())}."
+    def _check_unused(self, unused: Collection[str], *, new: tuple[str, ...], complete: bool) -> None:
+        """Weights of objectives that were not requested may stay unused; those of the encoder may not."""
+        heads = [prefix.removeprefix(HEADS).removesuffix(".") for prefix in new if prefix.startswith(HEADS)]
+        replaced = self.format.head_prefixes(heads)
+        encoder, pooler = self.format.prefix, self.format.pooler_prefix
         wrong = sorted(
             name
-            for name in leftover
-            if (name.startswith(prefix) and not name.startswith(pooler)) or (complete and not name.startswith(begun))
+            for name in unused
+            if (name.startswith(encoder) and not name.startswith(pooler))
+            or (complete and not name.startswith(replaced))
         )
         if wrong:
-            unread = [name for name in self.architectures if name not in self.family.architectures]
-            hint = f"; {shown(unread[0])} is not read as a whole, objectives=() opens its encoder" if unread else ""
-            if not unread and wrong[0].startswith(self.family.heads["classify"]):
-                hint = "; the config does not say of which head: ask for one, such as objectives=['classify']"
-            raise DataError(f"{self.path.parent}: weights are left over: {_listed(wrong)}{hint}")
-        parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if f"{POOLER}." in new else [])]
-        said = [f"new, knowing nothing yet: {', '.join(parts)}"] if parts else []
-        said += [f"left out as not asked for: {_listed(sorted(leftover))}"] if leftover else []
-        self.notes += ["; ".join(said)] if said else []
+            unread = [name for name in self.architectures if name not in self.format.architectures]
+            hint = f"; {shown(unread[0])} is not supported, objectives=() opens its encoder" if unread else ""
+            if not unread and wrong[0].startswith(self.format.head_prefixes(["classify"]) or "-"):
+                hint = "; config.json does not say which head it is: name it, such as objectives=['classify']"
+            raise DataError(f"{self.path.parent}: unexpected weights: {_listed(wrong)}{hint}")
+        parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if POOLER in new else [])]
+        notes = [f"newly initialised: {', '.join(parts)}"] if parts else []
+        notes += [f"unused weights: {_listed(sorted(unused))}"] if unused else []
+        self.notes += ["; ".join(notes)] if notes else []
 
-    def _check_shapes(self, target: torch.Tensor, names: tuple[str, ...]) -> None:
-        shape = (target.shape[0] // len(names), *target.shape[1:])
+    def _check_shapes(self, target: Tensor, names: tuple[str, ...]) -> None:
+        shape = (target.shape[0] // len(names), *target.shape[1:]) if target.ndim else ()
         for name in names:
-            found = self.weights.entries[self.names[name]].shape
-            if found != shape:
-                where = self.weights.path(self.names[name])
-                raise DataError(f"{where}: {name} has the shape {list(found)}, the config means {list(shape)}")
+            stored = self.weights.entries[self.names[name]].shape
+            if stored != shape:
+                path = self.weights.path(self.names[name])
+                raise DataError(f"{path}: {name} has the shape {list(stored)}, the config means {list(shape)}")
 
-    def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype, heads: int) -> torch.Tensor:
-        """One weight of ours, each part of it read straight to its place."""
+    def _read(self, shape: torch.Size, names: tuple[str, ...], dtype: torch.dtype, config: Any) -> Tensor:
+        """One weight of ours, each stacked part read into its slice."""
         target = torch.empty(shape, dtype=dtype)
-        for part, name in zip(target.chunk(len(names)), names, strict=True):
+        for part, name in zip(target.chunk(len(names)) if target.ndim else (target,), names, strict=True):
             self.weights.fill(self.names[name], part)
-            if self.family.in_turn(name):
-                part.copy_(in_halves(part, heads))
+            converted = self.format.from_file(name, part, config)
+            if converted is not part:
+                part.copy_(converted)
         return target
 
 
-def _shape_of(config: TransformerConfig) -> Encoder:
-    with on_meta_device():
-        return config.build()
-
-
-def _begin_anew(model: Model, new: tuple[str, ...]) -> None:
-    """Gives memory and first numbers to parts of the encoder that had none in the folder."""
-    if f"{POOLER}." in new:
+def _initialise_pooler(model: Model, new: tuple[str, ...]) -> None:
+    """Initialises a pooler that the folder does not have."""
+    if POOLER in new:
         pooler = model.encoder.get_submodule("pooler")
         pooler.to_empty(device="cpu")
         model.encoder.layer_config.init_weights(pooler)
-    assert not any(value.is_meta for value in [*model.parameters(), *model.buffers()])
+
+
+def _fill_buffers(model: Model, built: Model) -> None:
+    """Gives the values of a newly built model to buffers on the meta device."""
+    values = dict(built.named_buffers())
+    for name in [name for name, value in model.named_buffers() if value.is_meta]:
+        owner, _, key = name.rpartition(".")
+        model.get_submodule(owner).register_buffer(key, values[name], persistent=False)
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(name[:100] if name.isprintable() else shown(name) for name in names[:SHOWN]) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(name[:100] if name.isprintable() else shown(name) for name in names[:MAX_LISTED]) + more
 
 
-def parameters(part: nn.Module) -> int:
-    """How many numbers are learned, tied ones once."""
-    return sum(value.numel() for value in part.parameters())
+def parameter_count(module: nn.Module) -> int:
+    """The number of parameters, tied ones once."""
+    return sum(value.numel() for value in module.parameters())

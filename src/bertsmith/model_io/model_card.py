@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from bertsmith.model_io.hf_config import OWN_ARCHITECTURE
-from bertsmith.model_io.huggingface.family import Family
+from bertsmith.model_io import huggingface
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.native import ARCHITECTURE
 from bertsmith.objectives.objective import objective_class
 
 HUB_PIPELINES = {"text-regression": "text-classification", "next-sentence": ""}  # the hub's names, where they differ
@@ -15,19 +16,21 @@ HUB_PIPELINES = {"text-regression": "text-classification", "next-sentence": ""} 
 def model_card(
     name: str,
     *,
-    family: Family,
+    model: Model,
     architecture: str,
-    objectives: tuple[str, ...],
     shape: Mapping[str, object],
     facts: Mapping[str, object],
 ) -> bytes:
     """The card; `shape` and `facts` are shown as they come, in two tables."""
-    theirs = architecture != OWN_ARCHITECTURE
+    theirs = architecture != ARCHITECTURE
+    kind = type(model.encoder.config).__module__.rpartition(".")[2]
+    family = huggingface.find(kind) if kind in huggingface.names() else None
+    title = family.title if family else kind
     front: dict[str, object] = {
         "library_name": "transformers" if theirs else "bertsmith",
-        "tags": [family.model_type, "bertsmith"],
+        "tags": [family.model_type if family else kind, "bertsmith"],
     }
-    front |= {"pipeline_tag": tag} if (tag := pipeline_tag(objectives)) else {}
+    front |= {"pipeline_tag": tag} if (tag := pipeline_tag(model.objectives)) else {}
     lines = [
         "---",
         *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
@@ -36,10 +39,9 @@ def model_card(
         f"# {plain(name)}",
         "",
     ]
-    article = "An" if family.title[0] in "AEIOU" else "A"
-    kind = f"as a folder of Hugging Face transformers (`{architecture}`)"
-    kind = kind if theirs else "with parts that only bertsmith has"
-    lines += [f"{article} {family.title} model written by bertsmith, {kind}.", ""]
+    article = "An" if title[0] in "AEIOU" else "A"
+    form = f"as a folder of Hugging Face transformers (`{architecture}`)" if theirs else "in bertsmith's own format"
+    lines += [f"{article} {title} model written by bertsmith, {form}.", ""]
     lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
     return "\n".join(lines).encode("utf-8", "replace")
 

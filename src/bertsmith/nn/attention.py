@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertsmith.nn.rotary import RotaryEmbedding
-
-# triton: our kernel (`packed_attention`); varlen: torch's flash attention over cu_seqlens; dense: SDPA without a mask;
+# triton: our kernel (`kernels.attention`); varlen: torch's flash attention over cu_seqlens; dense: SDPA without a mask;
 # equal_lengths: SDPA for each run of texts of equal length; masked: SDPA with a mask; eager: returns probabilities
 Kernel = Literal["triton", "varlen", "dense", "equal_lengths", "masked", "eager"]
 HALF_PRECISION = (torch.bfloat16, torch.float16)
@@ -26,6 +24,32 @@ TRITON_HEAD_WIDTHS = (16, 32, 64, 128)
 HAS_TRITON = find_spec("triton") is not None  # comes with torch for CUDA
 NOT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 DISABLED_KERNELS: set[Kernel] = set()  # in this process; filled by `autotune`
+
+
+@dataclass(frozen=True)
+class RotaryEmbedding:
+    """Rotary position embeddings (Su et al. 2021, §3.2) of a batch: made once, shared by all layers.
+
+    Components k and k + K/2 of a head form a point in a plane, rotated by position · theta^(-2k/K). The dot product of
+    a rotated query and a rotated key then depends only on the distance between their positions.
+    """
+
+    cos: Tensor  # [T, 1, K/2] float32
+    sin: Tensor  # [T, 1, K/2] float32
+
+    def rotate(self, x_THK: Tensor) -> Tensor:
+        """Queries or keys [T, H, K], rotated; computed in float32, returned in their own type."""
+        first, second = x_THK.chunk(2, -1)
+        halves = first * self.cos - second * self.sin, second * self.cos + first * self.sin
+        return torch.cat(halves, -1).to(x_THK.dtype)
+
+
+def rotary_embedding(position_ids_T: Tensor, *, head_width: int, theta: float) -> RotaryEmbedding:
+    """The rotations of tokens at these positions [T], counted within each text."""
+    exponents = torch.arange(0, head_width, 2, dtype=torch.float32, device=position_ids_T.device)
+    frequencies = 1.0 / theta ** (exponents / head_width)  # [K/2]
+    angles_T1K = (position_ids_T.float()[:, None] * frequencies)[:, None]
+    return RotaryEmbedding(angles_T1K.cos(), angles_T1K.sin())
 
 
 @dataclass(frozen=True)
@@ -140,7 +164,7 @@ def make_attention_context(
 class Attention(nn.Module):
     """Multi-head self-attention with one linear layer for queries, keys and values (Vaswani et al. 2017, §3.2)."""
 
-    stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizer.weights_of`
+    stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizers.weights_of`
 
     def __init__(self, *, width: int, heads: int, dropout: float, biases: bool = True) -> None:
         super().__init__()
@@ -180,7 +204,7 @@ class Attention(nn.Module):
         return self.output(out_TD), probabilities_BHLL
 
     def _fp8_attention(self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None) -> Tensor:
-        """[T, D] -> [T or R, D] by FP8 layers: see `float8.Float8Qkv` and `Float8Output`."""
+        """[T, D] -> [T or R, D] by FP8 layers: see `fp8.layers`."""
         settings: dict[str, Any] = {"heads": self.heads, "dropout": self.dropout, "causal": context.causal}
         out_TD, out8_TD = self.qkv.attend(x_TD, context.sequence_bounds, rotary=context.rotary, **settings)  # type: ignore[operator]
         projected_TD: Tensor
@@ -197,7 +221,7 @@ def _to_batch(x_THK: Tensor, batch_size: int) -> Tensor:
 
 
 def _triton_attention(qkv_T3HK: Tensor, context: AttentionContext, dropout: float) -> Tensor:
-    from bertsmith.nn.packed_attention import attend  # imports triton
+    from bertsmith.nn.kernels.attention import attend  # imports triton
 
     assert context.sequence_bounds is not None
     return attend(qkv_T3HK, *context.sequence_bounds, dropout=dropout, causal=context.causal, rotary=context.rotary)

@@ -23,9 +23,7 @@ from bertsmith.nn.attention import (
     context_for_kernel,
     make_attention_context,
 )
-from bertsmith.nn.float8 import serves
-from bertsmith.nn.float8_block import convert
-from bertsmith.nn.normed import in_full
+from bertsmith.nn.fp8 import enable_fp8, materialize, supports_fp8
 from bertsmith.nn.transformer import Block, FeedForward, PreNormBlock
 from bertsmith.types import Batch
 
@@ -110,7 +108,7 @@ def find_fp8_block(model: nn.Module) -> Block | PreNormBlock | None:
     for module in model.modules():
         if isinstance(module, Block | PreNormBlock):
             feed_forward = module.feed_forward
-            if isinstance(feed_forward, FeedForward) and serves(feed_forward):
+            if isinstance(feed_forward, FeedForward) and supports_fp8(feed_forward):
                 return module
     return None
 
@@ -135,10 +133,10 @@ def time_fp8(
     for precision in ("bf16", "fp8"):
         blocks = nn.ModuleList([_copy_with_random_weights(block, device)]).train()
         if precision == "fp8":
-            convert(blocks)
+            enable_fp8(blocks)
 
         def forward(x_TD: Tensor, run: Any = blocks[0]) -> Tensor:
-            out_TD: Tensor = in_full(run(x_TD, context)[0])
+            out_TD: Tensor = materialize(run(x_TD, context)[0])
             return out_TD
 
         run = torch.compile(forward, dynamic=False, fullgraph=True) if compiles else forward

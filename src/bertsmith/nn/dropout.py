@@ -1,4 +1,4 @@
-"""Dropout whose chance costs one product of integers where steps are compiled for CUDA. T places, D width."""
+"""Dropout from a cheap integer hash where training steps are compiled for CUDA. T tokens, D width."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-WHOLE = 2**32
-SALT = 0x5BF03635  # sets columns apart from places
+RANGE = 2**32
+SALT = 0x5BF03635  # makes the random numbers of columns differ from those of tokens
 
 
 class Dropout(nn.Dropout):
-    """Each number is dropped with that probability in training, and the others grow; see `drop`."""
+    """`nn.Dropout`, by `drop` where it is compiled for CUDA."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
@@ -22,39 +22,39 @@ class Dropout(nn.Dropout):
 
 
 def drop(x_TD: Tensor, probability: float) -> Tensor:
-    """Dropout by the product of two random numbers, of the place and of the column, both made of one draw.
+    """Dropout by the product of two random numbers, one for the token and one for the column.
 
-    torch draws for each number by ten rounds of Philox, which takes three times as long as the norm behind it.
+    torch draws each number by ten rounds of Philox, which takes three times as long as the layer norm that follows.
     """
-    return dropped(x_TD, draw(x_TD.shape, x_TD.device), probability)
+    return drop_by(x_TD, draw(x_TD.shape, x_TD.device), probability)
 
 
-def dropped(x_TD: Tensor, draws: list[Tensor], probability: float) -> Tensor:
-    """See `drop`, by what was drawn."""
-    of_place_T, of_column_D = draws
-    kept_TD = of_place_T[:, None] * of_column_D >= least(probability)
+def drop_by(x_TD: Tensor, random: list[Tensor], probability: float) -> Tensor:
+    """Dropout by the random numbers of `draw`."""
+    token_T, column_D = random
+    kept_TD = token_T[:, None] * column_D >= keep_threshold(probability)
     return torch.where(kept_TD, x_TD * (1 / (1 - probability)), 0.0)
 
 
 def draw(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
-    """Odd random numbers of places [T] and of columns [D], or of two other things, from torch's generator."""
-    drawn = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=device)
-    numbers = (torch.arange(size, dtype=torch.int32, device=device) for size in sizes)
-    return [mixed(some ^ (drawn + salt)) | 1 for some, salt in zip(numbers, (0, SALT), strict=True)]
+    """Odd random int32 numbers of two dimensions, such as tokens [T] and columns [D], from torch's generator."""
+    seed = torch.randint(-(2**31), 2**31 - 1, (1,), dtype=torch.int32, device=device)
+    counters = (torch.arange(size, dtype=torch.int32, device=device) for size in sizes)
+    return [hash_int32(counter ^ (seed + salt)) | 1 for counter, salt in zip(counters, (0, SALT), strict=True)]
 
 
-def least(probability: float) -> int:
-    """Of their products, the least that is kept."""
-    return round(probability * WHOLE) - WHOLE // 2
+def keep_threshold(probability: float) -> int:
+    """The smallest int32 product of two random numbers that is kept."""
+    return round(probability * RANGE) - RANGE // 2
 
 
-def mixed(x: Tensor) -> Tensor:
-    """int32 numbers of which every bit depends on every bit of those given."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - WHOLE)):
-        x = (x ^ _shifted(x, shift)) * factor
-    return x ^ _shifted(x, 16)
+def hash_int32(x: Tensor) -> Tensor:
+    """int32 numbers of which every bit depends on every bit of the input."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - RANGE)):
+        x = (x ^ _logical_shift(x, shift)) * factor
+    return x ^ _logical_shift(x, 16)
 
 
-def _shifted(x: Tensor, shift: int) -> Tensor:
-    """To the right, with zeros coming in."""
-    return (x >> shift) & ((1 << (32 - shift)) - 1)
+def _logical_shift(x: Tensor, bits: int) -> Tensor:
+    """A right shift that fills with zeros."""
+    return (x >> bits) & ((1 << (32 - bits)) - 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.activations import activation
+from bertsmith.nn.activations import get_activation
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class LayerConfig:
     biases: bool = True  # of layer norms, of the linear layers in blocks and of the one in the MLM head
 
     def __post_init__(self) -> None:
-        activation(self.activation)
-        activation(self.lm_head_activation or self.activation)
+        get_activation(self.activation)
+        get_activation(self.lm_head_activation or self.activation)
         if self.layer_norm_eps <= 0 or self.initializer_range < 0:
             raise ConfigError(
                 f"layer_norm_eps={self.layer_norm_eps} must be above 0 and "

@@ -1,4 +1,4 @@
-"""Modules without memory: names and shapes alone, of any size, at once."""
+"""Modules on the meta device: parameter names and shapes without memory, for models of any size."""
 
 from __future__ import annotations
 
@@ -9,21 +9,29 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-DRAWS = {"normal_", "uniform_", "erfinv_", "kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"}
-CHANGES = {"zero_", "fill_", "div_", "mul_"}
+INITIALIZERS = {
+    "normal_",
+    "uniform_",
+    "erfinv_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+}
+IN_PLACE = {"zero_", "fill_", "div_", "mul_"}
 
 
 @contextmanager
 def on_meta_device() -> Iterator[None]:
-    """What is built within has weights with shapes and no numbers."""
-    with torch.device("meta"), _NothingDrawn():
+    """Modules built within have parameters without values."""
+    with torch.device("meta"), _SkipInitialization():
         yield
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """First numbers are not drawn: where there is no memory, torch would load its compiler for it, for seconds.
+class _SkipInitialization(TorchFunctionMode):
+    """Skips initialisers and in-place arithmetic on meta tensors.
 
-    Nor are numbers changed that are not there: dividing them loads an algebra system.
+    For initialisers torch would import its compiler, which takes seconds; for a division it would import sympy.
     """
 
     def __torch_function__(
@@ -33,8 +41,8 @@ class _NothingDrawn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = kwargs or {}
+        keywords = kwargs or {}
         name = func.__name__
-        if name in DRAWS or (name in CHANGES and args[0].is_meta):
-            return args[0] if args else named["tensor"]
-        return func(*args, **named)
+        if name in INITIALIZERS or (name in IN_PLACE and args[0].is_meta):
+            return args[0] if args else keywords["tensor"]
+        return func(*args, **keywords)

@@ -1,6 +1,6 @@
-"""Recurrent layers over sequences of different lengths. N sequences, M places of the longest, D width, W hidden width.
+"""Recurrent layers over sequences of different lengths. N sequences, M tokens of the longest, D width, W hidden width.
 
-torch cannot compile an LSTM: what is compiled breaks off here and goes on behind it.
+torch cannot compile an LSTM: a compiled model has a graph break here.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from torch import Tensor, nn
 
 
 class BiLSTM(nn.Module):
-    """Layers that each read every sequence in both directions; padding behind a sequence changes nothing in it."""
+    """Bidirectional LSTM layers; padding after a sequence does not change its outputs."""
 
     def __init__(self, width: int, hidden: int, *, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = 2 * hidden
         widths = [width, *([self.width] * (layers - 1))]
-        self.ahead = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
-        self.back = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
-        self.dropout = nn.Dropout(dropout)  # of what each layer reads
+        self.forward_lstms = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
+        self.backward_lstms = nn.ModuleList(nn.LSTM(each, hidden, batch_first=True) for each in widths)
+        self.dropout = nn.Dropout(dropout)  # on the input of each layer
 
     def forward(self, x_NMD: Tensor, lengths: Tensor) -> Tensor:
-        """[N, M, D] with `lengths` [N] -> [N, M, 2W]; what stands beyond the lengths means nothing."""
-        place_M = torch.arange(x_NMD.shape[1], device=x_NMD.device)
-        # each sequence turned round within its own length: no packing, so no waiting for the lengths
-        turned_NM1 = torch.where(place_M < lengths[:, None], lengths[:, None] - 1 - place_M, place_M)[:, :, None]
-        for ahead, back in zip(self.ahead, self.back, strict=True):
+        """[N, M, D] with `lengths` [N] -> [N, M, 2W]; outputs beyond the lengths are undefined."""
+        index_M = torch.arange(x_NMD.shape[1], device=x_NMD.device)
+        # reverse each sequence within its own length: packed sequences would wait for the lengths on the host
+        reverse_NM1 = torch.where(index_M < lengths[:, None], lengths[:, None] - 1 - index_M, index_M)[:, :, None]
+        for forward, backward in zip(self.forward_lstms, self.backward_lstms, strict=True):
             x_NMD = self.dropout(x_NMD)
-            forth_NMW, _ = ahead(x_NMD)
-            back_NMW, _ = back(x_NMD.gather(1, turned_NM1.expand_as(x_NMD)))
-            x_NMD = torch.cat((forth_NMW, back_NMW.gather(1, turned_NM1.expand_as(back_NMW))), -1)
+            forward_NMW, _ = forward(x_NMD)
+            backward_NMW, _ = backward(x_NMD.gather(1, reverse_NM1.expand_as(x_NMD)))
+            x_NMD = torch.cat((forward_NMW, backward_NMW.gather(1, reverse_NM1.expand_as(backward_NMW))), -1)
         return x_NMD

@@ -1,6 +1,6 @@
-"""The Transformer block, with its norms after the sums or before its halves.
+"""The layers of a Transformer encoder: embeddings, feed-forward, post-norm and pre-norm blocks, pooler.
 
-T flat places, R places that are read, D width, F feed-forward width.
+T flat tokens, R selected tokens, N texts, E width of the embeddings, D width, F feed-forward width.
 """
 
 from __future__ import annotations
@@ -12,63 +12,111 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import activation, gelu, gelu_new
+from bertsmith.nn.activations import gelu, gelu_new, get_activation
 from bertsmith.nn.attention import HAS_TRITON, Attention, AttentionContext
 from bertsmith.nn.dropout import Dropout
 from bertsmith.nn.layer_config import LayerConfig
 
 
-class FeedForward(nn.Module):
-    """Two matrices with an activation between them, at each place alone (Vaswani et al. 2017, §3.3)."""
+class Embeddings(nn.Module):
+    """The sum of token, position and segment embeddings, normalised (P-BERT §3, figure 2); the last two are optional.
 
-    parts: ClassVar[int] = 1  # of the inner width each, that the first matrix gives
+    `project`: from the embeddings' width to the model's where they differ (P-ALBERT §3.1); the encoder calls it.
+    """
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: nn.Embedding | None,
+        segments: nn.Embedding | None,
+        *,
+        norm: nn.LayerNorm,
+        dropout: float,
+        first_position: int = 0,
+        project: nn.Linear | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+        self.segments = segments
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.first_position = first_position
+        self.project: nn.Module = project or nn.Identity()
+
+    def forward(self, input_ids_T: Tensor, position_ids_T: Tensor, segment_ids_T: Tensor) -> Tensor:
+        """The embeddings [T, E], before `project`."""
+        sum_TE = self.tokens(input_ids_T)
+        if self.positions is not None:
+            sum_TE = sum_TE + self.positions(
+                position_ids_T + self.first_position if self.first_position else position_ids_T
+            )
+        if self.segments is not None:
+            if segment_ids_T.is_cuda and self.segments.num_embeddings == 2:
+                sum_TE = sum_TE + two_row_embedding(self.segments.weight, segment_ids_T)
+            else:
+                sum_TE = sum_TE + self.segments(segment_ids_T)
+        embedded_TE: Tensor = self.dropout(self.norm(sum_TE))
+        return embedded_TE
+
+
+def two_row_embedding(table_2E: Tensor, rows_T: Tensor) -> Tensor:
+    """Rows [T, E] of a table of two: on a GPU the gradients of all tokens would be added to one row one by one."""
+    first_E, second_E = table_2E
+    return torch.where((rows_T == 1).unsqueeze(1), second_E, first_E)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, applied to each token (Vaswani et al. 2017, §3.3)."""
+
+    expansions: ClassVar[int] = 1  # outputs of the first layer, in multiples of the inner width
 
     def __init__(self, *, width: int, inner: int, layer_config: LayerConfig) -> None:
         super().__init__()
-        self.expand = nn.Linear(width, self.parts * inner, bias=layer_config.biases)
+        self.expand = nn.Linear(width, self.expansions * inner, bias=layer_config.biases)
         self.contract = nn.Linear(inner, width, bias=layer_config.biases)
-        self.activation = activation(layer_config.activation)
+        self.activation = get_activation(layer_config.activation)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
-        out_TD: Tensor = self.contract(self._inner(x_TD))
+        out_TD: Tensor = self.contract(self._activated(x_TD))
         return out_TD
 
-    def _inner(self, x_TD: Tensor) -> Tensor:
-        """What stands between the matrices [T, F]; compiled for CUDA, GELU's gradient brings the bias's along."""
+    def _activated(self, x_TD: Tensor) -> Tensor:
+        """[T, D] -> [T, F]; compiled for CUDA, the backward of GELU also computes the bias's gradient."""
         bias, plain = self.expand.bias, type(self.expand) is nn.Linear and self.activation in (gelu, gelu_new)
-        if plain and bias is not None and learns_in_half(x_TD) and torch.compiler.is_compiling():
-            from bertsmith.nn.fused_gelu import biased_gelu  # which needs triton
+        if plain and bias is not None and trains_in_half_precision(x_TD) and torch.compiler.is_compiling():
+            from bertsmith.nn.kernels.elementwise import biased_gelu  # imports triton
 
             return biased_gelu(F.linear(x_TD, self.expand.weight, bias.detach()), bias, self.activation is gelu_new)
         return self.activation(self.expand(x_TD))
 
 
-def learns_in_half(x_TD: Tensor) -> bool:
-    """Whether kernels of ours can take it: on CUDA, in bfloat16 or about to be, on the way to a gradient."""
+def trains_in_half_precision(x_TD: Tensor) -> bool:
+    """Whether our Triton kernels apply: on CUDA, in bfloat16 or under autocast, with gradients."""
     half = x_TD.dtype.itemsize == 2 or torch.is_autocast_enabled("cuda")
     return HAS_TRITON and x_TD.is_cuda and half and torch.is_grad_enabled()
 
 
 class GatedFeedForward(FeedForward):
-    """One half of what the first matrix gives, activated, opens and shuts the other half (Shazeer 2020, §2)."""
+    """A gated linear unit: half of the first layer's outputs, activated, scales the other half (Shazeer 2020, §2)."""
 
-    parts = 2
-    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizer.weights_of`
+    expansions = 2
+    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizers.weights_of`
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""
-        gate_TF, open_TF = self.expand(x_TD).chunk(2, -1)
-        out_TD: Tensor = self.contract(self.activation(gate_TF) * open_TF)
+        gate_TF, value_TF = self.expand(x_TD).chunk(2, -1)
+        out_TD: Tensor = self.contract(self.activation(gate_TF) * value_TF)
         return out_TD
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with a way round it and a norm behind the sum.
+    """Attention and feed-forward, each with a residual connection and a layer norm after the sum (post-norm).
 
     x ─┬─ attention ─ dropout ─ + ─ norm ─┬─ feed_forward ─ dropout ─ + ─ norm →
        └────────────────────────┘         └───────────────────────────┘
-    Either half may be absent, for models that share the other one among layers.
+    Either sub-layer may be absent, for models that share the other one among layers.
     """
 
     def __init__(
@@ -88,31 +136,31 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x_TD: Tensor, context: AttentionContext, places: Tensor | None = None
+        self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """[T, D] -> [T, D]; with `places` only what comes out there [R, D]: the same numbers for less work."""
+        """[T, D] -> [T, D], or [R, D] at `indices`; and probabilities, see `Attention.forward`."""
         probabilities_BHLL = None
-        x_RD = x_TD if places is None else x_TD.index_select(0, places)
+        x_RD = x_TD if indices is None else x_TD.index_select(0, indices)
         if self.attention is not None:
-            seen_RD, probabilities_BHLL = self.attention(x_TD, context, places)
-            x_RD = _normed(self.attention_norm, x_RD, self.dropout(seen_RD))
+            attended_RD, probabilities_BHLL = self.attention(x_TD, context, indices)
+            x_RD = _add_and_norm(self.attention_norm, x_RD, self.dropout(attended_RD))
         if self.feed_forward is not None:
-            x_RD = _normed(self.feed_forward_norm, x_RD, self.dropout(self.feed_forward(x_RD)))
+            x_RD = _add_and_norm(self.feed_forward_norm, x_RD, self.dropout(self.feed_forward(x_RD)))
         return x_RD, probabilities_BHLL
 
 
-def _normed(norm: nn.Module, x_RD: Tensor, more_RD: Tensor) -> Tensor:
-    """The norm of a sum, in the precision of what was added: every pass over it takes half the time in half of it."""
-    found_RD: Tensor = norm(x_RD + more_RD)
-    return found_RD.to(more_RD.dtype)
+def _add_and_norm(norm: nn.Module, x_RD: Tensor, y_RD: Tensor) -> Tensor:
+    """norm(x + y) in the precision of y: under autocast, half precision halves the time of every pass over it."""
+    normed_RD: Tensor = norm(x_RD + y_RD)
+    return normed_RD.to(y_RD.dtype)
 
 
 class PreNormBlock(nn.Module):
-    """Attention and feed-forward, each with a norm before it and a way round both (Xiong et al. 2020).
+    """Attention and feed-forward, each with a layer norm before it and a residual connection (Xiong et al. 2020).
 
     x ─┬─ norm ─ attention ─ dropout ─ + ─┬─ norm ─ feed_forward ─ dropout ─ + ─ output_norm →
        └───────────────────────────────┘  └──────────────────────────────────┘
-    `first`: what comes in is normed already. `last`: what goes out is normed, as in no other block.
+    `first`: no attention norm, because the embeddings are normalised. `last`: with an output norm.
     """
 
     def __init__(
@@ -134,23 +182,37 @@ class PreNormBlock(nn.Module):
         self.dropout = Dropout(layer_config.dropout)
 
     def forward(
-        self, x_TD: Tensor, context: AttentionContext, places: Tensor | None = None
+        self, x_TD: Tensor, context: AttentionContext, indices: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """See `Block.forward`: everything is computed at the places alone but what attention sees there."""
-        seen_RD, probabilities_BHLL = self.attention(self.attention_norm(x_TD), context, places)
-        x_RD = (x_TD if places is None else x_TD.index_select(0, places)) + self.dropout(seen_RD)
+        """See `Block.forward`."""
+        attended_RD, probabilities_BHLL = self.attention(self.attention_norm(x_TD), context, indices)
+        x_RD = (x_TD if indices is None else x_TD.index_select(0, indices)) + self.dropout(attended_RD)
         x_RD = x_RD + self.dropout(self.feed_forward(self.feed_forward_norm(x_RD)))
         return self.output_norm(x_RD), probabilities_BHLL
 
 
 def make_block(*, width: int, heads: int, inner: int, layer_config: LayerConfig) -> Block:
-    """A block of that shape in that layer_config."""
+    """A post-norm block of that shape."""
+    dropout, biases = layer_config.attention_dropout, layer_config.biases
     return Block(
-        attention=Attention(
-            width=width, heads=heads, dropout=layer_config.attention_dropout, biases=layer_config.biases
-        ),
+        attention=Attention(width=width, heads=heads, dropout=dropout, biases=biases),
         feed_forward=FeedForward(width=width, inner=inner, layer_config=layer_config),
         width=width,
         layer_config=layer_config,
         dropout=layer_config.dropout,
     )
+
+
+class Pooler(nn.Linear):
+    """A linear layer and an activation over the first token of a text (P-BERT §3.1, task 2), after optional dropout."""
+
+    def __init__(self, width: int, *, activation: str = "tanh", dropout: float = 0.0) -> None:
+        super().__init__(width, width)
+        self.activation = get_activation(activation)
+        self.dropout = dropout
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """[N, D] -> [N, D]."""
+        if self.dropout:
+            x_ND = F.dropout(x_ND, self.dropout, self.training)
+        return self.activation(super().forward(x_ND))

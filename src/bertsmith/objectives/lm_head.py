@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.nn.activations import activation
-from bertsmith.nn.transformer import learns_in_half
+from bertsmith.nn.activations import get_activation
+from bertsmith.nn.transformer import trains_in_half_precision
 from bertsmith.objectives.objective import BuildContext, Objective
 from bertsmith.types import Batch, Encoding, Loss
 
@@ -22,7 +22,7 @@ class LanguageModelHead(Objective):
         super().__init__(weight=weight)
         layers, output_width = context.layer_config, context.embedding_width or context.width
         self.transform = nn.Linear(context.width, output_width, bias=layers.biases)
-        self.activation = activation(layers.lm_head_activation or layers.activation)
+        self.activation = get_activation(layers.lm_head_activation or layers.activation)
         self.norm = layers.layer_norm(output_width)
         self.bias = nn.Parameter(torch.zeros(context.vocab_size))
         self.tied, self.classes = context.embedding_width is not None, context.vocab_size
@@ -37,12 +37,14 @@ class LanguageModelHead(Objective):
 
     def loss(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Loss:
         """See `Objective.loss`; compiled for CUDA, one kernel turns the logits into their gradient."""
-        if not (self.fusable and learns_in_half(encoding.last_hidden) and torch.compiler.is_compiling()):
+        if not (self.fusable and trains_in_half_precision(encoding.last_hidden) and torch.compiler.is_compiling()):
             return super().loss(encoding, batch, table)
-        from bertsmith.nn.fused_words import guessed  # needs triton
+        from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy  # imports triton
 
         table_VE = self._output_table(table)
-        return self.make_loss(batch, *guessed(self._transformed(encoding), table_VE, self.bias, self.labels(batch)))
+        return self.make_loss(
+            batch, *linear_cross_entropy(self._transformed(encoding), table_VE, self.bias, self.labels(batch))
+        )
 
     def predict(self, encoding: Encoding, batch: Batch, table: Tensor | None) -> Tensor:
         """The logits over the vocabulary at each selected token [R, V]."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError
-from bertsmith.nn.activations import activation
+from bertsmith.nn.activations import get_activation
 from bertsmith.objectives.generator import (
     GENERATOR_TERM,
     Generator,
@@ -57,7 +57,7 @@ class ReplacedToken(GeneratorObjective):
         super().__init__(weight=config.weight * config.discriminator_weight)
         self.config = config
         self.transform = nn.Linear(context.width, context.width)
-        self.activation = activation(context.layer_config.activation)
+        self.activation = get_activation(context.layer_config.activation)
         self.classifier = nn.Linear(context.width, 1)
         context.layer_config.init_weights(self)
         self.generator = generator

@@ -9,8 +9,8 @@ from bertsmith.data.packing import full_sentences, ordered_pairs, pairs
 from bertsmith.encoders import albert
 from bertsmith.objectives import masked_lm, next_sentence, sentence_order
 from bertsmith.training.optimizers import lamb
+from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_000  # a run takes that of its own tokenizer
 LENGTH = 512
@@ -115,7 +115,7 @@ def _sized(size: str) -> Recipe:
         steps=125_000,
         learning_rate=1.76e-3,
         warmup=3125 / 125_000,
-        schedule=reference_schedule.Config(),
+        schedule=Schedule("bert"),
         batch_size=4096,
         micro_batch_size=64,
     )

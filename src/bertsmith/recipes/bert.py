@@ -10,11 +10,9 @@ from dataclasses import replace
 from bertsmith.data.packing import full_sentences, pairs
 from bertsmith.encoders import bert, roformer
 from bertsmith.objectives import causal_lm, masked_lm, next_sentence
-from bertsmith.training.optimizers import adamw
-from bertsmith.training.optimizers import reference as reference_adam
+from bertsmith.training.optimizers import adamw, bert_adam
+from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.schedules import linear
-from bertsmith.training.schedules import reference as reference_schedule
 
 VOCABULARY = 30_522  # a run takes that of its own tokenizer
 
@@ -63,7 +61,7 @@ def quick() -> Recipe:
         minutes=9.0,
         learning_rate=1e-3,
         warmup=0.05,
-        schedule=linear.Config(),
+        schedule=Schedule("linear"),
         batch_size=256,
     )
 
@@ -172,10 +170,10 @@ def _sized(size: str) -> Recipe:
         objectives={"masked_lm": masked_lm.Config(), "next_sentence": next_sentence.Config()},
         # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
         packing=pairs.Config(),
-        optimizer=reference_adam.Config(),
+        optimizer=bert_adam.Config(),
         steps=1_000_000,
         learning_rate=1e-4,
         warmup=10_000 / 1_000_000,
-        schedule=reference_schedule.Config(),
+        schedule=Schedule("bert"),
         batch_size=256,
     )

@@ -9,9 +9,9 @@ from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import electra
 from bertsmith.objectives import replaced_lm, replaced_token
 from bertsmith.objectives.generator import GeneratorMasking
-from bertsmith.training.optimizers import reference as reference_adam
+from bertsmith.training.optimizers import bert_adam
+from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.schedules import product
 
 VOCABULARY = 30_522  # a run takes that of its own tokenizer
 
@@ -83,10 +83,10 @@ def _sized(
         objectives={"replaced_token": replaced_token.Config(generator_width=generator, masking=masking)},
         packing=full_sentences.Config(across_documents=False),
         max_length=length,
-        optimizer=reference_adam.Config(),
+        optimizer=bert_adam.Config(),
         steps=steps,
         learning_rate=learning_rate,
         warmup=10_000 / steps,
-        schedule=product.Config(),
+        schedule=Schedule("product"),
         batch_size=batch_size,
     )

@@ -8,8 +8,8 @@ from bertsmith.data.packing import full_sentences
 from bertsmith.encoders import modern
 from bertsmith.objectives import masked_lm
 from bertsmith.training.optimizers import adamw
+from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.schedules import constant_then_decay
 
 VOCABULARY = 50_368  # a run takes that of its own tokenizer
 LENGTH = 1024
@@ -41,7 +41,7 @@ def _sized(size: str) -> Recipe:
         steps=364_000,
         learning_rate=LEARNING_RATE,
         warmup=636 / 364_000,
-        schedule=constant_then_decay.Config(decay=0.03, shape="root"),
+        schedule=Schedule("constant_then_decay", decay=0.03, shape="root"),
         batch_size=4608,
         micro_batch_size=32,
     )

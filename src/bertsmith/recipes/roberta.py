@@ -9,8 +9,8 @@ from bertsmith.data.packing import full_sentences as running_text
 from bertsmith.data.packing import pairs
 from bertsmith.encoders import roberta
 from bertsmith.objectives import masked_lm, next_sentence
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.recipe import Recipe
 
 VOCABULARY = 50_265  # a run takes that of its own tokenizer

@@ -65,18 +65,18 @@ def formatted(name: str, value: Any) -> str:
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    roles = {role: token for role, token in vars(tokenizer.specials).items() if token}
+    roles = {role: token for role, token in vars(tokenizer.special_tokens).items() if token}
     return {
         "kind": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
-        "specials": {token: tokenizer.id(token) for token in dict.fromkeys(roles.values())},
+        "specials": {token: tokenizer.token_to_id(token) for token in dict.fromkeys(roles.values())},
     }
 
 
 def tokenizer_card(facts: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     facts_table(facts)
-    entries = tokenizer.vocabulary()
+    entries = tokenizer.tokens()
     indices = np.linspace(0, len(entries) - 1, num=min(len(entries), 24)).astype(int)
     sample = "  ".join(entries[index] for index in indices)
     console.print("[dim]entries, from first to last:[/dim]", sample, markup=True)
@@ -90,9 +90,9 @@ def encoding_facts(tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence
     """The tokens of one text, or of a pair, with special tokens."""
     unknown = sum(int(np.count_nonzero(one.ids == tokenizer.unknown_id)) for one in encoded)
     tokens = sum(map(len, encoded))
-    row = tokenizer.frame(*encoded, length=tokens + len(tokenizer.frame_parts.pair))
+    row = tokenizer.frame(*encoded, max_length=tokens + len(tokenizer.frame_ids.pair))
     return {
-        "tokens": [tokenizer.token(int(number)) for number in row.ids],
+        "tokens": [tokenizer.id_to_token(int(number)) for number in row.ids],
         "ids": row.ids.tolist(),
         "segments": row.segment_ids.tolist(),
         "offsets": row.offsets.tolist(),
@@ -130,7 +130,7 @@ def encoding_table(
 def encoding_sample(tokenizer: Tokenizer, text: str, encoded: Encoded) -> None:
     """The coloured text and its tokens on two lines."""
     console.print(_coloured(text, encoded, tokenizer.unknown_id))
-    console.print(Text("  " + " ".join(tokenizer.token(int(number)) for number in encoded.ids), style="dim"))
+    console.print(Text("  " + " ".join(tokenizer.id_to_token(int(number)) for number in encoded.ids), style="dim"))
 
 
 def _coloured(text: str, encoded: Encoded, unknown_id: int) -> Text:
@@ -172,7 +172,7 @@ def model_card(facts: Mapping[str, Any]) -> None:
     facts_table(facts["encoder"], title="encoder")
     rows = plain_table(show_header=False, title="parameters")
     total = facts["parameters"]
-    for name, count in facts["parameters_by_room"].items():
+    for name, count in facts["parameters_by_module"].items():
         rows.add_row(Text(name, "dim"), f"{count:>13,}", "▇" * max(round(40 * count / total), 1))
     rows.add_row(Text("total", "dim"), f"{total:>13,}", "")
     console.print(rows)

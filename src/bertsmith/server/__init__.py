@@ -1,1 +1,1 @@
-"""Models behind HTTP: who may ask how much, how long it may take, and what the answers look like."""
+"""Models behind HTTP: the server, its routes, limits and web page."""

@@ -1,29 +1,31 @@
-"""The application: routes, pages and the guard before them."""
+"""The FastAPI application: routes, page, error handlers, and the middleware in front of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bertsmith import __version__
+from bertsmith.config import did_you_mean
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server import page, routes_embed, routes_server, routes_text, routes_views
-from bertsmith.server.errors import defect
-from bertsmith.server.metrics import Metrics
-from bertsmith.server.middleware import Gateway, Paths
-from bertsmith.server.monitoring import Log
-from bertsmith.server.request import visit_in
+from bertsmith.server import page, routes_embed, routes_server, routes_text
+from bertsmith.server.errors import RequestError, internal_error
+from bertsmith.server.middleware import Gateway, RouteTable, error_response
+from bertsmith.server.monitoring import Log, Metrics
+from bertsmith.server.request import context_of
 from bertsmith.server.service import Service
 from bertsmith.server.settings import Limits
 
-PARTS = (routes_embed, routes_text, routes_views, routes_server)
-ABOUT = (
-    "Models that embed, fill gaps, judge, tag, answer, choose and rank. Bodies are JSON. Where several models are "
-    "served, the field model, or /models/NAME before the path, chooses one. Errors are one line: "
+ROUTERS = (routes_embed.router, routes_text.router, routes_server.router)
+DESCRIPTION = (
+    "Encoder models for embeddings, fill-mask, classification, NER, question answering, multiple choice and ranking. "
+    "Bodies are JSON. With several models, the field model, or /models/NAME before the path, selects one. Errors are "
     '{"error", "error_type"}.'
 )
 
@@ -36,32 +38,59 @@ def build(
     runs: Path | None = None,
     log: Log | None = None,
 ) -> Gateway:
-    """The ASGI application for these models; `guard.service` has what works behind it, to be closed in the end."""
-    limits, metrics, log = limits or Limits(), Metrics(), log or Log(quiet=True)
+    """The ASGI application of a server. Close its `service` at the end."""
+    limits = limits or Limits()
     app = FastAPI(
         title="bertsmith",
         version=__version__,
-        description=ABOUT,
+        description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.service = service = Service(models, limits, metrics=metrics, runs=runs)
-    for part in PARTS:
-        app.include_router(part.router)
-    app.add_exception_handler(Exception, _defect)
+    app.state.service = service = Service(models, limits, metrics=Metrics())
+    for router in ROUTERS:
+        app.include_router(router)
     pages = page.routes(runs=runs)
     app.router.routes += pages
-    known = [route for part in PARTS for route in part.router.routes] + list(pages)
-    paths = Paths(known, is_public=_is_public)
-    return Gateway(app, paths, limits, service=service, log=log, api_key=api_key)
+    table = RouteTable([*(route for router in ROUTERS for route in router.routes), *pages], is_public=_is_public)
+    gateway = Gateway(app, table, limits, service=service, log=log or Log(quiet=True), api_key=api_key)
+
+    async def on_request_error(request: Request, error: Any) -> Response:
+        return error_response(await gateway.rejections.delay(error), context_of(request))
+
+    async def on_invalid_body(request: Request, error: Any) -> Response:
+        return error_response(RequestError(422, "validation", _describe(request, error.errors())), context_of(request))
+
+    async def on_internal_error(request: Request, error: Exception) -> Response:  # the middleware logs it
+        return error_response(internal_error(context_of(request).id), context_of(request))
+
+    app.add_exception_handler(RequestError, on_request_error)
+    app.add_exception_handler(RequestValidationError, on_invalid_body)
+    app.add_exception_handler(Exception, on_internal_error)
+    return gateway
 
 
 def _is_public(method: str, path: str) -> bool:
     return method == "GET" and (path in routes_server.PUBLIC or page.is_public(path))
 
 
-async def _defect(request: Request, error: Exception) -> Response:
-    """What a caller hears of a defect; the guard logs it."""
-    return Response(defect(visit_in(request.scope).number).body(), 500, media_type="application/json")
+def _describe(request: Request, errors: Sequence[Any]) -> str:
+    """One line about the first invalid field, without the value that was sent."""
+    first = errors[0]
+    if first["type"] == "extra_forbidden":
+        body_field = request.scope["route"].body_field
+        known = list(body_field.field_info.annotation.model_fields) if body_field else []
+        hint = did_you_mean(str(first["loc"][-1]), known) if len(first["loc"]) == 2 else ""
+        return f"the body has an unknown field{hint or ':'} ({', '.join(known)})"
+    same = [one for one in errors if one["loc"][1:2] == first["loc"][1:2]]  # one for each type of a union
+    location = max((_location(one["loc"]) for one in same), key=len)
+    reasons = dict.fromkeys(one["msg"] for one in same if _location(one["loc"]) == location)
+    return f"{location or 'the body'}: {' or '.join(list(reasons)[:3])}"
+
+
+def _location(parts: tuple[Any, ...]) -> str:
+    """`inputs[3]`, without pydantic's names of union members."""
+    name = str(parts[1]) if len(parts) > 1 else ""
+    return name + "".join(f"[{part}]" for part in parts[2:] if isinstance(part, int))

@@ -1,4 +1,4 @@
-"""What goes wrong with a request: a status, a kind, and one line that says what to do."""
+"""Errors of a request: a status, an error type, and a message of one line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from bertsmith.server.settings import flag
 
-CHANCE = 8  # letters: a shorter text may be a word of the message itself
-KINDS = (
+MIN_REDACTED = 8  # characters: a shorter input may be a word of the message itself
+ERROR_TYPES = (
     "validation",
     "too_large",
     "overloaded",
@@ -22,12 +22,12 @@ KINDS = (
 
 
 class RequestError(Exception):
-    """Ends a request with a status and an error of one line."""
+    """Ends a request with an error response."""
 
     def __init__(
         self,
         status: int,
-        kind: str,
+        error_type: str,
         message: str,
         *,
         headers: Mapping[str, str] | None = None,
@@ -35,50 +35,56 @@ class RequestError(Exception):
         delayed: bool = False,
     ) -> None:
         super().__init__(message)
-        assert kind in KINDS
-        self.status, self.kind, self.message = status, kind, " ".join(message.split())
+        assert error_type in ERROR_TYPES
+        self.status, self.error_type, self.message = status, error_type, " ".join(message.split())
         self.headers = dict(headers or {})
-        self.close = close  # the connection ends with this answer
-        self.delayed = delayed  # the caller is kept waiting first, so that it does not ask again at once
+        self.close = close  # close the connection after the response
+        self.delayed = delayed  # delay the response, so that the client does not retry at once
 
-    def body(self, *, open_ai: bool = False) -> bytes:
-        """The error as JSON; in OpenAI's form for clients that show no other."""
-        nested = {"message": self.message, "type": self.kind, "param": None, "code": self.kind}
-        found = {"error": nested if open_ai else self.message, "error_type": self.kind}
-        return json.dumps(found, ensure_ascii=False).encode()
-
-
-def over_limit(what: str, name: str, limit: float) -> RequestError:
-    """Something is more than a limit allows: `what` says how much it is."""
-    return RequestError(413, "too_large", f"{what}, at most {limit:,}: {flag(name)}")
+    def body(self, *, openai: bool = False) -> bytes:
+        """The error as JSON, in OpenAI's format for its clients."""
+        nested = {"message": self.message, "type": self.error_type, "param": None, "code": self.error_type}
+        return json.dumps(
+            {"error": nested if openai else self.message, "error_type": self.error_type}, ensure_ascii=False
+        ).encode()
 
 
-def overloaded(what: str) -> RequestError:
-    """Too much is waiting already."""
-    return RequestError(429, "overloaded", f"{what}: ask again later", headers={"Retry-After": "1"}, delayed=True)
+def over_limit(amount: str, name: str, limit: float) -> RequestError:
+    """A request exceeds a limit; `amount` describes its size."""
+    return RequestError(413, "too_large", f"{amount}, at most {limit:,} ({flag(name)})")
 
 
-def defect(number: str) -> RequestError:
-    """What only we can cause; the log has more under the number."""
-    return RequestError(500, "internal", f"a defect of this server, logged as {number}")
+def overloaded(reason: str) -> RequestError:
+    """The server has too many requests."""
+    return RequestError(429, "overloaded", f"{reason}: try again later", headers={"Retry-After": "1"}, delayed=True)
 
 
-def without(message: str, sent: Any) -> str:
-    """A message that does not repeat texts that were sent: none in quotes, and none that is too long for a chance."""
-    left, texts = [sent], set()
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            texts.add(one)
-        elif isinstance(one, dict | list):
-            left += one.values() if isinstance(one, dict) else one
+def stopping() -> RequestError:
+    """The server drains its requests and accepts no new ones."""
+    return RequestError(503, "unhealthy", "the server is stopping: send the request to another one", close=True)
+
+
+def internal_error(request_id: str) -> RequestError:
+    """A bug in the server; the log has the details."""
+    return RequestError(500, "internal", f"internal error, logged with request id {request_id}")
+
+
+def client_disconnected() -> RequestError:
+    """Nobody receives this response; logs and metrics count it with nginx's status."""
+    return RequestError(499, "validation", "the client has disconnected", close=True)
+
+
+def redact(message: str, body: Any) -> str:
+    """The message without texts of the request body, quoted or longer than a few characters."""
+    stack, texts = [body], set()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            texts.add(value)
+        elif isinstance(value, dict | list):
+            stack += value.values() if isinstance(value, dict) else value
     for text in sorted(texts, key=len, reverse=True):
-        message = message.replace(repr(text), "that was sent")
-        if len(text) >= CHANCE:
-            message = message.replace(text, "that was sent")
+        message = message.replace(repr(text), "[input]")
+        if len(text) >= MIN_REDACTED:
+            message = message.replace(text, "[input]")
     return message
-
-
-def left() -> RequestError:
-    """The caller has gone. Nobody hears this; the log and the counters have it under the status that nginx uses."""
-    return RequestError(499, "validation", "the caller has left", close=True)

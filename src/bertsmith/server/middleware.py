@@ -1,6 +1,6 @@
-"""The first thing a request meets: is it known, allowed, small enough and JSON? Only then does anything parse it.
+"""ASGI middleware in front of the routes: routing, API key, size and strict JSON are checked before anything else runs.
 
-A plain ASGI application round another one. Every answer passes through it, and is counted and logged here.
+Every response passes through it, gets its headers here, and is counted and logged here.
 """
 
 from __future__ import annotations
@@ -11,248 +11,272 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from bertsmith.server import strict_json
-from bertsmith.server.errors import RequestError, defect, left, over_limit
-from bertsmith.server.monitoring import Log
-from bertsmith.server.rejections import Rejections
-from bertsmith.server.request import KEY, RequestContext
+from starlette.responses import Response
+
+from bertsmith.server.errors import RequestError, client_disconnected, internal_error, over_limit, stopping
+from bertsmith.server.monitoring import Log, Metrics
+from bertsmith.server.request import SCOPE_KEY, RequestContext, parse_json
 from bertsmith.server.service import Service
 from bertsmith.server.settings import Limits
 
-Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-DISCARD_SECONDS = 1.0  # in which the rest of a refused body is read and forgotten, so that the answer is heard
-METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")  # that a log may name
-OPEN_AI = "/v1/"  # routes whose errors have another form
+DISCARD_SECONDS = 1.0  # for reading the rest of a rejected body, so that the client reads the response
+METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")  # that logs may contain
+OPENAI_PREFIX = "/v1/"  # routes with OpenAI's error format
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 
 
-class Paths:
-    """Which routes there are, and what each needs."""
+class RouteTable:
+    """Methods by path, for the routes of the application."""
 
     def __init__(self, routes: list[Any], *, is_public: Callable[[str, str], bool]) -> None:
-        self.routes, self.is_public = routes, is_public
-        self.exact: dict[str, dict[str, str]] = {}  # path -> method -> route
+        self.is_public = is_public  # (method, path): needs no API key
+        self.exact: dict[str, dict[str, str]] = {}  # path -> method -> path template
+        self.patterns = [route for route in routes if "{" in route.path]
         for route in routes:
             if "{" not in route.path:
-                known = self.exact.setdefault(route.path, {})
-                known.update({method: route.path for method in route.methods if method != "HEAD"})
+                self.exact.setdefault(route.path, {}).update(_methods(route))
 
     def find(self, path: str, method: str) -> str:
-        """The route of a request; a `Problem` where there is none."""
-        known = self.exact.get(path) or self._by_pattern(path)
+        """The path template of a request's route."""
+        known = dict(self.exact.get(path, {}))
         if not known:
-            raise RequestError(404, "not_found", "there is no such path here: GET /docs lists them")
+            for route in self.patterns:
+                known |= _methods(route) if route.path_regex.match(path) else {}
+        if not known:
+            raise RequestError(404, "not_found", "this path does not exist: GET /docs lists all paths")
         if method not in known:
             allowed = ", ".join(sorted(known))
-            raise RequestError(405, "not_found", f"this path answers {allowed}", headers={"Allow": allowed})
+            raise RequestError(405, "not_found", f"this path accepts only {allowed}", headers={"Allow": allowed})
         return known[method]
 
-    def _by_pattern(self, path: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for route in self.routes:
-            if "{" in route.path and route.path_regex.match(path):
-                found |= {method: route.path for method in route.methods if method != "HEAD"}
-        return found
+
+def _methods(route: Any) -> dict[str, str]:
+    return {method: route.path for method in route.methods if method != "HEAD"}
+
+
+class Rejections:
+    """Delays a bounded number of 429 responses: a client that is rejected at once retries at once."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.waiting = 0
+
+    async def delay(self, error: RequestError) -> RequestError:
+        """The error, after a delay; if too many are delayed already, a 503 that closes the connection."""
+        if not error.delayed:
+            return error
+        if self.waiting >= self.limits.max_rejections:
+            self.metrics.rejections.labels("closed").inc()
+            return RequestError(503, "overloaded", error.message, headers=error.headers, close=True)
+        self.metrics.rejections.labels("delayed").inc()
+        self.waiting += 1
+        try:
+            await asyncio.sleep(self.limits.rejection_seconds)
+        finally:
+            self.waiting -= 1
+        return error
+
+
+def error_response(error: RequestError, context: RequestContext) -> Response:
+    """The response of an error."""
+    headers = error.headers | ({"connection": "close"} if error.close else {})
+    body = error.body(openai=context.route.startswith(OPENAI_PREFIX))
+    return Response(body, error.status, headers, "application/json")
 
 
 class Gateway:
-    """`app` behind a door."""
+    """The middleware, and the ASGI application of the server."""
 
     def __init__(
-        self, app: App, paths: Paths, limits: Limits, *, service: Service, log: Log, api_key: str | None = None
+        self, app: App, routes: RouteTable, limits: Limits, *, service: Service, log: Log, api_key: str | None = None
     ) -> None:
-        self.app, self.paths, self.limits, self.service = app, paths, limits, service
+        self.app, self.routes, self.limits, self.service = app, routes, limits, service
         self.metrics, self.log = service.metrics, log
         self.api_key = None if api_key is None else api_key.encode()
         self.rejections = Rejections(limits, service.metrics)
-        self.under_way = 0  # requests that were let in and are not answered yet
-        self.cut_off = 0  # requests that were let in and had to be dropped when the server stopped
+        self.in_progress = 0  # accepted requests without a response
+        self.aborted = 0  # accepted requests that were dropped when the server stopped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._visit(scope, receive, send)
+            await self._handle(scope, receive, send)
 
-    async def _visit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = scope[KEY] = RequestContext(scope["method"] if scope["method"] in METHODS else "unknown")
-        body = _Body(scope, receive, visit)
-        answer = _Answer(send, visit, close=lambda: self.service.draining)
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = scope[SCOPE_KEY] = RequestContext(scope["method"] if scope["method"] in METHODS else "unknown")
+        body = _RequestBody(scope, receive, context)
+        sender = _ResponseSender(send, context, self.service)
         self.metrics.in_flight.inc()
         try:
-            await self._let_in(scope, visit, body, answer)
-        except RequestError as problem:
-            await self._refuse(problem, body, answer)
-        except asyncio.CancelledError:  # the server stops, and the time to finish is over
-            self.cut_off += 1
-            if not visit.status:
-                await self._refuse(RequestError(503, "unhealthy", "the server has stopped", close=True), body, answer)
+            await self._check(scope, context, body)
+            await self._run(scope, body, sender)
+        except RequestError as error:
+            await self._reject(error, scope, body, sender)
+        except asyncio.CancelledError:  # the server stops, and the drain time is over
+            self.aborted += 1
+            if not context.status:
+                stopped = RequestError(503, "unhealthy", "the server has stopped", close=True)
+                await self._reject(stopped, scope, body, sender)
         except Exception as error:
-            self.log.defect(visit, error)
-            if not visit.status:
-                await self._refuse(defect(visit.number), body, answer)
+            self.log.internal_error(context, error)
+            if not context.status:
+                await self._reject(internal_error(context.id), scope, body, sender)
         finally:
             self.metrics.in_flight.dec()
-            self.metrics.request(visit.route, visit.status, visit.seconds, visit.tokens)
-            self.log.request(visit)
+            self.metrics.request(context.route, context.status, context.seconds, context.tokens)
+            self.log.request(context)
 
-    async def _let_in(self, scope: Scope, visit: RequestContext, body: _Body, answer: _Answer) -> None:
-        path = self._without_model(scope, visit)
-        visit.route = self.paths.find(path, visit.method)
-        if not self.paths.is_public(visit.method, path):
-            self._check_key(body.headers)
-        if visit.method == "POST":
+    async def _check(self, scope: Scope, context: RequestContext, body: _RequestBody) -> None:
+        """Everything that must hold before a route runs, the cheapest checks first."""
+        path = _strip_model(scope, context)
+        context.route = self.routes.find(path, context.method)
+        if not self.routes.is_public(context.method, path):
+            self._check_api_key(body.headers)
+        if context.method == "POST":
             if self.service.draining:
-                raise RequestError(503, "unhealthy", "the server is stopping: ask another one", close=True)
-            self.service.work.check_room(self.service.shelf)  # refused here it costs least
-            body.check_kind()
-        visit.body = await body.read(self.limits)
-        if visit.method == "POST":
-            visit.value = strict_json.parse(visit.body, self.limits)
-        watch = asyncio.create_task(body.watch())
-        self.under_way += 1
+                raise stopping()
+            self.service.check_capacity(self.service.models)
+            body.check_content_type()
+        context.body = await body.read(self.limits)
+        if context.method == "POST":
+            context.json = parse_json(context.body, self.limits)
+
+    async def _run(self, scope: Scope, body: _RequestBody, sender: _ResponseSender) -> None:
+        watch = asyncio.create_task(body.watch_disconnect())
+        self.in_progress += 1
         try:
-            await self.app(scope, body.again, answer)
-            if visit.problem is not None:
-                raise visit.problem
+            await self.app(scope, body.replay, sender)
         finally:
-            self.under_way -= 1
+            self.in_progress -= 1
             watch.cancel()
 
-    def _without_model(self, scope: Scope, visit: RequestContext) -> str:
-        """The path without /models/NAME before it; the name goes to the visit."""
-        path: str = scope["path"]
-        if path.startswith("/models/"):
-            name, slash, rest = path.removeprefix("/models/").partition("/")
-            if name and slash:
-                visit.model = name
-                path = scope["path"] = f"/{rest}"
-                scope["raw_path"] = path.encode("utf-8", "replace")
-        return path
-
-    def _check_key(self, headers: dict[bytes, bytes]) -> None:
+    def _check_api_key(self, headers: dict[bytes, bytes]) -> None:
         if self.api_key is None:
             return
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if not hmac.compare_digest(key.strip(), self.api_key) or scheme.lower() != b"bearer":
-            needs = {"WWW-Authenticate": 'Bearer realm="bertsmith"'}
-            raise RequestError(
-                401, "unauthorized", "this server asks for a key: send Authorization: Bearer KEY", headers=needs
-            )
+            message = "this server requires an API key: send Authorization: Bearer KEY"
+            raise RequestError(401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="bertsmith"'})
 
-    async def _refuse(self, problem: RequestError, body: _Body, answer: _Answer) -> None:
-        if problem.delayed:
-            problem = await self.rejections.hold(problem)
-        close = problem.close or not await body.discard(self.limits)
-        content = problem.body(open_ai=body.visit.route.startswith(OPEN_AI))
-        await answer.whole(problem.status, content, problem.headers, close=close)
+    async def _reject(self, error: RequestError, scope: Scope, body: _RequestBody, sender: _ResponseSender) -> None:
+        error = await self.rejections.delay(error)
+        error.close = error.close or not await body.discard(self.limits)
+        await error_response(error, body.context)(scope, body.replay, sender)
 
 
-class _Body:
-    """The body of one request, read once, within bounds."""
+def _strip_model(scope: Scope, context: RequestContext) -> str:
+    """Removes /models/NAME from the path; the name goes to the context."""
+    path: str = scope["path"]
+    if path.startswith("/models/"):
+        name, slash, rest = path.removeprefix("/models/").partition("/")
+        if name and slash:
+            context.model = name
+            path = scope["path"] = f"/{rest}"
+            scope["raw_path"] = path.encode("utf-8", "replace")
+    return path
 
-    def __init__(self, scope: Scope, receive: Receive, visit: RequestContext) -> None:
+
+class _RequestBody:
+    """The body of one request, read once, within the limits."""
+
+    def __init__(self, scope: Scope, receive: Receive, context: RequestContext) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.receive, self.visit = receive, visit
+        self.receive, self.context = receive, context
+        length = self.headers.get(b"content-length", b"0")
+        self.declared = int(length[:20]) if length.isdigit() else 0
+        self.empty = length == b"0" and b"transfer-encoding" not in self.headers
         self.complete = False
-        self.given = False
+        self.replayed = False
 
-    def check_kind(self) -> None:
-        """Raises unless the body is said to be plain JSON."""
+    def check_content_type(self) -> None:
+        """An error unless the body is declared as uncompressed JSON."""
         kind, _, rest = self.headers.get(b"content-type", b"").partition(b";")
         charset = rest.strip().lower().removeprefix(b"charset=").strip(b'"')
         if kind.strip().lower() != b"application/json" or charset not in (b"", b"utf-8"):
             raise RequestError(415, "validation", "the body must be JSON in UTF-8: send Content-Type: application/json")
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise RequestError(415, "validation", "the body must not be compressed: leave Content-Encoding out")
+            raise RequestError(415, "validation", "the body must not be compressed: do not send Content-Encoding")
 
     async def read(self, limits: Limits) -> bytes:
-        """The body; a `Problem` where it is too large or too slow."""
-        said = self.headers.get(b"content-length", b"0")
-        if said.isdigit() and int(said[:20]) > limits.max_body:
-            raise over_limit(f"a body of {int(said[:20]):,} bytes", "max_body", limits.max_body)
-        parts: list[bytes] = []
+        """The body; an error if it is too large or too slow."""
+        if self.declared > limits.max_body:
+            raise over_limit(f"a body of {self.declared:,} bytes", "max_body", limits.max_body)
+        chunks: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(limits.read_seconds):
                 while not self.complete:
-                    part = await self._part()
-                    parts.append(part)
-                    size += len(part)
+                    chunks.append(await self._chunk())
+                    size += len(chunks[-1])
                     if size > limits.max_body:
                         raise over_limit(f"a body of over {limits.max_body:,} bytes", "max_body", limits.max_body)
         except TimeoutError:
-            slow = f"the body did not arrive within {limits.read_seconds:g} s: --read-seconds"
-            raise RequestError(408, "deadline", slow, close=True) from None
-        return b"".join(parts)
+            message = f"the body did not arrive within {limits.read_seconds:g} s (--read-seconds)"
+            raise RequestError(408, "deadline", message, close=True) from None
+        return b"".join(chunks)
 
-    async def _part(self) -> bytes:
+    async def _chunk(self) -> bytes:
         message = await self.receive()
         if message["type"] == "http.disconnect":
-            self.visit.gone.set()
+            self.context.disconnected.set()
             self.complete = True
-            raise left()
+            raise client_disconnected()
         self.complete = not message.get("more_body", False)
-        part: bytes = message.get("body", b"")
-        return part
+        chunk: bytes = message.get("body", b"")
+        return chunk
 
     async def discard(self, limits: Limits) -> bool:
-        """Reads what is left of a refused body and forgets it; False where it does not end soon."""
-        said = self.headers.get(b"content-length", b"0")
-        if said == b"0" and b"transfer-encoding" not in self.headers:
+        """Reads the rest of a rejected body; False if it does not end soon."""
+        if self.empty:
             return True
-        if b"expect" in self.headers or (said.isdigit() and int(said[:20]) > 2 * limits.max_body):
-            return self.complete  # asking for the rest would bring it on
+        if b"expect" in self.headers or self.declared > 2 * limits.max_body:
+            return self.complete  # reading would make the client send the rest
         size, until = 0, time.monotonic() + DISCARD_SECONDS
         try:
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self.complete and size <= limits.max_body and time.monotonic() < until:
-                    size += len(await self._part())
+                    size += len(await self._chunk())
         except (TimeoutError, RequestError):
             return False
         return self.complete
 
-    async def watch(self) -> None:
-        """Waits until the caller leaves."""
+    async def watch_disconnect(self) -> None:
+        """Waits until the client disconnects."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        self.visit.gone.set()
+        self.context.disconnected.set()
 
-    async def again(self) -> Message:
-        """The body for the application, from memory; then whether the caller has left."""
-        if not self.given:
-            self.given = True
-            return {"type": "http.request", "body": self.visit.body, "more_body": False}
-        await self.visit.gone.wait()
+    async def replay(self) -> Message:
+        """ASGI receive for the application: the body that was read, then the disconnect."""
+        if not self.replayed:
+            self.replayed = True
+            return {"type": "http.request", "body": self.context.body, "more_body": False}
+        await self.context.disconnected.wait()
         return {"type": "http.disconnect"}
 
 
-class _Answer:
-    """What is sent back: notes the status, adds headers."""
+class _ResponseSender:
+    """ASGI send that records the status and adds headers."""
 
-    def __init__(self, send: Send, visit: RequestContext, *, close: Callable[[], bool]) -> None:
-        self.send, self.visit, self.close = send, visit, close
+    def __init__(self, send: Send, context: RequestContext, service: Service) -> None:
+        self.send, self.context, self.service = send, context, service
 
     async def __call__(self, message: Message) -> None:
-        """See ASGI's send."""
+        """See ASGI."""
         if message["type"] == "http.response.start":
-            self.visit.status = message["status"]
-            there = {name.lower() for name, _ in message["headers"]}
-            added = {**HEADERS, "x-request-id": self.visit.number} | ({"connection": "close"} if self.close() else {})
-            extra = [(name.encode(), value.encode()) for name, value in added.items() if name.encode() not in there]
+            self.context.status = message["status"]
+            present = {name.lower() for name, _ in message["headers"]}
+            added = {**HEADERS, "x-request-id": self.context.id}
+            if self.service.draining:
+                added["connection"] = "close"
+            extra = [(name.encode(), value.encode()) for name, value in added.items() if name.encode() not in present]
             message = {**message, "headers": [*message["headers"], *extra]}
         await self.send(message)
-
-    async def whole(self, status: int, body: bytes, headers: dict[str, str], *, close: bool) -> None:
-        """A JSON answer in one piece."""
-        known = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-        listed = known | ({"connection": "close"} if close else {})
-        coded = [(name.lower().encode(), value.encode()) for name, value in listed.items()]
-        await self({"type": "http.response.start", "status": status, "headers": coded})
-        await self.send({"type": "http.response.body", "body": body})

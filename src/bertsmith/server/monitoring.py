@@ -1,4 +1,4 @@
-"""One line for each request: method, route, status, time, tokens, number. Never a text, a header or a query."""
+"""Logs and Prometheus metrics. Neither contains texts, headers or queries of requests."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from bertsmith.inference.engine import BatchStats
 from bertsmith.server.request import RequestContext
 
-Write = Callable[[str], None]
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def to_stderr(line: str) -> None:
-    """Writes a line at once; a reader that has gone is no reason to stop serving."""
+    """Writes a line at once; a closed stderr does not stop the server."""
     try:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -26,56 +33,102 @@ def to_stderr(line: str) -> None:
 
 
 class Log:
-    """Plain lines, or JSON objects, on standard error."""
+    """One line per request or event, as text or as a JSON object."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, write: Write = to_stderr) -> None:
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, write: Callable[[str], None] = to_stderr) -> None:
         self.as_json, self.quiet, self.write = as_json, quiet, write
 
-    def request(self, visit: RequestContext) -> None:
-        """An answered request."""
+    def request(self, context: RequestContext) -> None:
+        """A finished request."""
         if self.quiet:
             return
-        facts = {
-            "method": visit.method,
-            "path": visit.route,
-            "status": visit.status,
-            "ms": round(visit.seconds * 1000, 1),
-            "tokens": visit.tokens,
-            "id": visit.number,
+        fields = {
+            "method": context.method,
+            "path": context.route,
+            "status": context.status,
+            "ms": round(context.seconds * 1000, 1),
+            "tokens": context.tokens,
+            "id": context.id,
         }
-        plain = f"{visit.method} {visit.route} {visit.status} {facts['ms']} ms {visit.tokens} tokens {visit.number}"
-        self._line("request", plain, facts)
+        self.event("request", "{method} {path} {status} {ms} ms {tokens} tokens {id}".format(**fields), **fields)
 
-    def event(self, name: str, plain: str, **facts: Any) -> None:
-        """Something about the server itself."""
-        self._line(name, plain, facts)
-
-    def defect(self, visit: RequestContext, error: BaseException) -> None:
-        """What only we can cause: where it was raised and of what kind, but not its message, which may quote a text."""
+    def internal_error(self, context: RequestContext, error: BaseException) -> None:
+        """A bug: type and location of the exception, without its message, which may contain a text."""
         frames = traceback.extract_tb(error.__traceback__)
-        trail = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-6:]))
+        location = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-6:]))
         kind = type(error).__name__
-        self._line(
-            "defect", f"defect {kind} at {trail} {visit.number}", {"kind": kind, "at": trail, "id": visit.number}
-        )
+        text = f"internal error {kind} at {location} {context.id}"
+        self.event("internal_error", text, kind=kind, at=location, id=context.id)
 
-    def _line(self, name: str, plain: str, facts: dict[str, Any]) -> None:
+    def event(self, name: str, text: str, **fields: Any) -> None:
+        """An event of the server."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z"
-        if self.as_json:
-            self.write(json.dumps({"time": now, "event": name, **facts}, ensure_ascii=False))
-        else:
-            self.write(f"{now} {plain}")
+        line = json.dumps({"time": now, "event": name, **fields}, ensure_ascii=False) if self.as_json else text
+        self.write(line if self.as_json else f"{now} {line}")
 
 
-class Through(logging.Handler):
-    """Lets the log lines of libraries through as events, without their tracebacks."""
+class LibraryLogHandler(logging.Handler):
+    """Writes warnings of libraries as events, without tracebacks and arguments."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line: who said what; of exceptions only their kind."""
+        """See logging."""
         kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         message = " ".join(record.msg.split()) if isinstance(record.msg, str) else type(record.msg).__name__
         self.log.event("library", f"{record.name}: {message} {kind}".rstrip(), source=record.name, message=message)
+
+
+class Metrics:
+    """The metrics of one server. Labels are routes, statuses and model names."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # creation times would double the page
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Finished requests.", "route", "status")
+        self.seconds = self._histogram("request_seconds", "Duration of requests.", SECONDS, "route")
+        self.in_flight = Gauge("bertsmith_in_flight", "Requests in progress.", registry=self.registry)
+        self.rejections = self._counter("rejections", "Requests rejected because of load or slowness.", "reason")
+        self.truncations = self._counter("truncations", "Texts truncated at the client's request.")
+        self.tokens = self._counter("tokens", "Tokens computed, special tokens included.", "route")
+        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, "model")
+        self.batch_seconds = self._histogram("batch_seconds", "Duration of a batch.", SECONDS, "model")
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"bertsmith_{name}", help_text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"bertsmith_{name}", help_text, labels, registry=self.registry, buckets=buckets)
+
+    def watch_queues(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        """Adds the queued tokens of each model, read at every scrape."""
+        self.registry.register(_QueueCollector(queues))
+
+    def batch(self, model: str, stats: BatchStats) -> None:
+        """Counts a batch of a model."""
+        self.batch_tokens.labels(model).observe(stats.tokens)
+        self.batch_seconds.labels(model).observe(stats.seconds)
+
+    def request(self, route: str, status: int, seconds: float, tokens: int) -> None:
+        """Counts a finished request."""
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+        if tokens:
+            self.tokens.labels(route).inc(tokens)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _QueueCollector(Collector):
+    def __init__(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        self.queues = queues
+
+    def collect(self) -> Iterable[Any]:
+        family = GaugeMetricFamily("bertsmith_queue_tokens", "Tokens waiting for a batch.", labels=["model"])
+        for model, tokens in self.queues():
+            family.add_metric([model], tokens)
+        yield family

@@ -1,15 +1,20 @@
-"""The page of a server: five panels, their assets, and the runs and evaluations that two of them show.
+"""The web page: its panels and assets, and the runs and evaluations that two of the panels show.
 
-Pages and assets hold nothing of a model, a run or a user, and may be given to anybody; `is_public` says which paths
-these are. Pages ask for nothing from elsewhere, and a policy keeps them to it. Knows no model: the scripts ask the API.
+Panels and assets contain no data of a model, run or user, and need no API key. Pages load nothing from other hosts: a
+content security policy enforces it. Runs and evaluations are found by name, never by a path of the request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import re
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +25,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from bertsmith.errors import BertsmithError
-from bertsmith.server.records import Absent, Records
+from bertsmith.evaluation.output_files import NUMBERS, read_cases, read_numbers
+from bertsmith.evaluation.page import page_main
+from bertsmith.reports.report_page import page_data, page_parts
+from bertsmith.reports.run_history import CHECKPOINTS, EVENTS, RunHistory, RunReader, find_runs, is_locked
+from bertsmith.reports.run_summary import summary
 
 PANELS = {
     "playground": "Playground",
@@ -29,32 +38,48 @@ PANELS = {
     "training": "Training",
     "evaluation": "Evaluation",
 }
-STYLES = {"training": "report.css", "evaluation": "evaluation.css"}  # those of pages that stand alone
-FOLDERS = ("bertsmith.server", "bertsmith.reports", "bertsmith.evaluation")  # with assets
-KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+PANEL_STYLES = {"training": "report.css", "evaluation": "evaluation.css"}
+ASSET_PACKAGES = ("bertsmith.server", "bertsmith.reports", "bertsmith.evaluation")
+MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
 NO_RUNS = "this server shows no runs: start it with --runs FOLDER"
+MAX_DEPTH = 6  # of folders that are searched for evaluations
+MAX_READERS = 16  # logs kept in memory, so that an update reads only new lines
+MAX_RUNS = 10  # in one chart
+RUN_FIELDS = (
+    "recipe",
+    "state",
+    "steps",
+    "planned_steps",
+    "tokens",
+    "seconds",
+    "best",
+    "best_step",
+    "started",
+    "updated",
+)
 
-Answer = Callable[[Request], Response]
+Endpoint = Callable[[Request], Response]
 
 
 def is_public(path: str) -> bool:
-    """Whether a GET of this path needs no key: pages and assets, never data."""
+    """Whether a GET of this path needs no API key: pages and assets, never data."""
     return path == "/" or path.removeprefix("/") in PANELS or path.startswith("/assets/")
 
 
 def routes(*, runs: Path | None) -> list[Route]:
-    """Every route of the page; `runs` is the folder beneath which runs and evaluations are found."""
+    """The routes of the page; `runs` is the folder that is searched for runs and evaluations."""
     records = Records(runs) if runs is not None else None
     found = [Route("/", lambda request: RedirectResponse("playground", 307, HEADERS), methods=["GET"])]
-    found += [Route(f"/{name}", _fixed(_page(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
+    found += [Route(f"/{name}", _static(_panel(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
     found.append(Route("/assets/{name}", _assets(), methods=["GET"]))
     data: dict[str, Callable[[Records, Request], Any]] = {
         "/runs": lambda records, request: records.runs(),
@@ -67,73 +92,203 @@ def routes(*, runs: Path | None) -> list[Route]:
     return found + [Route(path, _data(records, read), methods=["GET"]) for path, read in data.items()]
 
 
-# --- pages and assets: read once, the same for everybody -------------------------------------------------------------
-
-
-def _page(panel: str) -> bytes:
+def _panel(panel: str) -> bytes:
     folder = files("bertsmith.server") / "assets"
     links = (
         f'<a href="{name}"{" aria-current=page" if name == panel else ""}>{escape(title)}</a>'
         for name, title in PANELS.items()
     )
-    known = {
+    values = {
         "title": PANELS[panel],
         "panels": "".join(links),
         "panel": panel,
-        "styles": f'<link rel="stylesheet" href="assets/{STYLES[panel]}">' if panel in STYLES else "",
+        "styles": f'<link rel="stylesheet" href="assets/{PANEL_STYLES[panel]}">' if panel in PANEL_STYLES else "",
         "body": (folder / f"{panel}.html").read_text(encoding="utf-8"),
     }
-    frame = (folder / "frame.html").read_text(encoding="utf-8")
-    return re.sub(r"<!--(\w+)-->", lambda place: known[place[1]], frame).encode()
+    template = (folder / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
 
 
-def _assets() -> Answer:
-    """Scripts, styles and pictures by name: a fixed list, so that no name leads anywhere else."""
-    folders = [files(package) / "assets" for package in FOLDERS]
-    known = {
-        path.name: _fixed(path.read_bytes(), KINDS[Path(path.name).suffix])
-        for folder in folders
-        for path in folder.iterdir()
-        if Path(path.name).suffix in KINDS
+def _assets() -> Endpoint:
+    """Scripts, styles and images by name: a fixed list, so that no name leads to another file."""
+    assets = {
+        path.name: _static(path.read_bytes(), MEDIA_TYPES[Path(path.name).suffix])
+        for package in ASSET_PACKAGES
+        for path in (files(package) / "assets").iterdir()
+        if Path(path.name).suffix in MEDIA_TYPES
     }
 
-    def answer(request: Request) -> Response:
+    def respond(request: Request) -> Response:
         name = request.path_params["name"]
-        return known[name](request) if name in known else _trouble(404, f"there is no asset {name!r}")
+        return assets[name](request) if name in assets else _error(404, f"there is no asset {name!r}")
 
-    return answer
-
-
-def _fixed(body: bytes, kind: str) -> Answer:
-    return lambda request: _answered(request, body, kind)
+    return respond
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
+def _static(body: bytes, media_type: str) -> Endpoint:
+    return lambda request: _with_etag(request, body, media_type)
 
 
-def _data(records: Records | None, read: Callable[[Records, Request], Any]) -> Answer:
-    def answer(request: Request) -> Response:
+def _data(records: Records | None, read: Callable[[Records, Request], Any]) -> Endpoint:
+    def respond(request: Request) -> Response:
         if records is None:
-            return _trouble(404, NO_RUNS)
+            return _error(404, NO_RUNS)
         try:
-            found = read(records, request)
+            value = read(records, request)
         except BertsmithError as error:
-            return _trouble(404 if isinstance(error, Absent) else 422, records.plain(error))
-        body = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return _answered(request, body.encode("utf-8", "replace"), "application/json")
+            return _error(404 if isinstance(error, RecordNotFound) else 422, records.message(error))
+        body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _with_etag(request, body.encode("utf-8", "replace"), "application/json")
 
-    return answer
+    return respond
 
 
-def _answered(request: Request, body: bytes, kind: str) -> Response:
-    """The body, or 304 where the browser has it already."""
-    mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = HEADERS | {"ETag": mark}
-    if request.headers.get("if-none-match") == mark:
+def _with_etag(request: Request, body: bytes, media_type: str) -> Response:
+    """The body, or 304 if the browser has it already."""
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = HEADERS | {"ETag": etag}
+    if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type=kind, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)
 
 
-def _trouble(status: int, words: str) -> Response:
-    body = {"error": words, "error_type": "not_found" if status == 404 else "validation"}
+def _error(status: int, message: str) -> Response:
+    body = {"error": message, "error_type": "not_found" if status == 404 else "validation"}
     return Response(json.dumps(body, ensure_ascii=False), status, HEADERS, "application/json")
+
+
+class RecordNotFound(BertsmithError):
+    """There is no run or evaluation of that name."""
+
+
+class Records:
+    """The runs and evaluations in a folder. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise BertsmithError(f"there is no folder {folder}")
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[str, RunReader] = OrderedDict()
+        self._runs, self._evaluations = _SummaryCache(), _SummaryCache()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """A summary or an error for each run, running ones first, then by time."""
+        with self._lock:
+            summaries = self._runs.read(self._run_folders(), self._summarize_run, self.message)
+        return sorted(summaries, key=lambda run: (run.get("state") != "running", -(run.get("updated") or 0.0)))
+
+    def history(self, names: Sequence[str]) -> dict[str, Any]:
+        """The report of these runs: `runs` with their states, `data` for the charts, `parts` as HTML."""
+        names = list(dict.fromkeys(names))
+        if len(names) > MAX_RUNS:
+            raise BertsmithError(f"{len(names)} runs in one chart: choose at most {MAX_RUNS}")
+        with self._lock:
+            folders = self._run_folders()
+            read = [self._read_run(name, _lookup(folders, name, "run")) for name in names]
+        states = [{"name": run.name, "state": run.state} for run in read]
+        return {"runs": states, "data": page_data(read), "parts": page_parts(read)}
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """A summary or an error for each evaluation, the newest first."""
+        with self._lock:
+            summaries = self._evaluations.read(self._evaluation_folders(), _summarize_evaluation, self.message)
+        return sorted(summaries, key=lambda one: -one.get("written", 0.0))
+
+    def evaluation(self, name: str) -> dict[str, Any]:
+        """The page of one evaluation: `main` as HTML, `data` for its table of cases."""
+        folder = _lookup(self._evaluation_folders(), name, "evaluation")
+        numbers, data = read_numbers(folder), read_cases(folder)
+        return {"name": name, "main": page_main(numbers, data), "data": data}
+
+    def message(self, error: BertsmithError) -> str:
+        """The message of an error, without the location of the folder on this machine."""
+        return str(error).replace(f"{self.folder}{os.sep}", "").replace(str(self.folder), "the folder of runs")
+
+    def _run_folders(self) -> dict[str, Path]:
+        return {self._name(path): path for path in find_runs(self.folder)}
+
+    def _evaluation_folders(self) -> dict[str, Path]:
+        return {self._name(path): path for path in _walk(self.folder, MAX_DEPTH) if (path / NUMBERS).is_file()}
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix() if path != self.folder else self.folder.resolve().name
+
+    def _read_run(self, name: str, folder: Path) -> RunHistory:
+        reader = self._readers.pop(name, None) or RunReader(folder)
+        run = replace(reader.read(), name=name)  # if the log became shorter, this fails and the next call starts anew
+        self._readers[name] = reader
+        while len(self._readers) > MAX_READERS:
+            self._readers.popitem(last=False)
+        return run
+
+    def _summarize_run(self, name: str, folder: Path) -> dict[str, Any]:
+        found = summary(self._read_run(name, folder))
+        return {field: found[field] for field in RUN_FIELDS}
+
+
+class _SummaryCache:
+    """Summaries by name, computed again when files have changed."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, tuple[object, dict[str, Any]]] = {}
+
+    def read(
+        self,
+        folders: dict[str, Path],
+        summarize: Callable[[str, Path], dict[str, Any]],
+        message: Callable[[BertsmithError], str],
+    ) -> list[dict[str, Any]]:
+        """A summary of each folder, or its error."""
+        fresh: dict[str, tuple[object, dict[str, Any]]] = {}
+        failed = []
+        for name, folder in folders.items():
+            state = (_file_state(folder / EVENTS), _file_state(folder / NUMBERS), is_locked(folder))
+            cached = self._cache.get(name)
+            try:
+                if cached is None or cached[0] != state:
+                    cached = (state, {"name": name, **summarize(name, folder)})
+                fresh[name] = cached
+            except BertsmithError as error:
+                failed.append({"name": name, "error": message(error)})
+        self._cache = fresh
+        return [*(found for _, found in fresh.values()), *failed]
+
+
+def _lookup(folders: dict[str, Path], name: str, kind: str) -> Path:
+    if name not in folders:
+        raise RecordNotFound(f"there is no {kind} {name!r}")
+    return folders[name]
+
+
+def _summarize_evaluation(name: str, folder: Path) -> dict[str, Any]:
+    numbers = read_numbers(folder)
+    score = numbers.scores.get(numbers.main_metric, math.nan)
+    return {
+        "task": numbers.task,
+        "split": numbers.split,
+        "main": numbers.main_metric.replace("_", " "),
+        "score": score if math.isfinite(score) else None,
+        "examples": numbers.examples,
+        "written": (folder / NUMBERS).stat().st_mtime,
+    }
+
+
+def _file_state(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    """The folder and its subfolders, without links, hidden folders and checkpoints."""
+    yield folder
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if depth else []
+    except OSError:
+        return  # not readable, or deleted meanwhile
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != CHECKPOINTS:
+            yield from _walk(Path(entry.path), depth - 1)

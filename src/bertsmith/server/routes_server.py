@@ -1,8 +1,12 @@
-"""Routes about the server itself: /health, /info, /metrics, /docs, /openapi.json, /v1/models."""
+"""Routes about the server: /health, /info, /metrics, /v1/models, and the API documentation: /docs, /openapi.json."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter
@@ -10,75 +14,160 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from bertsmith import __version__
-from bertsmith.server import api_page, metrics
-from bertsmith.server.routing import ERRORS, GuardedRoute
-from bertsmith.server.service import service_of
+from bertsmith.reports.html import table
+from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
+from bertsmith.server.schemas import ERROR_RESPONSES, ParsedBodyRoute, Responses
+from bertsmith.server.service import ServiceDependency
 
-ERRORS_HERE: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (401, 404, 405, 413)}
-router = APIRouter(route_class=GuardedRoute, responses=ERRORS_HERE, tags=["server"])
+GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (401, 404, 405, 413)}
+router = APIRouter(route_class=ParsedBodyRoute, responses=GET_ERRORS, tags=["server"])
 PUBLIC = ("/health", "/docs", "/docs.css", "/openapi.json")
+DOCS_POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + (
+    "main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }\n"
+    "h1 { font-size: 1.6rem }\n"
+    "pre { overflow-x: auto; padding: .75rem; white-space: pre-wrap }\n"
+    "h2 code { margin-right: .75rem }\n"
+    "nav li { display: inline-block; margin-right: 1rem }\n"
+    "nav ul { padding: 0 }\n"
+)
 
 
 @router.get(
     "/health",
     response_model=dict[str, Any],
-    responses={503: {"description": "Stopping or failing."}},
-    summary="Is everything well?",
+    responses={503: {"description": "The server is stopping, or a model is failing."}},
+    summary="Health check",
 )
-async def health(request: Request) -> Response:
-    """Whether every model computes: each has just done it."""
-    found = await service_of(request).health()
-    return JSONResponse(found, 200 if found["status"] == "ok" else 503)
+async def health(service: ServiceDependency) -> Response:
+    """Runs a forward pass of every model."""
+    result = await service.health()
+    return JSONResponse(result, 200 if result["status"] == "ok" else 503)
 
 
-@router.get("/info", response_model=dict[str, Any], summary="What there is")
-async def info(request: Request) -> Response:
-    """Which models there are, what each can do, and what may be asked."""
-    service = service_of(request)
-    models = [one.shown() for one in service.shelf]
-    return JSONResponse({"version": __version__, "models": models, "limits": service.limits.shown()})
+@router.get("/info", response_model=dict[str, Any], summary="Models and limits")
+async def info(service: ServiceDependency) -> Response:
+    """The models with their routes and sizes, and the limits of requests."""
+    models = [one.to_json() for one in service.models]
+    return JSONResponse({"version": __version__, "models": models, "limits": service.limits.to_json()})
 
 
-@router.get("/v1/models", response_model=dict[str, Any], summary="The models, for OpenAI's clients")
-async def models(request: Request) -> Response:
-    """The models in OpenAI's form."""
-    listed = [
-        {"id": one.name, "object": "model", "created": 0, "owned_by": "bertsmith"} for one in service_of(request).shelf
-    ]
+@router.get("/v1/models", response_model=dict[str, Any], summary="Models in OpenAI's format")
+async def models(service: ServiceDependency) -> Response:
+    """The models, for OpenAI's clients."""
+    listed = [{"id": one.name, "object": "model", "created": 0, "owned_by": "bertsmith"} for one in service.models]
     return JSONResponse({"object": "list", "data": listed})
 
 
 @router.get(
-    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="What was counted"
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="Prometheus metrics"
 )
-async def counted(request: Request) -> Response:
-    """Counters for Prometheus."""
-    return Response(service_of(request).metrics.text(), media_type=metrics.CONTENT_TYPE)
+async def metrics(service: ServiceDependency) -> Response:
+    """Metrics in Prometheus' text format."""
+    return Response(service.metrics.text(), media_type=METRICS_CONTENT_TYPE)
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    """The description of the API, to be read."""
-    return Response(_described(request)[1], media_type="text/html", headers=api_page.HEADERS)
+    """The API documentation as one HTML page without external resources."""
+    return Response(
+        _documentation(request)[1], media_type="text/html", headers={"content-security-policy": DOCS_POLICY}
+    )
 
 
 @router.get("/docs.css", include_in_schema=False)
-async def style(request: Request) -> Response:
-    """The look of /docs."""
-    return Response(api_page.STYLE, media_type="text/css", headers={"cache-control": "max-age=3600"})
+async def docs_style() -> Response:
+    """The style sheet of /docs."""
+    return Response(DOCS_STYLE, media_type="text/css", headers={"cache-control": "max-age=3600"})
 
 
 @router.get("/openapi.json", include_in_schema=False)
-async def description(request: Request) -> Response:
-    """The description of the API, for machines."""
-    return Response(_described(request)[0], media_type="application/json")
+async def openapi(request: Request) -> Response:
+    """The OpenAPI schema."""
+    return Response(_documentation(request)[0], media_type="application/json")
 
 
-def _described(request: Request) -> tuple[bytes, bytes]:
-    """The description for machines and for people, made once."""
-    kept = request.app.state
-    if not hasattr(kept, "description"):
+def _documentation(request: Request) -> tuple[bytes, bytes]:
+    """The OpenAPI schema and the HTML page, made once."""
+    state = request.app.state
+    if not hasattr(state, "documentation"):
         schema = request.app.openapi()
-        kept.description = (json.dumps(schema).encode(), api_page.page(schema).encode())
-    found: tuple[bytes, bytes] = kept.description
-    return found
+        state.documentation = (json.dumps(schema).encode(), docs_page(schema).encode())
+    documentation: tuple[bytes, bytes] = state.documentation
+    return documentation
+
+
+def docs_page(schema: dict[str, Any]) -> str:
+    """Every route with its fields, an example and its responses."""
+    title = escape(f"{schema['info']['title']} {schema['info']['version']}")
+    routes = [
+        (method.upper(), path, route) for path, methods in schema["paths"].items() for method, route in methods.items()
+    ]
+    links = "".join(f'<li><a href="#{_anchor(method, path)}">{escape(path)}</a></li>' for method, path, _ in routes)
+    sections = "".join(_section(schema, method, path, route) for method, path, route in routes)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{title}</title><link rel="stylesheet" href="/docs.css"></head><body><main><h1>{title}</h1>'
+        f"<p>{escape(schema['info'].get('description', ''))}</p>"
+        '<p>Machine-readable: <a href="/openapi.json">openapi.json</a>. Try it: <a href="/">playground</a>.</p>'
+        f"<nav><ul>{links}</ul></nav>{sections}</main></body></html>"
+    )
+
+
+def _anchor(method: str, path: str) -> str:
+    return escape(f"{method.lower()}{path.replace('/', '-')}")
+
+
+def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, Any]) -> str:
+    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    body = _resolve(schema, body)
+    parts = [
+        f'<section id="{_anchor(method, path)}">',
+        f"<h2><code>{method} {escape(path)}</code> {escape(route['summary'])}</h2>",
+        f"<p>{_with_code(route.get('description', ''))}</p>",
+    ]
+    if body:
+        parts.append(table(("field", "type", "default", ""), _fields(schema, body)))
+        for example in body.get("examples", []):
+            quoted = "'" + json.dumps(example, ensure_ascii=False).replace("'", "'\\''") + "'"
+            parts.append(
+                f"<pre><code>curl localhost:8080{escape(path)} -H 'Content-Type: application/json' \\\n"
+                f"  -d {escape(quoted)}</code></pre>"
+            )
+    responses = [(str(status), one.get("description", "")) for status, one in route["responses"].items()]
+    parts.append(f"<details><summary>responses</summary>{table(('status', ''), responses)}</details></section>")
+    return "".join(parts)
+
+
+def _with_code(text: str) -> str:
+    """Words between backticks as <code>."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(" ".join(text.split())))
+
+
+def _fields(schema: dict[str, Any], body: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in body.get("properties", {}).items():
+        default = "required" if name in body.get("required", []) else json.dumps(field.get("default"))
+        yield name, _type(schema, field), default, field.get("description", "")
+
+
+def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:
+    """A type in words: `string or list of string`."""
+    field = _resolve(schema, field)
+    if "anyOf" in field:
+        types = [_type(schema, one) for one in field["anyOf"]]
+        return " or ".join(dict.fromkeys(one for one in types if one != "null"))
+    if "enum" in field or "const" in field:
+        return " or ".join(map(str, field.get("enum", [field.get("const")])))
+    if field.get("type") == "array":
+        return f"list of {_type(schema, field.get('items', {}))}"
+    if field.get("type") == "object" and "properties" in field:
+        return "{" + ", ".join(field["properties"]) + "}"
+    return str(field.get("type", "any"))
+
+
+def _resolve(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in value:
+        return value
+    definition: dict[str, Any] = schema["components"]["schemas"][value["$ref"].rsplit("/", 1)[-1]]
+    return definition

@@ -1,9 +1,11 @@
-"""Routes that answer: /predict, /fill-mask, /ner, /qa, /choose, /next-sentence."""
+"""Routes on texts: /predict, /fill-mask, /ner, /qa, /choose, /next-sentence, /tokenize, /attention."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,105 +14,150 @@ from bertsmith.inference.fill_mask import find_masks
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
-from bertsmith.server.routes_embed import as_list
-from bertsmith.server.routing import ERRORS, GuardedRoute
-from bertsmith.server.service import service_of
-from bertsmith.server.writing import Reply, plain
+from bertsmith.server.schemas import ERROR_RESPONSES, ParsedBodyRoute, format_array, json_response
+from bertsmith.server.service import ServiceDependency
 
-router = APIRouter(route_class=GuardedRoute, responses=ERRORS, tags=["answers"])
-MASKS = 32  # in one text: each is filled by a forward of its own
+router = APIRouter(route_class=ParsedBodyRoute, responses=ERROR_RESPONSES, tags=["text"])
+MAX_MASKS = 32  # in one text: each needs its own forward pass
 
 
 @router.post(
-    "/predict", response_model=list[schemas.Label] | list[list[schemas.Label]], summary="Labels or numbers for texts"
+    "/predict",
+    response_model=list[schemas.Label] | list[list[schemas.Label]],
+    summary="Classification or regression",
 )
-async def predict(body: schemas.Predict, request: Request) -> Response:
-    """The labels of each text or pair, likeliest first, or its number. One text gives one list, several a list each."""
-    service = service_of(request)
-    alone = isinstance(body.inputs, str)
-    texts = [body.inputs] if isinstance(body.inputs, str) else [_pair(one) for one in body.inputs]
+async def predict(body: schemas.PredictRequest, request: Request, service: ServiceDependency) -> Response:
+    """The labels of each text or pair, most likely first, or its value. One text gives one list, a list gives lists."""
+    single = isinstance(body.inputs, str)
+    texts = [body.inputs] if isinstance(body.inputs, str) else [_text_or_pair(one) for one in body.inputs]
     service.check_count(len(texts))
 
-    def ask(predictor: Predictor) -> Reply:
-        found = [one if isinstance(one, list) else [one] for one in predictor.predict(texts, top_k=body.top_k)]
-        return plain(found[0] if alone else found)
+    def run(predictor: Predictor) -> Response:
+        results = [one if isinstance(one, list) else [one] for one in predictor.predict(texts, top_k=body.top_k)]
+        return json_response(results[0] if single else results)
 
-    return (await service.answer(request, "predict", ask, model=body.model)).response()
+    return await service.run(request, "predict", run, model=body.model)
 
 
-def _pair(one: str | list[str]) -> Any:
+def _text_or_pair(one: str | list[str]) -> Any:
     if isinstance(one, list) and len(one) not in (1, 2):
-        raise RequestError(422, "validation", f"inputs: a pair has two texts, and this one {len(one)}")
+        raise RequestError(422, "validation", f"inputs: a pair has two texts, but this one has {len(one)}")
     return tuple(one) if isinstance(one, list) else one
 
 
-@router.post("/fill-mask", response_model=list[Any], summary="Words for gaps")
-async def fill_mask(body: schemas.FillMask, request: Request) -> Response:
-    """The likeliest words for each gap: score, token, token_str, sequence. Several texts give a list each."""
-    service = service_of(request)
-    texts = as_list(body.inputs)
+@router.post("/fill-mask", response_model=list[Any], summary="Most likely tokens for masks")
+async def fill_mask(body: schemas.FillMaskRequest, request: Request, service: ServiceDependency) -> Response:
+    """The most likely tokens for each mask: score, token, token_str, sequence. A list of texts gives lists."""
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     service.check_count(len(texts))
 
-    def ask(predictor: Predictor) -> Reply:
-        for number, text in enumerate(texts):
-            masks = sum(run.last - run.first for run in find_masks(predictor.tokenizer, text))
-            if masks > MASKS:
-                raise RequestError(
-                    413, "too_large", f"text {number} has {masks} gaps, at most {MASKS}: send fewer at a time"
-                )
-        found = [predictor.fill_mask(text, top_k=body.top_k, targets=body.targets) for text in texts]
-        return plain(found[0] if isinstance(body.inputs, str) else found)
+    def run(predictor: Predictor) -> Response:
+        for index, text in enumerate(texts):
+            masks = sum(masks.last - masks.first for masks in find_masks(predictor.tokenizer, text))
+            if masks > MAX_MASKS:
+                message = f"input {index} has {masks} masks, at most {MAX_MASKS}: send fewer at a time"
+                raise RequestError(413, "too_large", message)
+        results = [predictor.fill_mask(text, top_k=body.top_k, targets=body.targets) for text in texts]
+        return json_response(results[0] if isinstance(body.inputs, str) else results)
 
-    return (await service.answer(request, "fill-mask", ask, model=body.model)).response()
-
-
-@router.post("/ner", response_model=list[Any], summary="Entities of texts")
-async def ner(body: schemas.Ner, request: Request) -> Response:
-    """Entities with their places: entity_group, score, word, start, end. Several texts give a list each."""
-    service = service_of(request)
-    service.check_count(len(as_list(body.inputs)))
-    return (
-        await service.answer(
-            request, "ner", lambda predictor: plain(predictor.ner(body.inputs, unit=body.unit)), model=body.model
-        )
-    ).response()
+    return await service.run(request, "fill-mask", run, model=body.model)
 
 
-@router.post("/qa", response_model=dict[str, Any] | list[dict[str, Any]], summary="Answers from a text")
-async def qa(body: schemas.Qa, request: Request) -> Response:
-    """The stretch of the context that answers: answer, score, start, end; a list where `top_k` is over 1."""
-    given = (body.question, body.context)
-    asked = given if body.inputs is None else (body.inputs.question, body.inputs.context)
-    question, context = asked
-    if question is None or context is None or (body.inputs is not None and given != (None, None)):
-        raise RequestError(422, "validation", "send question and context, either in inputs or beside the other fields")
+@router.post("/ner", response_model=list[Any], summary="Named entities")
+async def ner(body: schemas.NERRequest, request: Request, service: ServiceDependency) -> Response:
+    """Entities with character offsets: entity_group, score, word, start, end. A list of texts gives lists."""
+    service.check_count(1 if isinstance(body.inputs, str) else len(body.inputs))
 
-    def ask(predictor: Predictor) -> Reply:
-        return plain(predictor.answer(question, context, top_k=body.top_k, no_answer=body.no_answer))
+    def run(predictor: Predictor) -> Response:
+        return json_response(predictor.ner(body.inputs, unit=body.unit))
 
-    return (await service_of(request).answer(request, "qa", ask, model=body.model)).response()
+    return await service.run(request, "ner", run, model=body.model)
 
 
-@router.post("/choose", response_model=dict[str, Any], summary="The right one of several choices")
-async def choose(body: schemas.Choose, request: Request) -> Response:
-    """Which choice is right: choice, index, score, probabilities."""
-    service = service_of(request)
+@router.post("/qa", response_model=dict[str, Any] | list[dict[str, Any]], summary="Extractive question answering")
+async def qa(body: schemas.QARequest, request: Request, service: ServiceDependency) -> Response:
+    """The span of the context that answers: answer, score, start, end; a list if `top_k` is over 1."""
+    top_level = (body.question, body.context)
+    question, context = top_level if body.inputs is None else (body.inputs.question, body.inputs.context)
+    if question is None or context is None or (body.inputs is not None and top_level != (None, None)):
+        raise RequestError(422, "validation", "send question and context, either in inputs or at the top level")
+
+    def run(predictor: Predictor) -> Response:
+        return json_response(predictor.answer(question, context, top_k=body.top_k, no_answer=body.no_answer))
+
+    return await service.run(request, "qa", run, model=body.model)
+
+
+@router.post("/choose", response_model=dict[str, Any], summary="Multiple choice")
+async def choose(body: schemas.ChooseRequest, request: Request, service: ServiceDependency) -> Response:
+    """The most likely choice: choice, index, score, probabilities."""
     service.check_count(len(body.choices), "choices")
-    return (
-        await service.answer(
-            request, "choose", lambda predictor: plain(predictor.choose(body.question, body.choices)), model=body.model
-        )
-    ).response()
+
+    def run(predictor: Predictor) -> Response:
+        return json_response(predictor.choose(body.question, body.choices))
+
+    return await service.run(request, "choose", run, model=body.model)
 
 
-@router.post("/next-sentence", response_model=dict[str, Any], summary="Does the second text follow the first?")
-async def next_sentence(body: schemas.NextSentence, request: Request) -> Response:
-    """How likely the second text is to follow the first: is_next, not_next, truncated."""
-    return (
-        await service_of(request).answer(
-            request,
-            "next-sentence",
-            lambda predictor: plain(predictor.next_sentence(body.first, body.second)),
-            model=body.model,
-        )
-    ).response()
+@router.post("/next-sentence", response_model=dict[str, Any], summary="Next-sentence prediction")
+async def next_sentence(body: schemas.NextSentenceRequest, request: Request, service: ServiceDependency) -> Response:
+    """The probability that the second text follows the first: is_next, not_next, truncated."""
+
+    def run(predictor: Predictor) -> Response:
+        return json_response(predictor.next_sentence(body.first, body.second))
+
+    return await service.run(request, "next-sentence", run, model=body.model)
+
+
+@router.post("/tokenize", response_model=list[list[schemas.Token]], summary="Tokenization")
+async def tokenize(body: schemas.TokenizeRequest, request: Request, service: ServiceDependency) -> Response:
+    """The tokens of each text, without truncation: id, text, special, and start and stop in characters of the input."""
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    service.check_count(len(texts))
+
+    def run(predictor: Predictor) -> Response:
+        tokenized = predictor.tokenize(texts, special_tokens=body.add_special_tokens)
+        service.check_numbers(4 * sum(len(one.ids) for one in tokenized), "the tokens have")
+        return json_response([_tokens(one) for one in tokenized])
+
+    return await service.run(request, "tokenize", run, model=body.model)
+
+
+def _tokens(text: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "text": token, "special": special, "start": start, "stop": stop}
+        for number, token, (start, stop), special in zip(text.ids, text.tokens, text.offsets, text.special, strict=True)
+    ]
+
+
+@router.post("/attention", response_model=schemas.AttentionWeights, summary="Attention weights")
+async def attention(body: schemas.AttentionRequest, request: Request, service: ServiceDependency) -> Response:
+    """Attention weights of all layers and heads, or of one: [layers][heads][query][key], rounded to 5 decimals."""
+
+    def run(predictor: Predictor) -> Response:
+        encoder: Any = predictor.model.encoder
+        layers = _select("layer", body.layer, encoder.layers)
+        heads = _select("head", body.head, encoder.config.heads)
+        texts = [text for text in (body.inputs, body.second) if text is not None]
+        tokens = min(sum(predictor.count_tokens(texts)), predictor.max_length)
+        count = (layers.stop - layers.start) * (heads.stop - heads.start) * tokens**2
+        service.check_numbers(count, f"the attention weights of {tokens} tokens have")
+        result = predictor.attention(body.inputs, body.second)
+        fields = {
+            "tokens": list(result.tokens),
+            "offsets": result.offsets.tolist(),
+            "sequence_ids": result.sequence_ids.tolist(),
+            "truncated": result.truncated,
+        }
+        weights = format_array(np.round(result.weights[layers, heads].astype(np.float64), 5), "%.5g")
+        return json_response(f'{json.dumps(fields, ensure_ascii=False)[:-1]},"attention":{weights}}}')
+
+    return await service.run(request, "attention", run, model=body.model)
+
+
+def _select(name: str, number: int | None, count: int) -> slice:
+    if number is None:
+        return slice(0, count)
+    if number > count:
+        raise RequestError(422, "validation", f"{name} {number} does not exist: choose 1 to {count}")
+    return slice(number - 1, number)

@@ -1,82 +1,92 @@
-"""What callers send and get, as the API's description lists it."""
+"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of responses."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from fastapi.routing import APIRoute
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
-Inputs = Annotated[str | list[str], Field(description="One text, or several.")]
-TopK = Annotated[int, Field(ge=1, le=1000, description="How many answers, best first.")]
+from bertsmith.server.errors import RequestError
+from bertsmith.server.request import ParsedRequest
+
+Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
+TopK = Annotated[int, Field(ge=1, le=1000, description="Number of results, best first.")]
 Truncate = Annotated[
     bool,
-    Field(description="Cut what is too long and say so in X-Truncated, instead of refusing it."),
+    Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them."),
 ]
-ModelName = Annotated[str | None, Field(description="Which model; without it the first that can.")]
+ModelName = Annotated[str | None, Field(description="Name of the model; default: the first that supports the route.")]
 
 
-def example(**value: Any) -> ConfigDict:
-    """Strict about types and names, with an example."""
-    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [value]})
+def strict(**example: Any) -> ConfigDict:
+    """Exact types, no unknown fields, and an example."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
-class Embed(BaseModel):
-    """Texts whose vectors are wanted."""
+class EmbedRequest(BaseModel):
+    """Request of /embed."""
 
-    model_config = example(inputs=["The smith works.", "The forge is hot."], normalize=True)
+    model_config = strict(inputs=["The smith works.", "The forge is hot."], normalize=True)
     inputs: Inputs
-    normalize: Annotated[bool, Field(description="Give vectors of length 1.")] = True
+    normalize: Annotated[bool, Field(description="Divide vectors by their L2 norm.")] = True
     truncate: Truncate = False
     pooling: Annotated[
         Literal["mean", "first", "pooled"] | None,
-        Field(description="Mean of all tokens, first token, or pooler; else what the model folder says, or the mean."),
+        Field(description="Mean of all tokens, first token, or pooler output; default: as the model folder sets it."),
     ] = None
     layers: Annotated[
-        list[int], Field(min_length=1, max_length=64, description="0 is the embeddings; -1 the last layer.")
+        list[int], Field(min_length=1, max_length=64, description="0 is the embedding layer, -1 the last layer.")
     ] = [-1]
-    combine: Annotated[Literal["mean", "concat"], Field(description="How several layers become one vector.")] = "mean"
+    combine: Annotated[Literal["mean", "concat"], Field(description="How several layers are combined.")] = "mean"
     model: ModelName = None
 
 
-class EmbedAll(BaseModel):
-    """Texts of whose tokens the vectors are wanted."""
+class EmbedAllRequest(BaseModel):
+    """Request of /embed_all."""
 
-    model_config = example(inputs="The smith works.")
+    model_config = strict(inputs="The smith works.")
     inputs: Inputs
     truncate: Truncate = False
-    layer: Annotated[int, Field(ge=-1000, le=1000, description="0 is the embeddings; -1 the last layer.")] = -1
+    layer: Annotated[int, Field(ge=-1000, le=1000, description="0 is the embedding layer, -1 the last layer.")] = -1
     model: ModelName = None
 
 
-class Embeddings(BaseModel):
-    """OpenAI's form of a wish for vectors."""
+class EmbeddingsRequest(BaseModel):
+    """Request of /v1/embeddings, in OpenAI's format."""
 
-    model_config = example(input=["The smith works."], model="bert")
+    model_config = strict(input=["The smith works."], model="bert")
     input: Annotated[
         str | list[str] | list[int] | list[list[int]],
-        Field(description="One text, several, or token ids without special tokens."),
+        Field(description="One text, several texts, or token ids without special tokens."),
     ]
     model: ModelName = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int | None, Field(ge=1, description="The first so many numbers, brought to length 1.")] = None
+    dimensions: Annotated[int | None, Field(ge=1, description="Keep the first dimensions, renormalized.")] = None
     user: str | None = None
 
 
-class Predict(BaseModel):
-    """Texts or pairs to be judged."""
+class PredictRequest(BaseModel):
+    """Request of /predict."""
 
-    model_config = example(inputs=["A fine film.", "A dull one."], top_k=2)
+    model_config = strict(inputs=["A fine film.", "A dull one."], top_k=2)
     inputs: Annotated[
-        str | list[str | list[str]], Field(description="One text, several, or pairs: [[first, second], ...].")
+        str | list[str | list[str]], Field(description="One text, several texts, or pairs: [[first, second], ...].")
     ]
     top_k: TopK = 1000
     model: ModelName = None
 
 
-class Rerank(BaseModel):
-    """Texts to be put in order."""
+class RerankRequest(BaseModel):
+    """Request of /rerank."""
 
-    model_config = example(query="What is an anvil?", texts=["A block of iron.", "A kind of tea."])
+    model_config = strict(query="What is an anvil?", texts=["A block of iron.", "A kind of tea."])
     query: str
     texts: list[str]
     return_text: bool = False
@@ -86,103 +96,104 @@ class Rerank(BaseModel):
 
 
 class Sentences(BaseModel):
-    """One sentence, and others to hold against it."""
+    """A sentence, and the sentences to compare with it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     source_sentence: str
     sentences: list[str]
 
 
-class Similarity(BaseModel):
-    """A wish for cosines."""
+class SimilarityRequest(BaseModel):
+    """Request of /similarity."""
 
-    model_config = example(inputs={"source_sentence": "The smith works.", "sentences": ["The forge is hot."]})
+    model_config = strict(inputs={"source_sentence": "The smith works.", "sentences": ["The forge is hot."]})
     inputs: Sentences
     truncate: Truncate = False
     model: ModelName = None
 
 
-class Tokenize(BaseModel):
-    """Texts whose tokens are wanted."""
+class TokenizeRequest(BaseModel):
+    """Request of /tokenize."""
 
-    model_config = example(inputs="The smith works.")
+    model_config = strict(inputs="The smith works.")
     inputs: Inputs
     add_special_tokens: bool = True
     model: ModelName = None
 
 
-class FillMask(BaseModel):
-    """Texts with gaps."""
+class FillMaskRequest(BaseModel):
+    """Request of /fill-mask."""
 
-    model_config = example(inputs="The smith [MASK] iron.", top_k=3)
+    model_config = strict(inputs="The smith [MASK] iron.", top_k=3)
     inputs: Inputs
     top_k: TopK = 5
-    targets: Annotated[list[str] | None, Field(max_length=100, description="Score these words only.")] = None
+    targets: Annotated[list[str] | None, Field(max_length=100, description="Score these words instead.")] = None
     model: ModelName = None
 
 
-class Ner(BaseModel):
-    """Texts whose entities are wanted."""
+class NERRequest(BaseModel):
+    """Request of /ner."""
 
-    model_config = example(inputs="Ada Lovelace lived in London.")
+    model_config = strict(inputs="Ada Lovelace lived in London.")
     inputs: Inputs
-    unit: Annotated[Literal["word", "part", "character"], Field(description="What the model tags.")] = "word"
+    unit: Annotated[Literal["word", "part", "character"], Field(description="Unit of the training labels.")] = "word"
     model: ModelName = None
 
 
 class Passage(BaseModel):
-    """A question, and a text that may answer it."""
+    """A question, and a text that may contain the answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     question: str
     context: str
 
 
-class Qa(BaseModel):
-    """A question about a text; either in `inputs`, or beside it."""
+class QARequest(BaseModel):
+    """Request of /qa; question and context either in `inputs` or at the top level."""
 
-    model_config = example(question="Who works?", context="The smith works in the forge.", top_k=1)
+    model_config = strict(question="Who works?", context="The smith works in the forge.", top_k=1)
     question: str | None = None
     context: str | None = None
     inputs: Passage | None = None
     top_k: TopK = 1
     no_answer: Annotated[
-        float | None, Field(description="Answer nothing where that scores so much more than the best answer.")
+        float | None,
+        Field(description="Threshold: answer nothing if that scores this much more than the best span."),
     ] = None
     model: ModelName = None
 
 
-class Choose(BaseModel):
-    """A question and choices."""
+class ChooseRequest(BaseModel):
+    """Request of /choose."""
 
-    model_config = example(question="The smith took", choices=["the hammer.", "the sea."])
+    model_config = strict(question="The smith took", choices=["the hammer.", "the sea."])
     question: str
     choices: list[str]
     model: ModelName = None
 
 
-class NextSentence(BaseModel):
-    """Two texts, of which the second may follow the first."""
+class NextSentenceRequest(BaseModel):
+    """Request of /next-sentence."""
 
-    model_config = example(first="The smith works.", second="The iron glows.")
+    model_config = strict(first="The smith works.", second="The iron glows.")
     first: str
     second: str
     model: ModelName = None
 
 
-class AttentionOf(BaseModel):
-    """A text, or a pair, whose attention is wanted."""
+class AttentionRequest(BaseModel):
+    """Request of /attention."""
 
-    model_config = example(inputs="The smith works.", layer=1)
+    model_config = strict(inputs="The smith works.", layer=1)
     inputs: str
     second: str | None = None
-    layer: Annotated[int | None, Field(ge=1, description="Counted from 1; all where absent.")] = None
-    head: Annotated[int | None, Field(ge=1, description="Counted from 1; all where absent.")] = None
+    layer: Annotated[int | None, Field(ge=1, description="Counted from 1; default: all.")] = None
+    head: Annotated[int | None, Field(ge=1, description="Counted from 1; default: all.")] = None
     model: ModelName = None
 
 
 class Error(BaseModel):
-    """What went wrong, in one line."""
+    """An error response."""
 
     error: str
     error_type: Literal[
@@ -190,8 +201,8 @@ class Error(BaseModel):
     ]
 
 
-class ErrorFacts(BaseModel):
-    """What went wrong, as OpenAI's clients read it."""
+class OpenAIErrorDetail(BaseModel):
+    """The error object of OpenAI's format."""
 
     message: str
     type: str
@@ -199,15 +210,15 @@ class ErrorFacts(BaseModel):
     code: str
 
 
-class OpenAiError(BaseModel):
-    """What went wrong, in OpenAI's form."""
+class OpenAIError(BaseModel):
+    """An error response in OpenAI's format."""
 
-    error: ErrorFacts
+    error: OpenAIErrorDetail
     error_type: str
 
 
 class Label(BaseModel):
-    """A label and how likely it is, or a number."""
+    """A label with its probability, or a regression value."""
 
     label: str | None = None
     score: float
@@ -215,7 +226,7 @@ class Label(BaseModel):
 
 
 class Ranked(BaseModel):
-    """One text in its place."""
+    """A ranked text."""
 
     index: int
     score: float
@@ -223,7 +234,7 @@ class Ranked(BaseModel):
 
 
 class Token(BaseModel):
-    """A token and its place in the text, in characters."""
+    """A token and its character offsets in the text."""
 
     id: int
     text: str
@@ -232,8 +243,8 @@ class Token(BaseModel):
     stop: int
 
 
-class Vector(BaseModel):
-    """One vector in OpenAI's form; base64 of little-endian float32 where that was asked for."""
+class EmbeddingItem(BaseModel):
+    """A vector in OpenAI's format; base64 is little-endian float32."""
 
     object: Literal["embedding"]
     index: int
@@ -241,26 +252,79 @@ class Vector(BaseModel):
 
 
 class Usage(BaseModel):
-    """How many tokens were read."""
+    """Number of tokens."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class VectorList(BaseModel):
-    """Vectors in OpenAI's form."""
+class EmbeddingList(BaseModel):
+    """Embeddings in OpenAI's format."""
 
     object: Literal["list"]
-    data: list[Vector]
+    data: list[EmbeddingItem]
     model: str
     usage: Usage
 
 
-class Weights(BaseModel):
-    """Which token attends to which: by layer, head, from, to."""
+class AttentionWeights(BaseModel):
+    """Attention weights by layer, head, query token and key token."""
 
     tokens: list[str]
     offsets: list[list[int]]
     sequence_ids: list[int]
     truncated: bool
     attention: list[list[list[list[float]]]]
+
+
+Responses = dict[int | str, dict[str, Any]]
+ERROR_RESPONSES: Responses = {
+    status: {"model": Error, "description": description}
+    for status, description in {
+        400: "The body is not JSON.",
+        401: "An API key is required.",
+        404: "The path or the model does not exist.",
+        405: "The path does not support this method.",
+        408: "The request arrived too slowly.",
+        413: "A limit is exceeded.",
+        415: "The content type is not JSON.",
+        422: "The body does not match the schema, or no model supports the route.",
+        429: "The server is overloaded: try again later.",
+        503: "The server is stopping or failing, or the deadline has passed.",
+    }.items()
+}
+OPENAI_ERROR_RESPONSES: Responses = {
+    status: {**response, "model": OpenAIError} for status, response in ERROR_RESPONSES.items()
+}
+
+
+class ParsedBodyRoute(APIRoute):
+    """A route whose body the middleware has read and parsed."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See FastAPI."""
+        handle = super().get_route_handler()
+
+        async def handle_parsed(request: Request) -> Response:
+            return await handle(ParsedRequest(request.scope, request.receive))
+
+        return handle_parsed
+
+
+def json_response(value: Any, **headers: str) -> Response:
+    """A response with a JSON body. Bytes and strings are JSON already."""
+    content = value if isinstance(value, bytes | str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return Response(content, headers=headers, media_type="application/json")
+
+
+def format_array(values: NDArray[Any], form: str = "%.9g") -> str:
+    """An array as nested JSON lists, row by row, so that other threads run in between; 9 digits restore a float32."""
+    if not np.isfinite(values).all():
+        raise RequestError(503, "unhealthy", "the model computes numbers that are not finite: its weights are damaged")
+    return _format_rows(values, ",".join([form] * values.shape[-1]))
+
+
+def _format_rows(values: NDArray[Any], form: str) -> str:
+    if values.ndim == 1:
+        return f"[{form % tuple(values.tolist())}]"
+    return f"[{','.join(_format_rows(part, form) for part in values)}]"

@@ -1,4 +1,8 @@
-"""The server: listens, serves until it is told to stop, and then finishes what it has taken on."""
+"""The HTTP server: uvicorn with deadlines for slow clients and an orderly shutdown.
+
+uvicorn itself waits forever for a header, for a body, and for a client to read its response. Here every connection
+records what it waits for and since when; a periodic sweep closes the connections that are late.
+"""
 
 from __future__ import annotations
 
@@ -8,68 +12,188 @@ import errno
 import ipaddress
 import logging
 import os
+import select
 import signal
 import socket
+import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.server.app import build
+from bertsmith.server.errors import RequestError
 from bertsmith.server.middleware import Gateway
-from bertsmith.server.monitoring import Log, Through
-from bertsmith.server.protocol import DeadlineProtocol, sweep
-from bertsmith.server.settings import Limits
+from bertsmith.server.monitoring import LibraryLogHandler, Log, Metrics
+from bertsmith.server.settings import Limits, flag
 
 BACKLOG = 1024
 HEADER_BYTES = 16 << 10
-SEND_BUFFER = 256 << 10  # bytes of the kernel for each connection: otherwise slow readers would hold megabytes each
-LIBRARY = "uvicorn.error"
-SWITCH = 0.0002  # seconds until a thread must let another one on: a model asks for that after every operation
+SEND_BUFFER = 256 << 10  # kernel bytes per connection: the default lets every slow reader hold megabytes
+LIBRARY_LOGGER = "uvicorn.error"
+SWITCH_INTERVAL = 0.0002  # seconds between thread switches: a model releases the GIL after every operation
+UNREAD_GRACE = 1.0  # seconds for a busy event loop to read a request on an idle connection
+BODY_GRACE = 1.5  # seconds: the middleware answers a slow body first; after this the connection is aborted
+REASONS = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+
+
+class DeadlineProtocol(H11Protocol):
+    """HTTP/1.1 connection with deadlines. Each server has a subclass with its own `limits` and `metrics`."""
+
+    limits: Limits
+    metrics: Metrics
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waits_for, self.since = "header", time.monotonic()
+        self.unsent_since: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accepts a connection, unless there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections:
+            limit = self.limits.max_connections
+            message = f"{limit} connections are open, which is the limit ({flag('max_connections')})"
+            self._respond_and_close(RequestError(503, "overloaded", message))
+
+    def data_received(self, data: bytes) -> None:
+        """Ignores data that arrives after the deadline."""
+        if not self.transport.is_closing():
+            super().data_received(data)
+            self._update_state()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        super().on_response_complete()
+        self._update_state()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes an idle connection, unless it has a request that a busy event loop has not read yet."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and not self.transport.is_closing() and _has_unread(connection.fileno()):
+            self.timeout_keep_alive_task = self.loop.call_later(UNREAD_GRACE, self.timeout_keep_alive_handler)
+            return
+        if not self.transport.is_closing() and self.transport.can_write_eof():
+            self.transport.write_eof()  # at once: close() waits for the event loop, while the client may send a request
+        super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        """Responds to malformed HTTP."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._respond_and_close(RequestError(400, "validation", "this is not a valid HTTP request"))
+        else:
+            self.transport.close()
+
+    def _update_state(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY:
+            state = "body"
+        elif self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            state = "header"
+        else:
+            state = "nothing"  # between requests uvicorn's own keep-alive timeout applies
+        if state != self.waits_for:
+            self.waits_for, self.since = state, time.monotonic()
+
+    def check_deadlines(self, now: float) -> None:
+        """Closes this connection if it is late."""
+        waiting = now - self.since
+        if self.waits_for == "header" and waiting > self.limits.read_seconds:
+            seconds = f"{self.limits.read_seconds:g} s ({flag('read_seconds')})"
+            self._respond_and_close(RequestError(408, "deadline", f"the header did not arrive within {seconds}"))
+        elif self.waits_for == "body" and waiting > self.limits.read_seconds + BODY_GRACE:
+            self._abort("slow body")
+        if not self.transport.get_write_buffer_size():
+            self.unsent_since = None
+        elif self.unsent_since is None:
+            self.unsent_since = now
+        elif now - self.unsent_since > self.limits.write_seconds:
+            self._abort("slow reader")
+
+    def _abort(self, reason: str) -> None:
+        self.metrics.rejections.labels(reason).inc()
+        connection = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # closed already; otherwise the kernel drops its buffer too
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def _respond_and_close(self, error: RequestError) -> None:
+        """Responds without a complete request, and closes."""
+        body = error.body()
+        head = (
+            f"HTTP/1.1 {error.status} {REASONS[error.status]}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self.waits_for, self.since = "nothing", time.monotonic()
+        self.metrics.requests.labels("connection", str(error.status)).inc()
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+async def sweep_connections(connections: set[Any], limits: Limits) -> None:
+    """Checks the deadlines of all connections, forever."""
+    interval = min(0.5, limits.read_seconds / 4, limits.write_seconds / 4)
+    while True:
+        await asyncio.sleep(interval)
+        now = time.monotonic()
+        for connection in list(connections):
+            connection.check_deadlines(now)
+
+
+def _has_unread(descriptor: int) -> bool:
+    """Whether a socket has data, or its end, to read."""
+    if not hasattr(select, "poll"):
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to an address, before any model is opened: an address that is taken is told at once."""
+    """A bound socket. Called before models are loaded, so that a wrong address fails at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise BertsmithError(f"--host {host} is no address that can be found") from None
-    found = socket.socket(family, kind, protocol)
+        raise BertsmithError(f"--host {host} is not a known address") from None
+    listener = socket.socket(family, kind, protocol)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        found.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        listener.bind(address)
     except (OSError, OverflowError) as error:
-        found.close()
+        listener.close()
         reasons = {
             errno.EADDRINUSE: f"port {port} of {host} is in use: choose another --port",
-            errno.EACCES: f"port {port} needs more rights than this user has: choose a --port over 1023",
-            errno.EADDRNOTAVAIL: f"--host {host} is no address of this machine",
+            errno.EACCES: f"port {port} requires privileges: choose a --port over 1023",
+            errno.EADDRNOTAVAIL: f"--host {host} is not an address of this machine",
         }
-        known = reasons.get(getattr(error, "errno", None) or 0)
-        raise BertsmithError(known or f"{host} port {port} cannot be used: {error}") from None
-    return found
+        reason = reasons.get(getattr(error, "errno", None) or 0)
+        raise BertsmithError(reason or f"{host} port {port} cannot be used: {error}") from None
+    return listener
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where a bound socket is reached."""
+    """The URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Server(uvicorn.Server):
-    """uvicorn with deadlines; the first signal lets it finish, the second ends it at once."""
+    """uvicorn with deadlines; the first signal drains it, the second stops it at once."""
 
-    def __init__(self, guard: Gateway, *, log: Log) -> None:
-        self.guard, self.log, self.limits = guard, log, guard.limits
-        protocol = type("Protocol", (DeadlineProtocol,), {"limits": guard.limits, "metrics": guard.metrics})
-        settings = uvicorn.Config(
-            guard,
+    def __init__(self, gateway: Gateway, *, log: Log) -> None:
+        self.gateway, self.log, self.limits = gateway, log, gateway.limits
+        protocol = type("Protocol", (DeadlineProtocol,), {"limits": gateway.limits, "metrics": gateway.metrics})
+        config = uvicorn.Config(
+            gateway,
             http=protocol,
             ws="none",
             proxy_headers=False,
@@ -79,47 +203,45 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
-            timeout_keep_alive=guard.limits.idle_seconds,  # type: ignore[arg-type] # it may be a fraction
-            timeout_graceful_shutdown=guard.limits.drain_seconds,  # type: ignore[arg-type] # it may be a fraction
+            timeout_keep_alive=gateway.limits.idle_seconds,  # type: ignore[arg-type] # fractions work too
+            timeout_graceful_shutdown=gateway.limits.drain_seconds,  # type: ignore[arg-type] # fractions work too
             h11_max_incomplete_event_size=HEADER_BYTES,
         )
-        super().__init__(settings)
-        self.lost = 0  # requests that were taken on and not answered
+        super().__init__(config)
+        self.lost = 0  # accepted requests without a response
         self.ready = threading.Event()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn."""
         await super().startup(sockets)
-        self._sweeping = asyncio.create_task(sweep(self.server_state.connections, self.limits))
+        self._sweep = asyncio.create_task(sweep_connections(self.server_state.connections, self.limits))
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes nothing new, finishes what is under way."""
-        self.guard.service.draining = True
-        self.log.event(
-            "stopping", f"stopping: {self.guard.under_way} requests under way", under_way=self.guard.under_way
-        )
+        """Accepts nothing new, and finishes the requests in progress."""
+        self.gateway.service.draining = True
+        in_progress = self.gateway.in_progress
+        self.log.event("stopping", f"stopping: {in_progress} requests in progress", in_progress=in_progress)
         until = asyncio.get_running_loop().time() + self.limits.drain_seconds
         await super().shutdown(sockets)
-        while self.guard.under_way and not self.force_exit and asyncio.get_running_loop().time() < until:
+        while self.gateway.in_progress and not self.force_exit and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.02)
-        self.lost = self.guard.under_way + self.guard.cut_off
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        self.lost = self.gateway.in_progress + self.gateway.aborted
+        if self._sweep is not None:
+            self._sweep.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end the server and are then forgotten: having finished is no failure."""
+        """Handles signals without raising them again afterwards: a drained server exits with 0."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        handlers = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -127,17 +249,17 @@ class Server(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
-        self.guard.service.draining = True
+        self.gateway.service.draining = True
 
 
 def _server(
     models: Sequence[tuple[str, Predictor]], *, limits: Limits, log: Log, api_key: str | None, runs: Path | None
 ) -> Server:
-    guard = build(models, limits=limits, api_key=api_key, runs=runs, log=log)
-    library = logging.getLogger(LIBRARY)
-    library.handlers, library.propagate = [Through(log)], False
+    gateway = build(models, limits=limits, api_key=api_key, runs=runs, log=log)
+    library = logging.getLogger(LIBRARY_LOGGER)
+    library.handlers, library.propagate = [LibraryLogHandler(log)], False
     library.setLevel(logging.WARNING)
-    return Server(guard, log=log)
+    return Server(gateway, log=log)
 
 
 def serve(
@@ -149,18 +271,18 @@ def serve(
     api_key: str | None = None,
     runs: Path | None = None,
 ) -> None:
-    """Serves until a signal; raises `StoppedError` where something that was taken on could not be finished."""
-    sys.setswitchinterval(SWITCH)
+    """Serves until a signal; raises `StoppedError` if accepted requests could not be finished."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
     server = _server(models, limits=limits, log=log, api_key=api_key, runs=runs)
     names = ", ".join(name for name, _ in models)
     log.event("serving", f"serving {names} on {address_of(listener)}", models=names, address=address_of(listener))
     if api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-        log.event("open", "whoever reaches this address may ask: --api-key-file asks them for a key")
+        log.event("open", "anyone who can reach this address can use the server: --api-key-file requires a key")
     server.run([listener])
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
-        os._exit(StoppedError.exit_code)  # threads may still be at work, and nobody waits for them
-    finished = server.guard.service.close(drain=True, seconds=limits.drain_seconds)
+        os._exit(StoppedError.exit_code)  # worker threads may still run
+    finished = server.gateway.service.close(drain=True, seconds=limits.drain_seconds)
     if server.lost or not finished:
         raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
 
@@ -174,7 +296,7 @@ def running(
     api_key: str | None = None,
     runs: Path | None = None,
 ) -> Iterator[str]:
-    """A server in a thread of this process, on a free port, while the block runs; gives its address."""
+    """A server in a thread of this process, on a free port; yields its URL."""
     listener, log = listen("127.0.0.1", 0), log or Log(quiet=True, write=lambda line: None)
     server = _server(list(models.items()), limits=limits or Limits(), log=log, api_key=api_key, runs=runs)
     thread = threading.Thread(target=server.run, args=([listener],), name="bertsmith-server")
@@ -185,4 +307,4 @@ def running(
     finally:
         server.should_exit = True
         thread.join()
-        server.guard.service.close(drain=True, seconds=server.limits.drain_seconds)
+        server.gateway.service.close(drain=True, seconds=server.limits.drain_seconds)

@@ -1,120 +1,296 @@
-"""What every route works with: the models, their threads, the limits and counters. Starts and ends with the server."""
+"""The service behind the routes: the models by name, run in worker threads within limits and deadlines."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from fastapi import Depends
 from starlette.requests import Request
 
-from bertsmith.inference.engine import BatchStats, Engine
+from bertsmith.errors import BertsmithError
+from bertsmith.inference.engine import (
+    BatchStats,
+    Deadline,
+    DeadlineExceeded,
+    Engine,
+    EngineClosed,
+    Overloaded,
+    deadline,
+)
+from bertsmith.inference.forward import Backend, ModelInput, Query
 from bertsmith.inference.predictor import Predictor
-from bertsmith.server.errors import RequestError, over_limit
-from bertsmith.server.metrics import Metrics
-from bertsmith.server.models import ModelRegistry, ServedModel
-from bertsmith.server.request import RequestContext, visit_in
+from bertsmith.objectives.objective import Pipeline, objectives_with
+from bertsmith.server.errors import RequestError, client_disconnected, over_limit, overloaded, redact, stopping
+from bertsmith.server.monitoring import Metrics
+from bertsmith.server.request import RequestContext, context_of
 from bertsmith.server.settings import Limits
-from bertsmith.server.work import Work
-from bertsmith.server.writing import Reply
 
-HEALTH_SECONDS = 5.0  # in which each model must have computed something
-HEALTH_KEPT = 1.0  # seconds for which an answer about health holds
+Result = TypeVar("Result")
+FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected before their body is read
+HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
+HEALTH_CACHE_SECONDS = 1.0
+
+
+ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
+    "embed": (),
+    "embed_all": (),
+    "similarity": (),
+    "rerank": (),
+    "tokenize": (),
+    "attention": (),
+    "fill-mask": ("fill-mask",),
+    "next-sentence": ("next-sentence",),
+    "predict": ("text-classification", "text-regression"),
+    "ner": ("token-classification",),
+    "qa": ("question-answering",),
+    "choose": ("multiple-choice",),
+}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model with its engine, which is the backend of its predictor."""
+
+    name: str
+    predictor: Predictor
+    engine: Engine
+
+    @property
+    def heads(self) -> list[str]:
+        return list(self.predictor.model.objectives)
+
+    def supports(self, route: str) -> bool:
+        """Whether the model has a head that the route needs."""
+        pipelines = ROUTE_PIPELINES[route]
+        return not pipelines or self.predictor.model.head_for(*pipelines) is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The model's entry in /info."""
+        model, tokenizer, facts = self.predictor.model, self.predictor.tokenizer, self.predictor.facts
+        encoder: Any = model.encoder
+        configs: list[Any] = [getattr(head, "config", None) for head in model.objectives.values()]
+        return {
+            "name": self.name,
+            "architecture": facts.architectures[0] if facts and facts.architectures else type(encoder).__name__,
+            "heads": self.heads,
+            "routes": [route for route in ROUTE_PIPELINES if self.supports(route)],
+            "layers": encoder.layers,
+            "width": encoder.width,
+            "attention_heads": getattr(encoder.config, "heads", None),
+            "max_length": encoder.max_positions,
+            "vocab_size": tokenizer.vocab_size,
+            "parameters": sum(value.numel() for value in model.parameters()),
+            "labels": next((list(config.labels) for config in configs if getattr(config, "labels", ())), []),
+            "mask_token": tokenizer.special_tokens.roles().get("mask"),
+            "device": self.predictor.device,
+        }
+
+
+class ModelRegistry:
+    """The models of a server by name, in the order of the command line."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self.models = {one.name: one for one in models}
+        assert len(self.models) == len(models) > 0, "names are unique"
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self.models.values())
+
+    def find(self, name: str | None, route: str) -> ServedModel:
+        """The model of that name, or the first that supports the route."""
+        if name is not None and name not in self.models:
+            raise RequestError(404, "not_found", f"there is no model of that name: choose {', '.join(self.models)}")
+        candidates = list(self) if name is None else [self.models[name]]
+        for one in candidates:
+            if one.supports(route):
+                return one
+        needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
+        heads = "; ".join(f"{one.name} has {', '.join(one.heads) or 'none'}" for one in candidates)
+        raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
+
+
+class _TokenCounter:
+    """A backend that counts the tokens of one request."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.tokens = backend, 0
+
+    def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
+        """See `Backend`."""
+        self.tokens += sum(one.tokens for one in inputs)
+        return self.backend.run(query, inputs)
 
 
 class Service:
-    """Models at work."""
+    """The models of a server, each with an engine, and a pool of worker threads."""
 
-    def __init__(
-        self, models: Sequence[tuple[str, Predictor]], limits: Limits, *, metrics: Metrics, runs: Path | None = None
-    ) -> None:
-        self.limits, self.metrics, self.runs = limits, metrics, runs
-        self.batch_ended: dict[str, float] = {}
-        self.shelf = ModelRegistry([self._served(name, predictor) for name, predictor in models])
-        self.work = Work(limits)
+    def __init__(self, models: Sequence[tuple[str, Predictor]], limits: Limits, *, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
         self.draining = False
+        self.last_batch: dict[str, float] = {}  # time.monotonic() by model
+        self.models = ModelRegistry([self._served(name, predictor) for name, predictor in models])
+        self.pool = ThreadPoolExecutor(limits.max_requests, thread_name_prefix="bertsmith-request")
+        self.busy = 0  # worker threads
+        self._lock = threading.Lock()
         self._health: tuple[float, dict[str, Any]] | None = None
-        self._asking_health = asyncio.Lock()
-        metrics.watch_queue(lambda: [(one.name, one.engine.queued_tokens) for one in self.shelf])
+        self._health_lock = asyncio.Lock()
+        metrics.watch_queues(lambda: [(one.name, one.engine.queued_tokens) for one in self.models])
 
     def _served(self, name: str, predictor: Predictor) -> ServedModel:
-        self.batch_ended[name] = time.monotonic()
+        self.last_batch[name] = time.monotonic()
         engine = Engine(
             predictor.backend,
             batch_tokens=self.limits.batch_tokens,
             max_queued_tokens=self.limits.max_queued_tokens,
-            observe=partial(self._batch, name),
+            observe=partial(self._observe_batch, name),
         )
         return ServedModel(name, predictor.with_backend(engine), engine)
 
-    def _batch(self, name: str, facts: BatchStats) -> None:
-        self.batch_ended[name] = time.monotonic()
-        self.metrics.batch(name, facts)
+    def _observe_batch(self, name: str, stats: BatchStats) -> None:
+        self.last_batch[name] = time.monotonic()
+        self.metrics.batch(name, stats)
 
-    async def answer(
-        self, request: Request, route: str, ask: Callable[[Predictor], Reply], *, model: str | None
-    ) -> Reply:
-        """Lets a model work for a request; `ask` runs in a thread."""
-        return await self.work.run(visit_in(request.scope), self.chosen(request, route, model), ask)
+    async def run(
+        self, request: Request, route: str, function: Callable[[Predictor], Result], *, model: str | None
+    ) -> Result:
+        """Calls a function with the model of a request, in a worker thread."""
+        return await self.run_model(context_of(request), self.select(request, route, model), function)
 
-    def chosen(self, request: Request, route: str, model: str | None) -> ServedModel:
-        """The model that a request is for: by its path, by its field, or the first that can."""
-        return self.shelf.find(visit_in(request.scope).model or model, route)
+    def select(self, request: Request, route: str, model: str | None) -> ServedModel:
+        """The model of a request: by its path, by its field `model`, or the first that supports the route."""
+        return self.models.find(context_of(request).model or model, route)
 
-    def check_count(self, texts: int, what: str = "texts") -> None:
-        """Raises where a request has no texts or too many."""
-        if not texts:
-            raise RequestError(422, "validation", f"no {what} were sent: send at least one")
-        if texts > self.limits.max_texts:
-            raise over_limit(f"{texts} {what}", "max_texts", self.limits.max_texts)
+    async def run_model(
+        self, context: RequestContext, served: ServedModel, function: Callable[[Predictor], Result]
+    ) -> Result:
+        """Calls a function with a model; a `RequestError` if the server is full, the deadline passes or it fails."""
+        seconds = self.limits.deadline - context.seconds
+        if seconds <= 0:
+            raise self._late()
+        self.check_capacity([served])
+        with self._lock:
+            self.busy += 1
+        cancellable: Future[Deadline] = Future()
+        counter = _TokenCounter(served.engine)
+
+        def work() -> Result:
+            with deadline(seconds) as own:
+                cancellable.set_result(own)
+                return function(served.predictor.with_backend(counter))
+
+        try:
+            task = self.pool.submit(work)
+        except RuntimeError:  # the pool is shut down
+            self._release(None)
+            raise stopping() from None
+        task.add_done_callback(self._release)
+        try:
+            return await self._wait(asyncio.wrap_future(task), context, cancellable, seconds)
+        except BertsmithError as error:
+            raise self._request_error(error, context) from None
+        finally:
+            context.tokens += counter.tokens
+
+    async def _wait(
+        self, task: asyncio.Future[Result], context: RequestContext, cancellable: Future[Deadline], seconds: float
+    ) -> Result:
+        disconnected = asyncio.ensure_future(context.disconnected.wait())
+        first: set[asyncio.Future[Any]] = {task, disconnected}
+        try:
+            await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            disconnected.cancel()
+            if not task.done():  # late, disconnected or cancelled: drop what is still queued
+                cancellable.add_done_callback(lambda ready: ready.result().cancel())
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
+        if task.done():
+            return task.result()
+        raise client_disconnected() if context.disconnected.is_set() else self._late()
+
+    def _release(self, _: Any) -> None:
+        with self._lock:
+            self.busy -= 1
+
+    def _late(self) -> RequestError:
+        message = f"no response within {self.limits.deadline:g} s (--deadline)"
+        return RequestError(503, "deadline", message, headers={"Retry-After": "1"})
+
+    def _request_error(self, error: BertsmithError, context: RequestContext) -> RequestError:
+        if isinstance(error, Overloaded):
+            return overloaded(f"{error.queued:,} tokens would be queued, at most {error.limit:,} (--max-queued-tokens)")
+        if isinstance(error, DeadlineExceeded):
+            return self._late()
+        if isinstance(error, EngineClosed):
+            return stopping()
+        return RequestError(422, "validation", redact(str(error), context.json))
+
+    def check_capacity(self, models: Iterable[ServedModel]) -> None:
+        """An error if all of these models are overloaded; cheap, so it is also checked before a body is read."""
+        queued, limit = min(one.engine.queued_tokens for one in models), self.limits.max_queued_tokens
+        if queued > FULL * limit:
+            raise overloaded(f"{queued:,} tokens are queued, at most {limit:,} (--max-queued-tokens)")
+        if self.busy >= self.limits.max_requests:
+            limit = self.limits.max_requests
+            raise overloaded(f"{self.busy} requests are in progress, at most {limit} (--max-requests)")
+
+    def check_count(self, count: int, what: str = "texts") -> None:
+        """An error if a request has no texts or too many."""
+        if not count:
+            raise RequestError(422, "validation", f"the request has no {what}: send at least one")
+        if count > self.limits.max_texts:
+            raise over_limit(f"{count} {what}", "max_texts", self.limits.max_texts)
 
     def check_numbers(self, count: int, what: str) -> None:
-        """Raises where an answer would hold too many numbers."""
+        """An error if a response would have too many numbers."""
         if count > self.limits.max_numbers:
             raise over_limit(f"{what} {count:,} numbers", "max_numbers", self.limits.max_numbers)
 
-    # Is everything well?
-
     async def health(self) -> dict[str, Any]:
-        """`status` is ok after a forward of every model; kept for a moment, and asked once for all who ask."""
+        """`status` is ok if every model has just run a forward pass. Concurrent checks share one result."""
         if self.draining:
             return {"status": "draining"}
-        async with self._asking_health:
-            if self._health is None or time.monotonic() - self._health[0] > HEALTH_KEPT:
-                failing = [one.name for one in self.shelf if not await self._is_well(one)]
-                found: dict[str, Any] = {"status": "failing", "models": failing} if failing else {"status": "ok"}
-                self._health = (time.monotonic(), found)
+        async with self._health_lock:
+            if self._health is None or time.monotonic() - self._health[0] > HEALTH_CACHE_SECONDS:
+                failing = [one.name for one in self.models if not await self._is_healthy(one)]
+                result: dict[str, Any] = {"status": "failing", "models": failing} if failing else {"status": "ok"}
+                self._health = (time.monotonic(), result)
             return self._health[1]
 
-    async def _is_well(self, served: ServedModel) -> bool:
-        """Whether a model has computed something just now; one that is busy is well while batches come through."""
-        visit, began = RequestContext("GET", "/health"), time.monotonic()
+    async def _is_healthy(self, served: ServedModel) -> bool:
+        """Whether a model can compute; a busy model is healthy as long as its batches finish."""
+        context, began = RequestContext("GET", "/health"), time.monotonic()
         try:
-            return await asyncio.wait_for(self.work.run(visit, served, _one_forward), HEALTH_SECONDS)
+            return await asyncio.wait_for(self.run_model(context, served, _forward_once), HEALTH_TIMEOUT)
         except TimeoutError:
-            return self.batch_ended[served.name] > began
-        except RequestError as problem:
-            return problem.kind == "overloaded" and self.batch_ended[served.name] > began - HEALTH_SECONDS
-        except Exception:  # a model that cannot compute is what is asked for here
+            return self.last_batch[served.name] > began
+        except RequestError as error:
+            return error.error_type == "overloaded" and self.last_batch[served.name] > began - HEALTH_TIMEOUT
+        except Exception:  # any failure of the model makes it unhealthy
             return False
 
     def close(self, *, drain: bool, seconds: float) -> bool:
-        """Ends the engines; True where everything that was taken on was computed."""
-        self.work.close()
+        """Stops the engines; True if every accepted request was computed."""
+        self.pool.shutdown(wait=False, cancel_futures=False)
         until = time.monotonic() + seconds
-        done = [one.engine.close(drain=drain, timeout=max(0.0, until - time.monotonic())) for one in self.shelf]
-        return all(done)
+        finished = [one.engine.close(drain=drain, timeout=max(0.0, until - time.monotonic())) for one in self.models]
+        return all(finished)
 
 
-def _one_forward(predictor: Predictor) -> bool:
+def _forward_once(predictor: Predictor) -> bool:
     return bool(np.isfinite(predictor.encode("health", pooling="mean")).all())
 
 
-def service_of(request: Request) -> Service:
-    """The service that a request came to."""
-    found: Service = request.app.state.service
-    return found
+async def _service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDependency = Annotated[Service, Depends(_service_of)]

@@ -1,46 +1,95 @@
-"""How much a caller may ask, and how long everything may take; each limit is named by its flag where it is hit."""
+"""Settings of a server: its limits, its API key, the names of its models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, DataError
+
+MIN_KEY_LENGTH = 16  # shorter keys can be guessed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What `bertsmith serve` bounds. Bytes and counts are at most, seconds are from the first byte on."""
+    """The limits of `bertsmith serve`, each with a flag of its name. Bytes and counts are maxima."""
 
     max_texts: int = 32  # in one request
-    max_bytes_per_text: int = 64 << 10  # in UTF-8, looked at before anything is tokenized
+    max_bytes_per_text: int = 64 << 10  # in UTF-8, checked before tokenization
     max_body: int = 4 << 20  # bytes of a request
-    max_numbers: int = 4 << 20  # in one answer: vectors of all tokens and attention grow fast
-    max_requests: int = 128  # in work at once, each with a thread that mostly waits
+    max_numbers: int = 4 << 20  # in one response: token embeddings and attention weights grow fast
+    max_requests: int = 128  # processed at once; each has a thread that mostly waits for the engine
     max_connections: int = 1024
-    max_rejections: int = 512  # callers that are kept waiting before they hear that there is too much work
-    batch_tokens: int | None = None  # computed together; the predictor's own where absent
-    max_queued_tokens: int = 65_536  # that may wait to be computed
-    deadline: float = 30.0  # seconds from a request to its answer
-    read_seconds: float = 10.0  # for a header to arrive, and again for a body
-    write_seconds: float = 10.0  # for an answer to be taken
+    max_rejections: int = 512  # requests whose 429 response is delayed at once
+    batch_tokens: int | None = None  # of one forward pass; default: what suits the device
+    max_queued_tokens: int = 65_536  # waiting for a forward pass
+    deadline: float = 30.0  # seconds from a request to its response
+    read_seconds: float = 10.0  # for the header to arrive, and again for the body
+    write_seconds: float = 10.0  # for the client to read a response
     idle_seconds: float = 5.0  # between two requests of a connection
-    drain_seconds: float = 30.0  # to finish what was taken on when the server is told to stop
-    rejection_seconds: float = 0.2  # a caller waits before it hears that there is too much work
+    drain_seconds: float = 30.0  # to finish accepted requests after SIGTERM
+    rejection_seconds: float = 0.2  # delay of a 429 response
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             may_be_zero = field.name in ("rejection_seconds", "max_rejections", "drain_seconds")
             if value is not None and (value < 0 or (value == 0 and not may_be_zero)):
-                raise BertsmithError(f"{flag(field.name)} {value}: it must be more than 0")
+                raise BertsmithError(f"{flag(field.name)} {value}: it must be greater than 0")
 
-    def shown(self) -> dict[str, Any]:
-        """For callers: what they may ask."""
+    def to_json(self) -> dict[str, Any]:
+        """The limits that clients need to know."""
         names = ("max_texts", "max_bytes_per_text", "max_body", "max_numbers", "max_queued_tokens", "deadline")
         return {name: getattr(self, name) for name in names}
 
 
 def flag(name: str) -> str:
-    """The flag that sets a limit."""
+    """The command-line flag of a limit."""
     return f"--{name.replace('_', '-')}"
+
+
+def read_api_key(path: Path) -> str:
+    """The key in a file of one line. Errors never contain it."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise DataError(f"--api-key-file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"--api-key-file {path} is not a text file: write one key into it") from None
+    if not text.isascii() or not text.isprintable() or " " in text or len(text) < MIN_KEY_LENGTH:
+        raise BertsmithError(
+            f"--api-key-file {path} must contain one key of at least {MIN_KEY_LENGTH} letters and digits: "
+            "create one with openssl rand -hex 32"
+        )
+    return text
+
+
+def name_models(arguments: Sequence[str]) -> list[tuple[str, Path]]:
+    """Names and folders of models given as FOLDER or NAME=FOLDER. Folders of the same name are numbered."""
+    models: list[tuple[str, Path]] = []
+    for argument in arguments:
+        name, equals, folder = argument.partition("=")
+        explicit = bool(equals) and not Path(argument).exists()
+        path = Path(folder if explicit else argument)
+        name = _url_safe(name if explicit else _folder_name(path))
+        taken = {other for other, _ in models}
+        if explicit and name in taken:
+            raise BertsmithError(f"two models are named {name}: choose another name for {path}")
+        base, number = name, 2
+        while name in taken:
+            name, number = f"{base}-{number}", number + 1
+        models.append((name, path))
+    return models
+
+
+def _folder_name(path: Path) -> str:
+    """The folder's name; for the best/ and last/ folders of a run, the name of the run."""
+    resolved = path.resolve()
+    return resolved.parent.name if resolved.name in ("best", "last") else resolved.name
+
+
+def _url_safe(name: str) -> str:
+    safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.")
+    return safe or "model"

@@ -13,7 +13,7 @@ from bertsmith.tasks.tables import printable
 from bertsmith.tasks.tagged_text import FileScheme, Sentence, TaggingConfig, Unit, join_words, labels_of_types
 from bertsmith.tasks.text_tasks import benchmark_labels
 from bertsmith.tasks.token_classification import TokenClassificationTask
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 DOCUMENT = "-DOCSTART-"  # the word that starts a document
 _BLANKS = re.compile("[ \t]+")
@@ -196,4 +196,4 @@ def _lines(path: Path, name: str) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8") from None
-    return without_surrogates(text).replace("\r\n", "\n").split("\n")
+    return replace_surrogates(text).replace("\r\n", "\n").split("\n")

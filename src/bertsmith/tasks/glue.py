@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.dataset_files import (
     Files,
     Layout,
@@ -121,7 +121,7 @@ class MatchedTask(ClassificationTask):
             scores["accuracy_mm"] = super().score(*mismatched)["accuracy"]
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         matched = _subset("m", examples, predictions)
         return super().interval(*(matched if matched[0] else (examples, predictions)))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.tasks.task import Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Frame, Row
 
@@ -80,24 +80,24 @@ def passage_windows(
 
     It is None if the answer is unknown or overlaps no token of the passage.
     """
-    specials = sum(isinstance(part, int) for part in tokenizer.frame_parts.pair)
+    specials = sum(isinstance(part, int) for part in tokenizer.frame_ids.pair)
     if max_length < specials + 2:
         raise BertsmithError(
             f"max_length={max_length} is too short for {specials} special tokens, question and passage: use 384"
         )
     features: list[Features] = []
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     for first in range(0, len(questions), CHUNK):
         features += _chunk(questions[first : first + CHUNK], encode, config, max_length=max_length, first=first)
     return features
 
 
 def _chunk(
-    questions: Sequence[Question], encode: FlatEncoder, config: QAConfig, *, max_length: int, first: int
+    questions: Sequence[Question], encode: BatchEncoder, config: QAConfig, *, max_length: int, first: int
 ) -> list[Features]:
     texts = dict.fromkeys(text for question in questions for text in (question.passage, question.text))
     numbers = {text: number for number, text in enumerate(texts)}
-    frame = encode.tokenizer.frame_parts
+    frame = encode.tokenizer.frame_ids
     pool = _pool(list(numbers), frame, encode)
     passage = np.array([numbers[question.passage] for question in questions], np.int64)
     query = np.array([numbers[question.text] for question in questions], np.int64)
@@ -115,21 +115,21 @@ def _chunk(
     ]
 
 
-def _pool(texts: list[str], frame: Frame, encode: FlatEncoder) -> Pool:
+def _pool(texts: list[str], frame: Frame, encode: BatchEncoder) -> Pool:
     specials = np.array([part for part in frame.pair if isinstance(part, int)], np.int32)
     flat = encode(texts)
-    begins = np.cumsum(flat.sizes) - flat.sizes
+    begins = np.cumsum(flat.lengths) - flat.lengths
     unicode = [number for number, text in enumerate(texts) if not text.isascii()]
     characters = set("".join([texts[number] for number in unicode]))
     marks = {character for character in characters if unicodedata.category(character) == "Mn"}
     for number in unicode if marks else ():
-        _extend_over_marks(texts[number], marks, flat.offsets[begins[number] : begins[number] + flat.sizes[number]])
+        _extend_over_marks(texts[number], marks, flat.offsets[begins[number] : begins[number] + flat.lengths[number]])
     return Pool(
         ids=np.concatenate([specials, flat.ids]),
         offsets=np.concatenate([np.zeros((len(specials), 2), np.int32), flat.offsets]),
         words=np.concatenate([np.full(len(specials), -1, np.int32), flat.words]),
         begins=len(specials) + begins,
-        sizes=flat.sizes,
+        sizes=flat.lengths,
         characters=np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1],
     )
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import spans
-from bertsmith.metrics.intervals import Interval, bootstrap, mean_of
+from bertsmith.metrics import question_answering as metrics
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
 from bertsmith.tasks.qa_answers import Answers, decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
 from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
@@ -26,10 +26,10 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 
 Misplaced = Literal["error", "skip"]  # for an answer that is not at its offset in the passage; skip: not trained on
 ScoringRules = Literal["1.1", "2.0", "korquad"]  # the official script; with 2.0 a question may have no answer
-SCORERS: Mapping[ScoringRules, Callable[[spans.Golds, Mapping[str, str]], spans.Marks]] = {
-    "1.1": spans.squad_v1_marks,
-    "2.0": spans.squad_v2_marks,
-    "korquad": spans.korquad_marks,
+SCORERS: Mapping[ScoringRules, Callable[[metrics.GoldAnswers, Mapping[str, str]], metrics.QuestionScores]] = {
+    "1.1": metrics.squad_v1_scores,
+    "2.0": metrics.squad_v2_scores,
+    "korquad": metrics.korquad_scores,
 }
 NOTHING, CORRECT, OTHER = "no answer", "correct answer", "other answer"
 MAX_SHOWN = 60  # characters of a text in a message
@@ -81,14 +81,14 @@ class QuestionAnsweringTask(Task):
         golds, texts = self._golds(examples), _texts(examples, predictions)
         if self.rules == "2.0":
             best = self._best_thresholds(examples, predictions)
-            scores = spans.squad_v2(golds, texts) | {key: best[key] for key in ("best_exact", "best_f1")}
+            scores = metrics.squad_v2(golds, texts) | {key: best[key] for key in ("best_exact", "best_f1")}
         else:
-            scores = (spans.korquad if self.rules == "korquad" else spans.squad_v1)(golds, texts)
+            scores = (metrics.korquad if self.rules == "korquad" else metrics.squad_v1)(golds, texts)
         return {key: value / 100 for key, value in scores.items() if not key.endswith("total")}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         marks = SCORERS[self.rules](self._golds(examples), _texts(examples, predictions))
-        return bootstrap(marks.f1, mean_of)
+        return bootstrap(marks.f1, mean_from_sums)
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
         """For 2.0 the no-answer threshold."""
@@ -139,8 +139,8 @@ class QuestionAnsweringTask(Task):
             example.id: next((answer["text"] for answer in prediction.detail["answers"] if answer["text"]), "")
             for example, prediction in zip(examples, predictions, strict=True)
         }  # the best non-empty answers, whatever the null odds
-        marks = spans.squad_v2_marks(self._golds(examples), best)
-        return spans.best_thresholds(marks, best, no_answer=_null_odds(examples, predictions))
+        marks = metrics.squad_v2_scores(self._golds(examples), best)
+        return metrics.best_thresholds(marks, best, no_answer=_null_odds(examples, predictions))
 
 
 def with_no_answer_threshold(predictions: Sequence[Prediction], threshold: float) -> list[Prediction]:

@@ -22,7 +22,7 @@ from bertsmith.tasks.question_answering import (
 )
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import SPLITS, Example
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 NAMES: Mapping[ScoringRules, str] = {"1.1": "{}-v1.1.json", "2.0": "{}-v2.0.json", "korquad": "KorQuAD_v1.0_{}.json"}
 FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korquad1/dataset")
@@ -57,7 +57,7 @@ class SQuAD(QuestionAnsweringTask):
             source = f"{where}, question {number}"
             if number in examples:
                 raise DataError(f"{source}: the id is not unique (also {examples[number].source})")
-            texts = (without_surrogates(_needed(item, "question", source, str)), passage)
+            texts = (replace_surrogates(_needed(item, "question", source, str)), passage)
             gold: tuple[str, ...] | None = None
             spans: tuple[tuple[int, int], ...] = ()
             if split != "test" or "answers" in item:
@@ -79,7 +79,7 @@ class SQuAD(QuestionAnsweringTask):
             return (), ()
         texts, spans = [], []
         for answer in answers:
-            text = without_surrogates(_needed(answer, "text", source, str))
+            text = replace_surrogates(_needed(answer, "text", source, str))
             start = _needed(answer, "answer_start", source, int)
             span = locate_answer(passage, text, start)
             if span is None and self.misplaced == "error":
@@ -100,7 +100,7 @@ def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         where = f"{path}: article {number}" + (f" ({name})" if isinstance(name, str) and name else "")
         for index, paragraph in enumerate(_needed(article, "paragraphs", where, list)):
             here = f"{where}, paragraph {index}"
-            passage = without_surrogates(_needed(paragraph, "context", here, str))
+            passage = replace_surrogates(_needed(paragraph, "context", here, str))
             for item in _needed(paragraph, "qas", here, list):
                 yield here, passage, item
 

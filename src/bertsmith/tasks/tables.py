@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
-from bertsmith.tokenizers.units import without_surrogates
+from bertsmith.tokenizers.pretokenization import replace_surrogates
 
 Ragged = Literal["error", "skip"]  # for a row whose number of cells differs from the header
 MAX_CELL = 2**26  # characters; a longer cell means an unclosed quote or another format
@@ -245,7 +245,7 @@ def _objects(items: Iterator[tuple[int, Any]], name: str, *, repair: bool) -> Ta
 def _without_surrogates(value: Any) -> Any:
     """A JSON value without lone surrogates, which `\\ud800` can spell and UTF-8 cannot."""
     if isinstance(value, str):
-        return without_surrogates(value)
+        return replace_surrogates(value)
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.metrics import tags
-from bertsmith.metrics.tags import Scheme
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, scheme_violations, tags_to_entities
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features
-from bertsmith.tokenizers.flat import FlatEncoder
+from bertsmith.tokenizers.batch_encoding import BatchEncoder
+from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, replace_surrogates, split_words
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.tokenizers.units import without_surrogates
-from bertsmith.tokenizers.word_split import AT_PUNCTUATION, split_words
 from bertsmith.types import Encoded
 
 Spans = tuple[tuple[int, int], ...]  # character span of each word
@@ -70,10 +68,10 @@ def split_text(text: str, unit: Unit) -> Spans:
     """The spans of a text split into words, parts or characters."""
     if unit == "character":
         return tuple((index, index + 1) for index in range(len(text)))
-    text = without_surrogates(text)
+    text = replace_surrogates(text)
     if unit == "word":
         return tuple((begin, end) for _, begin, end in split_words(text))
-    return tuple(span for _, span in AT_PUNCTUATION.pre_tokenize_str(text))
+    return tuple(span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text))
 
 
 def join_words(words: list[str], separator: str) -> tuple[str, Spans]:
@@ -110,7 +108,7 @@ def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sent
     converted = [
         sentence
         if sentence.gold is None
-        else replace(sentence, gold=tuple(tags.convert(sentence.gold, to="IOB2")), scheme=scheme)
+        else replace(sentence, gold=tuple(convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
         for sentence in sentences
     ]
     return converted, scheme + remark if tagged else ""
@@ -120,7 +118,7 @@ def _check_spelling(sentences: Sequence[Sentence]) -> None:
     wrong = set()
     for tag in {tag for sentence in sentences for tag in sentence.gold}:
         try:
-            tags.entities([tag])
+            tags_to_entities([tag])
         except DataError:
             wrong.add(tag)
     for sentence in sentences if wrong else ():
@@ -149,13 +147,13 @@ def _detected(sentences: Sequence[Sentence]) -> Scheme:
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(tags.faults(sentence.gold, scheme=scheme)) for sentence in sentences)
+    return sum(len(scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
 
 
 def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
     for sentence in sentences:
-        for fault in tags.faults(sentence.gold, scheme=scheme):
-            return f"{word_source(sentence, fault.word)}: {fault.why}"
+        for fault in scheme_violations(sentence.gold, scheme=scheme):
+            return f"{word_source(sentence, fault.word)}: {fault.reason}"
     return ""
 
 
@@ -293,17 +291,17 @@ def word_features(
 
     Each word is read once, in the window with the most context.
     """
-    size = max_length - sum(isinstance(part, int) for part in tokenizer.frame_parts.single)
+    size = max_length - sum(isinstance(part, int) for part in tokenizer.frame_ids.single)
     if size < 2:
         raise BertsmithError(f"max_length={max_length} is too short for words and special tokens: use 128")
     features: list[WordFeatures] = []
-    encode = FlatEncoder(tokenizer)
+    encode = BatchEncoder(tokenizer)
     pending = list(streams(examples, words, by_document=by_document))
     for first in range(0, len(pending), CHUNK):
         chunk = pending[first : first + CHUNK]
         flat = encode([stream.text for stream in chunk])
-        ends = np.cumsum(flat.sizes)
-        for stream, begin, end in zip(chunk, ends - flat.sizes, ends, strict=True):
+        ends = np.cumsum(flat.lengths)
+        for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
             tokens = first_tokens(stream, encoded.offsets, characters=characters)
             labels = _stream_labels(stream, classes)
@@ -333,10 +331,10 @@ def _window_features(
     read = np.flatnonzero((tokens >= first) & (tokens < end))
     if not len(read):
         return []
-    parts = tokenizer.frame_parts.single
+    parts = tokenizer.frame_ids.single
     inside = slice(begin, begin + size)
     text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
-    row = tokenizer.frame(text, length=size + sum(isinstance(part, int) for part in parts))
+    row = tokenizer.frame(text, max_length=size + sum(isinstance(part, int) for part in parts))
     is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
     leaders = read[is_first]
     example, word = stream.owner(int(read[0]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.tags import Entity, spell
+from bertsmith.metrics.sequence_labelling import Entity, entities_to_tags
 from bertsmith.tasks.conll import Columns, read_column_file
 from bertsmith.tasks.dataset_files import (
     ONE_TEXT,
@@ -143,15 +143,15 @@ def _parse_text(cells: Mapping[str, Any], columns: Mapping[str, str], source: st
         raise DataError(f"{source}: {columns['entities']!r} must be a list of entities")
     items = enumerate(cells["entities"], start=1)
     entities = [_entity(item, f"{source}: entity {number}", text, spans) for number, item in items]
-    entities.sort(key=lambda entity: entity.begin)
+    entities.sort(key=lambda entity: entity.start)
     for first, second in pairwise(entities):
-        if second.begin < first.end:
+        if second.start < first.end:
             both = " and ".join(
-                f"{entity.kind} {text[spans[entity.begin][0] : spans[entity.end - 1][1]]!r}"
+                f"{entity.type} {text[spans[entity.start][0] : spans[entity.end - 1][1]]!r}"
                 for entity in (first, second)
             )
             raise DataError(f"{source}: the entities {both} overlap: each word can have only one")
-    return text, spans, tuple(spell(entities, words=len(spans), scheme="IOB2"))
+    return text, spans, tuple(entities_to_tags(entities, words=len(spans), scheme="IOB2"))
 
 
 def _entity(item: Any, name: str, text: str, spans: Spans) -> Entity:

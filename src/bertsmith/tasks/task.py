@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics.intervals import Interval
+from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Row
 
@@ -124,7 +124,7 @@ class Task:
         """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
         return {}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """The confidence interval of `main_metric`."""
         raise NotImplementedError
 

@@ -14,10 +14,23 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.metrics.counts import f1_of
-from bertsmith.metrics.intervals import Interval, bootstrap, bootstrap_labels, bootstrap_numbers, wilson
-from bertsmith.metrics.labels import accuracy_of, confusion, f1, label_f1_of, macro_f1_of, matthews_of
-from bertsmith.metrics.numbers import mean_squared_error, pearson, pearson_of, spearman, spearman_of
+from bertsmith.metrics.classification import (
+    accuracy_from_confusion,
+    confusion_matrix,
+    f1,
+    f1_from_counts,
+    label_f1_from_confusion,
+    macro_f1_from_confusion,
+    matthews_from_confusion,
+)
+from bertsmith.metrics.confidence import (
+    ConfidenceInterval,
+    bootstrap,
+    bootstrap_classification,
+    bootstrap_regression,
+    wilson,
+)
+from bertsmith.metrics.regression import batched_pearson, batched_spearman, mean_squared_error, pearson, spearman
 from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -28,11 +41,11 @@ Submit = Callable[[Sequence[Example], Sequence[Prediction]], dict[str, bytes]]
 ENCODE_BATCH = 4096  # texts per call of the tokenizer: bounds its memory
 MAX_CHOICES = 100  # of one question
 METRICS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = {
-    "accuracy": accuracy_of,
-    "macro_f1": macro_f1_of,
-    "matthews": matthews_of,
+    "accuracy": accuracy_from_confusion,
+    "macro_f1": macro_f1_from_confusion,
+    "matthews": matthews_from_confusion,
 }
-CORRELATIONS = {"pearson": pearson_of, "spearman": spearman_of}
+CORRELATIONS = {"pearson": batched_pearson, "spearman": batched_spearman}
 _INTEGER = re.compile(r"[+-]?\d+")
 _FEW_ROWS = 20  # with fewer rows every label may differ
 
@@ -82,7 +95,7 @@ class TextTask(Task):
         self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, max_length: int
     ) -> list[Row]:
         """The rows of an example: one row with all its texts."""
-        return [tokenizer.frame(*(encoded[text] for text in example.texts), length=max_length)]
+        return [tokenizer.frame(*(encoded[text] for text in example.texts), max_length=max_length)]
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
@@ -187,17 +200,17 @@ class ClassificationTask(TextTask):
         return Prediction(self.labels[best], float(probabilities[best]), {"probabilities": by_label})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        table = confusion(gold_values(examples), _values(predictions), labels=self.labels).table
+        table = confusion_matrix(gold_values(examples), _values(predictions), labels=self.labels).counts
         return {name: float(self._metric(name)(table)) for name in self.metrics if name != "f1" or self.positive}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold, predicted = gold_values(examples), _values(predictions)
         if self.main_metric == "accuracy":
             return wilson(sum(a == b for a, b in zip(gold, predicted, strict=True)), len(gold))
         if self.main_metric != "f1":
-            return bootstrap_labels(gold, predicted, self._metric(self.main_metric))
+            return bootstrap_classification(gold, predicted, self._metric(self.main_metric))
         a, b = (np.array([label == self.positive for label in side]) for side in (gold, predicted))
-        return bootstrap(np.stack([a & b, b, a], axis=1), lambda sums: f1_of(sums[..., :3]))
+        return bootstrap(np.stack([a & b, b, a], axis=1), lambda sums: f1_from_counts(sums[..., :3]))
 
     def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
         return [
@@ -213,7 +226,9 @@ class ClassificationTask(TextTask):
         return f"always {most}", [Prediction(most)] * len(examples)
 
     def _metric(self, name: str) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-        return partial(label_f1_of, place=self.labels.index(self.positive)) if name == "f1" else METRICS[name]
+        return (
+            partial(label_f1_from_confusion, index=self.labels.index(self.positive)) if name == "f1" else METRICS[name]
+        )
 
     def _check_settings(self) -> None:
         if self._positive and self._positive not in self._labels:
@@ -260,8 +275,8 @@ class RegressionTask(TextTask):
             scores["f1"] = f1(a, b) if any(a) or any(b) else 0.0
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
-        return bootstrap_numbers(gold_values(examples), _values(predictions), CORRELATIONS[self.main_metric])
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
+        return bootstrap_regression(gold_values(examples), _values(predictions), CORRELATIONS[self.main_metric])
 
     def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
         cases = []
@@ -294,7 +309,7 @@ class MultipleChoiceTask(TextTask):
         self, example: Example, encoded: Mapping[str, Encoded], tokenizer: Tokenizer, max_length: int
     ) -> list[Row]:
         question, *choices = (encoded[text] for text in example.texts)
-        return [tokenizer.frame(question, choice, length=max_length) for choice in choices]
+        return [tokenizer.frame(question, choice, max_length=max_length) for choice in choices]
 
     def prediction(self, example: Example, logits: NDArray[np.float64]) -> Prediction:
         assert len(logits) == len(example.texts) - 1, f"{len(logits)} logits for {len(example.texts) - 1} choices"
@@ -306,7 +321,7 @@ class MultipleChoiceTask(TextTask):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         return {"accuracy": self.interval(examples, predictions).value}
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         gold = gold_values(examples)
         return wilson(sum(a == b.value for a, b in zip(gold, predictions, strict=True)), len(gold))
 

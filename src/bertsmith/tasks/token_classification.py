@@ -11,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
-from bertsmith.metrics import entities, tags
-from bertsmith.metrics.counts import f1_of
-from bertsmith.metrics.intervals import Interval, bootstrap
-from bertsmith.metrics.labels import macro_f1
-from bertsmith.metrics.tags import Entity
+from bertsmith.metrics.classification import f1_from_counts, macro_f1
+from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
+from bertsmith.metrics.sequence_labelling import (
+    Entity,
+    Scheme,
+    convert_tags,
+    entity_counts,
+    score_entities,
+    tags_to_entities,
+)
 from bertsmith.tasks.tagged_text import (
     OUTSIDE,
     Sentence,
@@ -68,7 +73,7 @@ class TokenClassificationTask(Task):
         self.config = config
         self.unit: Unit = unit
         self.strict = strict
-        self.scheme: tags.Scheme | None = "IOB2" if strict else None
+        self.scheme: Scheme | None = "IOB2" if strict else None
         self.main_metric = "macro_f1" if strict else "f1"
         self.max_length = 512 if config.context == "document" else 128
         self.length_unit = "characters" if unit == "character" else "words"
@@ -162,7 +167,7 @@ class TokenClassificationTask(Task):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """F1, precision and recall of entities, overall and by type, and the accuracy of tags."""
         gold, predicted = self._scored_tags(examples, predictions)
-        result = entities.score(gold, predicted, scheme=self.scheme)
+        result = score_entities(gold, predicted, scheme=self.scheme)
         scores = {"f1": result.overall.f1, "precision": result.overall.precision, "recall": result.overall.recall}
         scores |= {"accuracy": result.accuracy, "macro_f1": result.macro_f1}
         if self.unit == "character":
@@ -172,17 +177,17 @@ class TokenClassificationTask(Task):
             scores |= {f"{metric} {kind}": getattr(counts, metric) for metric in ("f1", "precision", "recall")}
         return scores
 
-    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Interval:
+    def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
         gold, predicted = self._scored_tags(examples, predictions)
         if not self.strict:
-            counts = entities.sentence_counts(gold, predicted, scheme=self.scheme)
-            return bootstrap(counts, lambda sums: f1_of(sums[..., :3]))
-        types = list(entities.score(gold, predicted, scheme=self.scheme).by_type) or [""]  # no entities: the score is 0
+            counts = entity_counts(gold, predicted, scheme=self.scheme)
+            return bootstrap(counts, lambda sums: f1_from_counts(sums[..., :3]))
+        types = list(score_entities(gold, predicted, scheme=self.scheme).by_type) or [""]  # no entities: the score is 0
         by_type = [_type_counts(a, b, types, self.scheme) for a, b in zip(gold, predicted, strict=True)]
 
         def mean_f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-            scores = f1_of(sums[..., :-1].reshape(*sums.shape[:-1], len(types), 3))
+            scores = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(types), 3))
             mean: NDArray[np.float64] = scores.mean(axis=-1)
             return mean
 
@@ -201,7 +206,7 @@ class TokenClassificationTask(Task):
         cases: list[Case] = []
         gold, predicted = self._scored_tags(examples, predictions)
         for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-            a, b = (tags.entities(side[index], scheme=self.scheme) for side in (gold, predicted))
+            a, b = (tags_to_entities(side[index], scheme=self.scheme) for side in (gold, predicted))
             spans = word_spans(example, self.unit)
             cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(a, b)
         return cases
@@ -242,7 +247,7 @@ def _prediction(example: Example, spans: Spans, predicted: list[str | None], sco
     read = np.array([tag is not None for tag in predicted], bool)
     text, value = example.texts[0], _with_unread_words(predicted)
     found: list[Mapping[str, Any]] = []
-    for kind, begin, end in tags.entities(value):
+    for kind, begin, end in tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(scores[begin:end][read[begin:end]].mean())
         found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
@@ -271,12 +276,10 @@ def _continued(tag: str) -> str:
     return f"I{tag[1:]}" if tag[0] == "B" else tag
 
 
-def _type_counts(
-    gold: list[str], predicted: list[str], types: Sequence[str], scheme: tags.Scheme | None
-) -> list[list[int]]:
+def _type_counts(gold: list[str], predicted: list[str], types: Sequence[str], scheme: Scheme | None) -> list[list[int]]:
     """Correct, predicted and gold entities of one sentence by type [K, 3]."""
-    a, b = set(tags.entities(gold, scheme=scheme)), set(tags.entities(predicted, scheme=scheme))
-    return [[sum(entity.kind == kind for entity in side) for side in (a & b, b, a)] for kind in types]
+    a, b = set(tags_to_entities(gold, scheme=scheme)), set(tags_to_entities(predicted, scheme=scheme))
+    return [[sum(entity.type == kind for entity in side) for side in (a & b, b, a)] for kind in types]
 
 
 def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
@@ -285,7 +288,7 @@ def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
         return []
     separator = "\t" if "\t" in sentence.cells[0] else " "
     scheme: Any = sentence.scheme
-    predicted = tags.convert(prediction.value, to=scheme)
+    predicted = convert_tags(prediction.value, to=scheme)
     opening = [f"{sentence.opening.rstrip()}{separator}{OUTSIDE}", ""] if sentence.opening else []
     return [*opening, *(f"{line}{separator}{tag}" for line, tag in zip(sentence.cells, predicted, strict=True)), ""]
 
@@ -301,17 +304,17 @@ class _EntityCases:
     def cases(self, gold: list[Entity], predicted: list[Entity]) -> list[Case]:
         """One case per gold entity, and one per predicted entity with other bounds than all gold ones."""
         cases = []
-        by_bounds = {(entity.begin, entity.end): entity for entity in predicted}
+        by_bounds = {(entity.start, entity.end): entity for entity in predicted}
         for entity in gold:
-            same = by_bounds.get((entity.begin, entity.end))
+            same = by_bounds.get((entity.start, entity.end))
             near = same or next((other for other in predicted if _overlap(entity, other)), None)
-            column = same.kind if same else OTHER_BOUNDS if near else NOTHING
-            cases.append(self._case(entity, near, (entity.kind, column), calibrated=same is not None))
-        bounds = {(entity.begin, entity.end) for entity in gold}
+            column = same.type if same else OTHER_BOUNDS if near else NOTHING
+            cases.append(self._case(entity, near, (entity.type, column), calibrated=same is not None))
+        bounds = {(entity.start, entity.end) for entity in gold}
         for entity in predicted:
-            if (entity.begin, entity.end) not in bounds:
+            if (entity.start, entity.end) not in bounds:
                 near = next((other for other in gold if _overlap(entity, other)), None)
-                cell = (OTHER_BOUNDS if near else NOTHING, entity.kind)
+                cell = (OTHER_BOUNDS if near else NOTHING, entity.type)
                 cases.append(self._case(near, entity, cell, reported=near is None))
         return cases
 
@@ -326,16 +329,16 @@ class _EntityCases:
             self._text(predicted),
             self._confidence(predicted),
             gold is not None and gold == predicted,
-            word_source(self.example, self.words[shown.begin]),
+            word_source(self.example, self.words[shown.start]),
             cell,
             **flags,
         )
 
     def _span(self, entity: Entity) -> tuple[int, int]:
-        return self.spans[self.words[entity.begin]][0], self.spans[self.words[entity.end - 1]][1]
+        return self.spans[self.words[entity.start]][0], self.spans[self.words[entity.end - 1]][1]
 
     def _text(self, entity: Entity | None) -> str:
-        return NOTHING if entity is None else f"{entity.kind}: {self.example.texts[0][slice(*self._span(entity))]}"
+        return NOTHING if entity is None else f"{entity.type}: {self.example.texts[0][slice(*self._span(entity))]}"
 
     def _confidence(self, entity: Entity | None) -> float:
         if entity is not None:
@@ -346,4 +349,4 @@ class _EntityCases:
 
 
 def _overlap(first: Entity, second: Entity) -> bool:
-    return first.begin < second.end and second.begin < first.end
+    return first.start < second.end and second.start < first.end

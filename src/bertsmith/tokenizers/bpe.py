@@ -17,15 +17,15 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError
-from bertsmith.tokenizers import alphabet, feeding
-from bertsmith.tokenizers.folder import Folder, Specials, register
-from bertsmith.tokenizers.merges import Merges, merges_files, merges_of, read_merges
-from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
-from bertsmith.tokenizers.units import Units
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.pretokenization import Chunker
+from bertsmith.tokenizers.special_tokens import SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 
 END = "</w>"
 # <pad> is ours: GPT-1 pads with id 0, which is <unk>, and a batch must tell padding from unknown words.
-SPECIALS = Specials("<pad>", "<unk>", start="_start_", separator="_delimiter_", end="_classify_")
+SPECIALS = SpecialTokens("<pad>", "<unk>", start="_start_", separator="_delimiter_", end="_classify_")
 LAST = ["_start_", "_delimiter_", "_classify_", "<pad>"]  # the last ids; <unk> is 0
 
 REPLACED = {"—": "-", "–": "-", "―": "-", "…": "...", "´": "'"}
@@ -35,7 +35,7 @@ SIGNS = (
     r"""|n't(?!\p{L})|'(?:s|re|ve|ll|d|m)(?!\p{L})|\.+(?![\p{L}\p{N}])|(?<!\p{L})'|'(?!\p{L})|[^\s\p{L}\p{N}\p{M}.']"""
 )
 # Python's white space includes these, Unicode's does not.
-UNITS = Units(str.split, irregular=re.compile("[\x1c-\x1f]"))
+UNITS = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
 
 
 def _normalizer() -> normalizers.Normalizer:
@@ -50,7 +50,7 @@ def _words() -> pre_tokenizers.PreTokenizer:
 class Splitter:
     """One white-space delimited unit -> clean words and signs."""
 
-    units = UNITS
+    chunker = UNITS
 
     def __init__(self) -> None:
         self.normalizer = _normalizer()
@@ -73,20 +73,20 @@ class Config:
     min_count: int = 2  # how often two neighbouring symbols must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check_min_count(self.min_count)
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int) -> BPE:
+    def train(self, counts: dict[str, int], *, vocab_size: int) -> BPE:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         room = vocab_size - len(LAST)
         if room < 10:
             raise ConfigError(f"vocab_size={vocab_size} is too small: {len(LAST) + 1} are special tokens")
         # Each character may stand within a word or end it: two thirds of the vocabulary at most.
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=room // 3)
-        alphabet.keep_spelled(counts, characters)
+        characters = training.choose_alphabet(counts, coverage=self.coverage, most=room // 3)
+        training.drop_unspellable(counts, characters)
         ends = sorted({word[-1] for word in counts})
         trainer = trainers.BpeTrainer(
             vocab_size=room,
@@ -95,23 +95,23 @@ class Config:
             end_of_word_suffix=END,
             show_progress=False,
         )
-        learned = feeding.train(models.BPE(), trainer, counts)
-        return BPE.build([*feeding.by_id(learned), *LAST], merges_of(learned))
+        learned = training.train_backend(models.BPE(), trainer, counts)
+        return BPE.build([*training.tokens_by_id(learned), *LAST], merges_of(learned))
 
 
 class BPE(Tokenizer):
     """GPT-1's tokenizer."""
 
     kind = "bpe"
-    classes = ("OpenAIGPTTokenizer",)
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("OpenAIGPTTokenizer",)
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "bos_token",
         "separator": "sep_token",
         "end": "eos_token",
     }
-    units = UNITS
+    default_chunker = UNITS
 
     @classmethod
     def build(
@@ -119,44 +119,48 @@ class BPE(Tokenizer):
         tokens: Sequence[str],
         merges: Merges,
         *,
-        specials: Specials = SPECIALS,
-        length: int = LENGTH,
+        special_tokens: SpecialTokens = SPECIALS,
+        max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> BPE:
         """From a vocabulary by id and merges in their order."""
         ids = {token: number for number, token in enumerate(tokens)}
-        model = models.BPE(ids, merges, unk_token=specials.unknown, end_of_word_suffix=END, fuse_unk=False)
+        model = models.BPE(ids, merges, unk_token=special_tokens.unknown, end_of_word_suffix=END, fuse_unk=False)
         backend = tokenizers.Tokenizer(model)
         backend.normalizer = _normalizer()
         backend.pre_tokenizer = _words()
         backend.decoder = decoders.BPEDecoder(suffix=END)
-        special_ids = register(backend, specials, added)
-        start, middle, end = str(specials.start), str(specials.separator), str(specials.end)
+        special_ids = register_special_tokens(backend, special_tokens, added)
+        start, middle, end = str(special_tokens.start), str(special_tokens.separator), str(special_tokens.end)
         backend.post_processor = processors.TemplateProcessing(
             single=f"{start} $A {end}",
             pair=f"{start} $A {middle} $B {end}",
             special_tokens=[(token, special_ids[token]) for token in (start, middle, end)],
         )
-        return cls(backend, specials=specials, length=length)
+        return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> BPE:
+    def from_folder(cls, contents: TokenizerFolder) -> BPE:
         tokens, merges = read_merges(contents)
-        specials = contents.specials(cls.keys, SPECIALS)
+        special_tokens = contents.special_tokens(cls.special_token_keys, SPECIALS)
         added = contents.added()
         present = {*tokens, *(token.content for _, token in added)}
         # OpenAI's files end before the special tokens of fine-tuning.
-        absent = [token for token in (*LAST, *specials.tokens()) if token in specials.tokens() and token not in present]
+        absent = [
+            token
+            for token in (*LAST, *special_tokens.tokens())
+            if token in special_tokens.tokens() and token not in present
+        ]
         first = len(present)
         added += [
             (first + place, tokenizers.AddedToken(token, normalized=False, special=True))
             for place, token in enumerate(dict.fromkeys(absent))
         ]
-        length = contents.length(LENGTH)
-        return cls.build(tokens, merges, specials=specials, length=length, added=added)
+        max_length = contents.max_length(MAX_LENGTH)
+        return cls.build(tokens, merges, special_tokens=special_tokens, max_length=max_length, added=added)
 
     @classmethod
-    def recognises(cls, contents: Folder) -> bool:
+    def recognises(cls, contents: TokenizerFolder) -> bool:
         return contents.model.get("type") == "BPE" and contents.model.get("end_of_word_suffix") == END
 
     @cached_property
@@ -167,7 +171,7 @@ class BPE(Tokenizer):
     def rules(self) -> dict[str, Any]:
         return {"replaced": REPLACED, "signs": SIGNS, "end": END, "merges": self.merges}
 
-    def settings(self) -> dict[str, Any]:
+    def transformers_config(self) -> dict[str, Any]:
         # transformers' own OpenAIGPTTokenizer has other rules; this one takes tokenizer.json as it is.
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import feeding
-from bertsmith.tokenizers.folder import Folder, Specials, register
-from bertsmith.tokenizers.framing import Template
-from bertsmith.tokenizers.merges import Merges, merges_files, merges_of, read_merges
-from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
-from bertsmith.tokenizers.units import Units
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.pretokenization import Chunker
+from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 
-SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
+SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> comes last
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 WHITE_SPACE = ("Ġ", "ĉ", "Ċ", "ċ", "Č", "č")  # space, tab and the line ends, as visible bytes
@@ -38,15 +37,15 @@ UNIT = re.compile(
     r"|'(?:[stmd]|re|ve|ll)| ?[A-Za-z가-힣]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+|\s+(?!\S)|\s+"
 )
 IRREGULAR = re.compile("[\x1c-\x1f]")
-UNITS = Units(UNIT.findall, irregular=IRREGULAR)
+UNITS = Chunker(UNIT.findall, irregular=IRREGULAR)
 # Where a space is put before the first word, only units that are not the first must begin with white space.
-PREFIXED_UNITS = Units(re.compile(r"\s*\S+|\s+").findall, irregular=IRREGULAR)
+PREFIXED_UNITS = Chunker(re.compile(r"\s*\S+|\s+").findall, irregular=IRREGULAR)
 
 
 class Splitter:
     """One unit -> words in visible bytes, as ByteLevel makes them."""
 
-    units = UNITS
+    chunker = UNITS
 
     def __init__(self) -> None:
         self.words = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -67,13 +66,13 @@ class Config:
     min_count: int = 2  # how often two neighbouring symbols must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check_min_count(self.min_count)
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int) -> ByteBPE:
+    def train(self, counts: dict[str, int], *, vocab_size: int) -> ByteBPE:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         least = len(FIRST) + len(BYTES) + 1
         if vocab_size < least:
@@ -87,8 +86,8 @@ class Config:
             initial_alphabet=BYTES,
             show_progress=False,
         )
-        learned = feeding.train(models.BPE(), trainer, counts)
-        tokens = [*feeding.by_id(learned), "<mask>"]
+        learned = training.train_backend(models.BPE(), trainer, counts)
+        tokens = [*training.tokens_by_id(learned), "<mask>"]
         # As in RoBERTa, <mask> read in a text takes the space before it along.
         mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
         return ByteBPE.build(tokens, merges_of(learned), added=[(len(tokens) - 1, mask)])
@@ -98,8 +97,8 @@ class ByteBPE(Tokenizer):
     """RoBERTa's tokenizer."""
 
     kind = "byte_bpe"
-    classes = ("RobertaTokenizer", "LongformerTokenizer")
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("RobertaTokenizer", "LongformerTokenizer")
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "cls_token",
@@ -107,8 +106,8 @@ class ByteBPE(Tokenizer):
         "end": "eos_token",
         "mask": "mask_token",
     }
-    template = Template(pair=("start", "a", "separator", "separator", "b", "end"))
-    units = UNITS
+    template = FrameTemplate(pair=("start", "a", "separator", "separator", "b", "end"))
+    default_chunker = UNITS
 
     @classmethod
     def build(
@@ -117,8 +116,8 @@ class ByteBPE(Tokenizer):
         merges: Merges,
         *,
         add_prefix_space: bool = False,
-        specials: Specials = SPECIALS,
-        length: int = LENGTH,
+        special_tokens: SpecialTokens = SPECIALS,
+        max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> ByteBPE:
         """From a vocabulary by id and merges in their order."""
@@ -126,24 +125,26 @@ class ByteBPE(Tokenizer):
         backend = tokenizers.Tokenizer(models.BPE(ids, merges))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
         backend.decoder = decoders.ByteLevel()
-        special_ids = register(backend, specials, added)
-        end, start = ((token, special_ids[token]) for token in (str(specials.separator), str(specials.start)))
+        special_ids = register_special_tokens(backend, special_tokens, added)
+        end, start = (
+            (token, special_ids[token]) for token in (str(special_tokens.separator), str(special_tokens.start))
+        )
         backend.post_processor = processors.RobertaProcessing(
             end, start, trim_offsets=True, add_prefix_space=add_prefix_space
         )
-        return cls(backend, specials=specials, length=length)
+        return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
-    def continues(self) -> NDArray[np.bool_]:
+    def is_continuation(self) -> NDArray[np.bool_]:
         """Tokens without white space before them: words are what stands between white space (fairseq: whole words)."""
         return np.array(
             [
                 number not in self.special_ids and not token.startswith(WHITE_SPACE)
-                for number, token in enumerate(self.vocabulary())
+                for number, token in enumerate(self.tokens())
             ]
         )
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> ByteBPE:
+    def from_folder(cls, contents: TokenizerFolder) -> ByteBPE:
         tokens, merges = read_merges(contents)
         written = contents.part("pre_tokenizer")
         if written and written.get("type") != "ByteLevel":
@@ -152,13 +153,13 @@ class ByteBPE(Tokenizer):
             tokens,
             merges,
             add_prefix_space=contents.config.get("add_prefix_space", written.get("add_prefix_space", False)),
-            specials=contents.specials(cls.keys, SPECIALS),
-            length=contents.length(LENGTH),
+            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
+            max_length=contents.max_length(MAX_LENGTH),
             added=contents.added(),
         )
 
     @classmethod
-    def recognises(cls, contents: Folder) -> bool:
+    def recognises(cls, contents: TokenizerFolder) -> bool:
         if contents.definition:
             return contents.model.get("type") == "BPE" and contents.part("pre_tokenizer").get("type") == "ByteLevel"
         return not contents.class_name and contents.has("vocab.json") and contents.has("merges.txt")
@@ -171,17 +172,17 @@ class ByteBPE(Tokenizer):
     def rules(self) -> dict[str, Any]:
         return {"add_prefix_space": self.backend.pre_tokenizer.add_prefix_space, "merges": self.merges}
 
-    def settings(self) -> dict[str, Any]:
+    def transformers_config(self) -> dict[str, Any]:
         return {
             "tokenizer_class": "RobertaTokenizer",
             "add_prefix_space": self.backend.pre_tokenizer.add_prefix_space,
             "trim_offsets": True,
-            "bos_token": self.specials.start,
+            "bos_token": self.special_tokens.start,
         }
 
     def vocabulary_files(self) -> dict[str, bytes]:
         return merges_files(self.backend, self.merges)
 
-    def _units(self) -> Units:
-        units = super()._units()
+    def chunker(self) -> Chunker:
+        units = super().chunker()
         return PREFIXED_UNITS if units is UNITS and self.backend.pre_tokenizer.add_prefix_space else units

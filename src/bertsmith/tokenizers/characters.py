@@ -14,24 +14,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import Folder, Specials
-from bertsmith.tokenizers.plain import PlainTokenizer, Token
-from bertsmith.tokenizers.tokenizer import LENGTH
-from bertsmith.tokenizers.units import without_surrogates
-from bertsmith.tokenizers.word_split import UNITS, split_words
+from bertsmith.tokenizers.folder import TokenizerFolder
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, replace_surrogates, split_words
+from bertsmith.tokenizers.special_tokens import SpecialTokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
 
 START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 WIDTH = 50  # of a word: 48 bytes between the ends
 KEPT = WIDTH - 2
 TOKENS = [*(f"<0x{byte:02X}>" for byte in range(256)), "<bos>", "<eos>", "<bow>", "<eow>", "<pad>"]
 # No byte is unknown; the role is given to a token that no text has.
-SPECIALS = Specials("<pad>", "<bos>", start="<bos>", separator="<eos>", end="<eos>")
+SPECIALS = SpecialTokens("<pad>", "<bos>", start="<bos>", separator="<eos>", end="<eos>")
 
 
 class Splitter:
     """One unit -> its words."""
 
-    units = UNITS
+    chunker = WHITESPACE_CHUNKER
 
     def __call__(self, unit: str) -> Sequence[str]:
         return [word.text for word in split_words(unit)]
@@ -41,11 +40,11 @@ class Splitter:
 class Config:
     """Characters have no settings."""
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting, though nothing is learned from the counts."""
         return Splitter()
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int = len(TOKENS)) -> Characters:
+    def train(self, counts: dict[str, int], *, vocab_size: int = len(TOKENS)) -> Characters:
         """Always the same 261 tokens."""
         if vocab_size < len(TOKENS):
             raise ConfigError(f"vocab_size={vocab_size} is too small: there are {len(TOKENS)} characters")
@@ -54,22 +53,22 @@ class Config:
         return Characters()
 
 
-class Characters(PlainTokenizer):
+class Characters(PythonTokenizer):
     """ELMo's way from texts to ids."""
 
     kind = "characters"
-    classes = ("CharactersTokenizer",)
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("CharactersTokenizer",)
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "bos_token",
         "separator": "sep_token",
         "end": "eos_token",
     }
-    units = UNITS
+    default_chunker = WHITESPACE_CHUNKER
 
-    def __init__(self, *, length: int = LENGTH) -> None:
-        super().__init__(TOKENS, specials=SPECIALS, length=length)
+    def __init__(self, *, max_length: int = MAX_LENGTH) -> None:
+        super().__init__(TOKENS, special_tokens=SPECIALS, max_length=max_length)
 
     def spell(self, text: str | Sequence[str], *, framed: bool = True, shifted: bool = False) -> NDArray[np.int32]:
         """Words as rows of characters [W, 50]: those of a text, or those given.
@@ -77,8 +76,8 @@ class Characters(PlainTokenizer):
         `framed`: with a word `<bos>` before and `<eos>` behind. `shifted`: every id one greater, as ELMo's published
         weights have it, so that a row of zeros is no word.
         """
-        words = [word.text for word in split_words(without_surrogates(text))] if isinstance(text, str) else text
-        inner = [without_surrogates(word).encode()[:KEPT] for word in words]
+        words = [word.text for word in split_words(replace_surrogates(text))] if isinstance(text, str) else text
+        inner = [replace_surrogates(word).encode()[:KEPT] for word in words]
         rows: list[Sequence[int]] = [[START], *inner, [END]] if framed else [*inner]
         table = np.full((len(rows), WIDTH), PADDING, np.int32)
         for row, characters in zip(table, rows, strict=True):
@@ -96,31 +95,31 @@ class Characters(PlainTokenizer):
                     yield Token(byte, place, place + 1, number)
             yield Token(WORD_END, word.end, word.end, number)
 
-    def decode(self, ids: ArrayLike, *, skip_specials: bool = True) -> str:
+    def decode(self, ids: ArrayLike, *, skip_special_tokens: bool = True) -> str:
         text = bytearray()
         for number in np.asarray(ids, np.int64).tolist():
-            token = self.token(number)
+            token = self.id_to_token(number)
             if number < START:
                 text.append(number)
             elif number == WORD_END:
                 text += b" "
-            elif number in self.special_ids and not skip_specials:
+            elif number in self.special_ids and not skip_special_tokens:
                 text += token.encode() + b" "
         return text.decode(errors="replace").rstrip(" ")
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> Characters:
-        return cls(length=contents.length(LENGTH))
+    def from_folder(cls, contents: TokenizerFolder) -> Characters:
+        return cls(max_length=contents.max_length(MAX_LENGTH))
 
     def rules(self) -> dict[str, Any]:
         return {"width": WIDTH}
 
-    def settings(self) -> dict[str, Any]:
-        return {"tokenizer_class": self.classes[0]}
+    def transformers_config(self) -> dict[str, Any]:
+        return {"tokenizer_class": self.transformers_classes[0]}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.length,)
+        return _rebuild, (self.max_length,)
 
 
-def _rebuild(length: int) -> Characters:
-    return Characters(length=length)
+def _rebuild(max_length: int) -> Characters:
+    return Characters(max_length=max_length)

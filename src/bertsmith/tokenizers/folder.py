@@ -6,7 +6,7 @@ Knows the layout of such folders, and nothing of the rules of any one kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from bertsmith.errors import DataError
+from bertsmith.tokenizers.special_tokens import SpecialTokens
 
 CONFIG = "tokenizer_config.json"
 DEFINITION = "tokenizer.json"
@@ -21,28 +22,7 @@ SPECIALS_MAP = "special_tokens_map.json"
 
 
 @dataclass(frozen=True)
-class Specials:
-    """The special tokens by role; one token may have two roles (BERT's separator is also its end)."""
-
-    padding: str
-    unknown: str
-    start: str | None = None
-    separator: str | None = None
-    end: str | None = None
-    mask: str | None = None
-
-    def roles(self) -> dict[str, str]:
-        """Role -> token, of those present, in a fixed order."""
-        every = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {role: token for role, token in every.items() if token is not None}
-
-    def tokens(self) -> list[str]:
-        """Each token once, in the order of the roles."""
-        return list(dict.fromkeys(self.roles().values()))
-
-
-@dataclass(frozen=True)
-class Folder:
+class TokenizerFolder:
     """What a tokenizer folder holds, read once; the JSON files that are absent are empty."""
 
     path: Path
@@ -51,7 +31,7 @@ class Folder:
     specials_map: Mapping[str, Any]  # special_tokens_map.json, in folders written before transformers 5
 
     @classmethod
-    def open(cls, path: str | Path) -> Folder:
+    def open(cls, path: str | Path) -> TokenizerFolder:
         """Reads the JSON files of a folder."""
         path = Path(path)
         if not path.is_dir():
@@ -81,7 +61,7 @@ class Folder:
         """A text file of the folder."""
         return read_text(self.path / name)
 
-    def specials(self, keys: Mapping[str, str], defaults: Specials) -> Specials:
+    def special_tokens(self, keys: Mapping[str, str], defaults: SpecialTokens) -> SpecialTokens:
         """Special tokens by role: `keys` says under which of transformers' names (`cls_token`) each role is found."""
         found = defaults.roles()
         for role, key in keys.items():
@@ -89,13 +69,13 @@ class Folder:
             spelling = value.get("content") if isinstance(value, Mapping) else value
             if spelling is not None:
                 found[role] = str(spelling)
-        return Specials(**found)
+        return SpecialTokens(**found)
 
     def vocabulary(self) -> list[str]:
         """The tokens of tokenizer.json's model, by id."""
-        return in_order(self.model.get("vocab"), self.path / DEFINITION)
+        return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
 
-    def length(self, default: int) -> int:
+    def max_length(self, default: int) -> int:
         """The longest row that the model takes."""
         value = self.config.get("model_max_length")
         return int(value) if isinstance(value, int | float) else default
@@ -114,26 +94,6 @@ class Folder:
 def _added_token(entry: Mapping[str, Any]) -> tokenizers.AddedToken:
     flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
     return tokenizers.AddedToken(str(entry["content"]), **flags)
-
-
-def register(
-    backend: tokenizers.Tokenizer, specials: Specials, added: Iterable[tuple[int, tokenizers.AddedToken]] = ()
-) -> dict[str, int]:
-    """Tells the backend which tokens are special, adds those that others have added; gives the special tokens' ids."""
-    known = set()
-    for number, token in added:
-        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
-        known.add(token.content)
-        if backend.token_to_id(token.content) != number:
-            raise DataError(f"added token {token.content!r} has id {number}, which is not next in the vocabulary")
-    ids = {token: backend.token_to_id(token) for token in specials.tokens()}
-    missing = [token for token, number in ids.items() if number is None]
-    if missing:
-        size = backend.get_vocab_size()
-        raise DataError(f"the vocabulary of {size} tokens lacks special tokens: {', '.join(missing)}")
-    others = [token for token in ids if token not in known]
-    backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in others])
-    return {token: number for token, number in ids.items() if number is not None}
 
 
 def read_text(path: Path) -> str:
@@ -176,7 +136,7 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def in_order(ids: Any, where: object) -> list[str]:
+def tokens_in_id_order(ids: Any, where: object) -> list[str]:
     """The tokens of a vocabulary {token: id} by id; anything but ids that run from 0 without a gap is a DataError."""
     if not isinstance(ids, dict) or not ids or not all(isinstance(number, int) for number in ids.values()):
         raise DataError(f"{where} holds no vocabulary: a table of tokens and their ids is needed")
@@ -185,3 +145,49 @@ def in_order(ids: Any, where: object) -> list[str]:
         if ids[token] != expected:
             raise DataError(f"{where}: token {token!r} has id {ids[token]}, but {expected} is next")
     return tokens
+
+
+VOCABULARY = "vocab.json"
+MERGES = "merges.txt"
+
+Merges = list[tuple[str, str]]
+
+
+def merges_of(backend: tokenizers.Tokenizer) -> Merges:
+    """The merges of a backend, in the order in which they are applied."""
+    return _pairs(json.loads(backend.to_str())["model"]["merges"], "tokenizer.json")
+
+
+def read_merges(contents: TokenizerFolder) -> tuple[list[str], Merges]:
+    """Tokens by id and merges of a folder: from tokenizer.json if it has one, else from vocab.json and merges.txt."""
+    if contents.definition:
+        tokens, written = contents.vocabulary(), contents.model.get("merges")
+    else:
+        tokens = tokens_in_id_order(read_json(contents.path / VOCABULARY), contents.path / VOCABULARY)
+        lines = contents.text(MERGES).replace("\r\n", "\n").split("\n")
+        written = [line for line in lines if line and not line.startswith("#version")]
+    if not isinstance(written, list):
+        raise DataError(f"{contents.path / 'tokenizer.json'} has no merges: it holds no byte-pair encoding")
+    return tokens, _pairs(written, contents.path)
+
+
+def merges_files(backend: tokenizers.Tokenizer, merges: Merges) -> dict[str, bytes]:
+    """vocab.json and merges.txt."""
+    ids = backend.get_vocab(with_added_tokens=False)
+    ordered = {token: number for number, token in enumerate(tokens_in_id_order(ids, "the vocabulary"))}
+    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
+    return {
+        VOCABULARY: json.dumps(ordered, ensure_ascii=False).encode(),
+        MERGES: "".join(f"{line}\n" for line in lines).encode(),
+    }
+
+
+def _pairs(written: list[Any], where: object) -> Merges:
+    """Merges as pairs; older files have them as `left right`."""
+    pairs: Merges = []
+    for number, merge in enumerate(written):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2:
+            raise DataError(f"{where}: merge {number} is {merge!r}, not two symbols")
+        pairs.append((parts[0], parts[1]))
+    return pairs

@@ -6,27 +6,62 @@ spelled, or of more than 100 characters, is unknown as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers import alphabet, feeding
-from bertsmith.tokenizers.bert_words import UNITS, WORD, Splitter, bert_normalizer
-from bertsmith.tokenizers.folder import Folder, Specials, in_order, read_vocabulary, register
-from bertsmith.tokenizers.framing import Template
-from bertsmith.tokenizers.tokenizer import LENGTH, Tokenizer
+from bertsmith.tokenizers import training
+from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary, tokens_in_id_order
+from bertsmith.tokenizers.pretokenization import Chunker
+from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 
 CONTINUATION = "##"
 LONGEST_WORD = 100  # differs from the paper: Google's code has 200, transformers and every folder of today 100
-SPECIALS = Specials("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+SPECIALS = SpecialTokens("[PAD]", "[UNK]", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
+
+
+# A run of ASCII letters, digits and Hangul syllables is a word, an ASCII sign is one too; what touches any other
+# character stays together up to the next white space. Python's white space includes characters that BERT removes
+# without splitting there: texts with such are irregular.
+WORD = re.compile("[A-Za-z0-9가-힣]+|[!-~]")
+UNIT = re.compile(r"[A-Za-z0-9가-힣]++(?![^\s!-~])|[!-/:-@\[-`{-~](?![^\s!-~가-힣])|\S+")
+UNITS = Chunker(UNIT.findall, irregular=re.compile("[\x0b\x0c\x1c-\x1f\x85]"))
+
+
+class Splitter:
+    """One unit -> normalised words, as BertNormalizer and BertPreTokenizer make them."""
+
+    chunker = UNITS
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> None:
+        self.rules = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_spacing": chinese_spacing}
+        self.normalizer = bert_normalizer(**self.rules)
+        self.words = pre_tokenizers.BertPreTokenizer()
+
+    def __call__(self, unit: str) -> Sequence[str]:
+        if WORD.fullmatch(unit) and (unit.isascii() or not self.rules["strip_accents"]):
+            return (unit.lower() if self.rules["lowercase"] else unit,)
+        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Splitter, **self.rules), ()
+
+
+def bert_normalizer(*, lowercase: bool, strip_accents: bool, chinese_spacing: bool) -> normalizers.BertNormalizer:
+    """BERT's normaliser: control characters go, white space is a space, and what the settings say."""
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese_spacing, strip_accents=strip_accents, lowercase=lowercase
+    )
 
 
 @dataclass(frozen=True)
@@ -40,29 +75,31 @@ class Config:
     min_count: int = 2  # how often two neighbouring pieces must be seen to become one
 
     def __post_init__(self) -> None:
-        feeding.check(self.min_count)
+        training.check_min_count(self.min_count)
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
         return Splitter(lowercase=self.lowercase, strip_accents=False, chinese_spacing=self.chinese_spacing)
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int) -> WordPiece:
+    def train(self, counts: dict[str, int], *, vocab_size: int) -> WordPiece:
         """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
         specials = SPECIALS.tokens()
         if vocab_size < len(specials) + 10:
             raise ConfigError(f"vocab_size={vocab_size} is too small: {len(specials)} are special tokens")
-        strip = alphabet.strips_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = training.should_strip_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
         if strip:
             counts = self._stripped(counts)
         # Each character may stand first in a word or continue it: two thirds of the vocabulary at most.
-        characters = alphabet.by_coverage(counts, coverage=self.coverage, most=vocab_size // 3)
-        alphabet.keep_spelled(counts, characters)
+        characters = training.choose_alphabet(counts, coverage=self.coverage, most=vocab_size // 3)
+        training.drop_unspellable(counts, characters)
         continuing = {character for word in counts for character in word[1:]}
         symbols = [*specials, *characters, *(CONTINUATION + character for character in sorted(continuing))]
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, min_frequency=self.min_count, special_tokens=symbols, show_progress=False
         )
-        tokens = feeding.by_id(feeding.train(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts))
+        tokens = training.tokens_by_id(
+            training.train_backend(models.WordPiece(unk_token=SPECIALS.unknown), trainer, counts)
+        )
         return WordPiece.build(
             tokens, lowercase=self.lowercase, strip_accents=strip, chinese_spacing=self.chinese_spacing
         )
@@ -73,7 +110,7 @@ class Config:
         stripped: dict[str, int] = {}
         while counts:
             word, count = counts.popitem()
-            if word.isascii() or not alphabet.HANGUL.search(word):
+            if word.isascii() or not training.HANGUL.search(word):
                 for part in split(word):
                     stripped[part] = stripped.get(part, 0) + count
         return stripped
@@ -83,8 +120,8 @@ class WordPiece(Tokenizer):
     """BERT's tokenizer."""
 
     kind = "wordpiece"
-    classes = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer")
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer")
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "cls_token",
@@ -92,8 +129,8 @@ class WordPiece(Tokenizer):
         "end": "sep_token",
         "mask": "mask_token",
     }
-    template = Template(pair_segments=(0, 0, 0, 1, 1))
-    units = UNITS
+    template = FrameTemplate(pair_segments=(0, 0, 0, 1, 1))
+    default_chunker = UNITS
 
     @classmethod
     def build(
@@ -103,26 +140,26 @@ class WordPiece(Tokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         chinese_spacing: bool = True,
-        specials: Specials = SPECIALS,
-        length: int = LENGTH,
+        special_tokens: SpecialTokens = SPECIALS,
+        max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> WordPiece:
         """From a vocabulary by id; strip_accents=None means: along with lower-casing."""
         ids = {token: number for number, token in enumerate(tokens)}
-        model = models.WordPiece(ids, unk_token=specials.unknown, max_input_chars_per_word=LONGEST_WORD)
+        model = models.WordPiece(ids, unk_token=special_tokens.unknown, max_input_chars_per_word=LONGEST_WORD)
         backend = tokenizers.Tokenizer(model)
         strip = lowercase if strip_accents is None else strip_accents
         backend.normalizer = bert_normalizer(lowercase=lowercase, strip_accents=strip, chinese_spacing=chinese_spacing)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-        special_ids = register(backend, specials, added)
-        start, separator = str(specials.start), str(specials.separator)
+        special_ids = register_special_tokens(backend, special_tokens, added)
+        start, separator = str(special_tokens.start), str(special_tokens.separator)
         backend.post_processor = processors.TemplateProcessing(
             single=f"{start}:0 $A:0 {separator}:0",
             pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
             special_tokens=[(token, special_ids[token]) for token in (start, separator)],
         )
-        return cls(backend, specials=specials, length=length)
+        return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
     @classmethod
     def from_vocabulary(
@@ -140,22 +177,22 @@ class WordPiece(Tokenizer):
             raise DataError(f"{path}: its {len(tokens)} tokens lack {', '.join(missing)}: is it a BERT vocabulary?")
         return cls.build(tokens, lowercase=lowercase, strip_accents=strip_accents, chinese_spacing=chinese_spacing)
 
-    def continues(self) -> NDArray[np.bool_]:
+    def is_continuation(self) -> NDArray[np.bool_]:
         """Pieces with `##` before them."""
-        return np.array([token.startswith(CONTINUATION) for token in self.vocabulary()])
+        return np.array([token.startswith(CONTINUATION) for token in self.tokens()])
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> WordPiece:
+    def from_folder(cls, contents: TokenizerFolder) -> WordPiece:
         return cls.build(
             contents.vocabulary() if contents.definition else read_vocabulary(contents.path / "vocab.txt"),
-            **_rules(contents, named=contents.class_name in cls.classes),
-            specials=contents.specials(cls.keys, SPECIALS),
-            length=contents.length(LENGTH),
+            **_rules(contents, named=contents.class_name in cls.transformers_classes),
+            special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
+            max_length=contents.max_length(MAX_LENGTH),
             added=contents.added(),
         )
 
     @classmethod
-    def recognises(cls, contents: Folder) -> bool:
+    def recognises(cls, contents: TokenizerFolder) -> bool:
         if contents.definition:
             return contents.model.get("type") == "WordPiece"
         return not contents.class_name and contents.has("vocab.txt")
@@ -170,7 +207,7 @@ class WordPiece(Tokenizer):
             "longest_word": LONGEST_WORD,
         }
 
-    def settings(self) -> dict[str, Any]:
+    def transformers_config(self) -> dict[str, Any]:
         rules = self.rules()
         return {
             "tokenizer_class": "BertTokenizer",
@@ -181,7 +218,7 @@ class WordPiece(Tokenizer):
         }
 
     def vocabulary_files(self) -> dict[str, bytes]:
-        own = in_order(self.backend.get_vocab(with_added_tokens=False), "the vocabulary")
+        own = tokens_in_id_order(self.backend.get_vocab(with_added_tokens=False), "the vocabulary")
         return {"vocab.txt": "".join(f"{token}\n" for token in own).encode()}
 
     @cached_property
@@ -214,7 +251,7 @@ class WordPiece(Tokenizer):
         return found or [self.unknown_id]
 
 
-def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
+def _rules(contents: TokenizerFolder, *, named: bool) -> dict[str, Any]:
     """The rules of a folder: BertTokenizer's settings where it is `named`, else those in tokenizer.json."""
     written = contents.part("normalizer")
     if not named and contents.definition:
@@ -229,7 +266,7 @@ def _rules(contents: Folder, *, named: bool) -> dict[str, Any]:
     }
 
 
-def _expect_bert(contents: Folder) -> None:
+def _expect_bert(contents: TokenizerFolder) -> None:
     found = {
         "normalizer": contents.part("normalizer").get("type"),
         "pre_tokenizer": contents.part("pre_tokenizer").get("type"),

@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, get_args
+from enum import StrEnum
+from itertools import groupby
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import Folder, Specials, read_vocabulary
-from bertsmith.tokenizers.marks import Mark, Marked, mark, unmark
-from bertsmith.tokenizers.plain import PlainTokenizer, Token
-from bertsmith.tokenizers.tokenizer import LENGTH
-from bertsmith.tokenizers.units import Units
-from bertsmith.tokenizers.word_split import UNITS, split_words
+from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
+from bertsmith.tokenizers.special_tokens import SpecialTokens
+from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
 
-SPECIALS = Specials("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
+SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>")
 VOCABULARY = "vocab.txt"
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 SUFFIXES = ("ing", "tion", "ness", "ment", "able", "est", "ed", "ly", "er", "al", "s")
@@ -31,12 +31,90 @@ SHAPES = ("number", "digit", "hyphen", "capitals", "capital", *SUFFIXES)
 Unknowns = Literal["one", "classes"]
 
 
+# differs from the paper's code: digits are not counted, a number stays a number.
+REPEATED = re.compile(r"([^\s\d])\1{2,}")
+FEWEST = 3  # of the same word in a row to be said as one
+
+
+class Mark(StrEnum):
+    """A word that no text has: it says how the next one was written."""
+
+    UP = "xxup"
+    CAPITAL = "xxmaj"
+    REPEATED = "xxrep"
+    WORD_REPEATED = "xxwrep"
+
+
+class Marked(NamedTuple):
+    """What a stretch of a text is written as: marks, numbers and one word in lower case."""
+
+    tokens: tuple[str, ...]
+    begin: int
+    end: int
+
+
+def mark(line: str) -> Iterator[Marked]:
+    """A line with its marks, in order."""
+    words: list[Word] = []
+    at = 0
+    for match in REPEATED.finditer(line):
+        words += _words(line, at, match.start())
+        words.append(Word(match.group(), match.start(), match.end()))
+        at = match.end()
+    words += _words(line, at, len(line))
+    for _, group in groupby(words, key=lambda word: word.text):
+        same = list(group)
+        if len(same) >= FEWEST and same[0].text.isalnum():
+            tokens = (Mark.WORD_REPEATED, str(len(same)), *_spoken(same[0].text))
+            yield Marked(tokens, same[0].begin, same[-1].end)
+        else:
+            for word in same:
+                yield Marked(_spoken(word.text), word.begin, word.end)
+
+
+def _words(line: str, begin: int, end: int) -> Iterator[Word]:
+    for word in split_words(line[begin:end]):
+        yield Word(word.text, begin + word.begin, begin + word.end)
+
+
+def _spoken(word: str) -> tuple[str, ...]:
+    lower = word.lower()
+    if REPEATED.fullmatch(word):
+        return Mark.REPEATED, str(len(word)), word[0].lower()
+    if len(word) > 1 and word.isupper():
+        return Mark.UP, lower
+    if len(word) > 1 and word[0].isupper() and word[1:] == word[1:].lower():
+        return Mark.CAPITAL, lower
+    return (lower,)
+
+
+def unmark(tokens: Iterable[str]) -> list[str]:
+    """The words that marks were put to, as far as they say."""
+    rest = iter(tokens)
+    return [_written(token, rest) for token in rest]
+
+
+def _written(token: str, rest: Iterator[str]) -> str:
+    """One word; what a mark belongs to is taken from `rest`, and may be missing."""
+    if token not in set(Mark):
+        return token
+    if token == Mark.UP:
+        return _written(next(rest, ""), rest).upper()
+    if token == Mark.CAPITAL:
+        word = _written(next(rest, ""), rest)
+        return word[:1].upper() + word[1:]
+    number = next(rest, "")
+    word = _written(next(rest, ""), rest)
+    times = int(number) if number.isdecimal() and len(number) < 4 else 1
+    return word * times if token == Mark.REPEATED else " ".join([word] * times)
+
+
 def _lines(text: str) -> list[str]:
     return text.split("\n")
 
 
 # Words that are repeated are marked across spaces, but not across lines.
-LINES = Units(_lines)
+LINES = Chunker(_lines)
 
 
 @dataclass(frozen=True)
@@ -85,7 +163,7 @@ class Splitter:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.units = LINES if rules.marks else UNITS
+        self.chunker = LINES if rules.marks else WHITESPACE_CHUNKER
 
     def __call__(self, unit: str) -> Sequence[str]:
         return [str(token) for marked in self.rules.read(unit) for token in marked.tokens]
@@ -113,11 +191,11 @@ class Config:
         """The part that decides ids."""
         return Rules(self.lowercase, self.unknowns, self.marks)
 
-    def splitter(self) -> Splitter:
+    def word_splitter(self) -> Splitter:
         """For counting."""
         return Splitter(self.rules)
 
-    def learn(self, counts: dict[str, int], *, vocab_size: int) -> Words:
+    def train(self, counts: dict[str, int], *, vocab_size: int) -> Words:
         """The most frequent words, at most `vocab_size` with the special tokens."""
         reserved = self.rules.reserved()
         if vocab_size <= len(reserved):
@@ -130,12 +208,12 @@ class Config:
         return Words([*reserved, *frequent[: vocab_size - len(reserved)]], reading=self.rules)
 
 
-class Words(PlainTokenizer):
+class Words(PythonTokenizer):
     """A tokenizer of whole words."""
 
     kind = "words"
-    classes = ("WordsTokenizer",)
-    keys: ClassVar[Mapping[str, str]] = {
+    transformers_classes = ("WordsTokenizer",)
+    special_token_keys: ClassVar[Mapping[str, str]] = {
         "padding": "pad_token",
         "unknown": "unk_token",
         "start": "bos_token",
@@ -143,12 +221,12 @@ class Words(PlainTokenizer):
         "end": "eos_token",
     }
 
-    def __init__(self, tokens: Sequence[str], *, reading: Rules, length: int = LENGTH) -> None:
+    def __init__(self, tokens: Sequence[str], *, reading: Rules, max_length: int = MAX_LENGTH) -> None:
         reserved = reading.reserved()
         if list(tokens[: len(reserved)]) != reserved:
             raise DataError(f"this vocabulary of words must begin with {', '.join(reserved)}")
         self.reading = reading
-        super().__init__(tokens, specials=SPECIALS, length=length)
+        super().__init__(tokens, special_tokens=SPECIALS, max_length=max_length)
         self._words = {token: number for token, number in self._ids.items() if number >= len(reserved)}
         self._shapes = {name: self._ids[f"<unk:{name}>"] for name in SHAPES if f"<unk:{name}>" in reserved}
 
@@ -167,37 +245,41 @@ class Words(PlainTokenizer):
             return self._shapes.get(found, self.unknown_id) if found else self.unknown_id
         return known
 
-    def decode(self, ids: ArrayLike, *, skip_specials: bool = True) -> str:
+    def decode(self, ids: ArrayLike, *, skip_special_tokens: bool = True) -> str:
         numbers = np.asarray(ids, np.int64).tolist()
-        tokens = [self.token(number) for number in numbers if not (skip_specials and number in self.special_ids)]
+        tokens = [
+            self.id_to_token(number) for number in numbers if not (skip_special_tokens and number in self.special_ids)
+        ]
         return " ".join(unmark(tokens) if self.reading.marks else tokens)
 
     @classmethod
-    def from_folder(cls, contents: Folder) -> Words:
+    def from_folder(cls, contents: TokenizerFolder) -> Words:
         given = contents.config
         reading = Rules(given.get("do_lower_case", True), given.get("unknowns", "one"), given.get("marks", False))
-        return cls(read_vocabulary(contents.path / VOCABULARY), reading=reading, length=contents.length(LENGTH))
+        return cls(
+            read_vocabulary(contents.path / VOCABULARY), reading=reading, max_length=contents.max_length(MAX_LENGTH)
+        )
 
     def rules(self) -> dict[str, Any]:
         return asdict(self.reading)
 
-    def settings(self) -> dict[str, Any]:
+    def transformers_config(self) -> dict[str, Any]:
         return {
-            "tokenizer_class": self.classes[0],
+            "tokenizer_class": self.transformers_classes[0],
             "do_lower_case": self.reading.lowercase,
             "unknowns": self.reading.unknowns,
             "marks": self.reading.marks,
         }
 
     def vocabulary_files(self) -> dict[str, bytes]:
-        return {VOCABULARY: "".join(f"{token}\n" for token in self.vocabulary()).encode()}
+        return {VOCABULARY: "".join(f"{token}\n" for token in self.tokens()).encode()}
 
-    def _units(self) -> Units:
-        return LINES if self.reading.marks else UNITS
+    def chunker(self) -> Chunker:
+        return LINES if self.reading.marks else WHITESPACE_CHUNKER
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.vocabulary(), self.reading, self.length)
+        return _rebuild, (self.tokens(), self.reading, self.max_length)
 
 
-def _rebuild(tokens: Sequence[str], reading: Rules, length: int) -> Words:
-    return Words(tokens, reading=reading, length=length)
+def _rebuild(tokens: Sequence[str], reading: Rules, max_length: int) -> Words:
+    return Words(tokens, reading=reading, max_length=max_length)

@@ -1,23 +1,27 @@
-"""What a device can do at most in the products, copies and attention that a BERT is made of: measured, not looked up.
+"""FLOPs of a model, and what a device achieves in matrix products, copies and attention.
 
-Every figure is the median of repeated runs after a warm-up, by the device's own clock where it has one.
+FLOPs are those of useful matrix products in forward and backward, counted alike for every implementation: each layer at
+each token, attention over the whole row, heads only at labels. Ceilings are medians of repeated runs after a warm-up,
+by the device's own clock where it has one.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bertsmith.nn.attention import HAS_TRITON
+from bertsmith.model_io.model import Model
+from bertsmith.nn.attention import HAS_TRITON, Attention
+from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import supports_fp8
 
 WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT-base
@@ -31,6 +35,47 @@ KERNELS = {
 }
 RUNS, LEAST_SECONDS = 15, 0.02
 WARM = 3  # runs before one is recorded: compiling comes first
+FLOPS_PER_WEIGHT = 6  # of a matrix, for each token: 2 forward, 4 backward
+WORTH_COMPILING = 60.0  # seconds of steps: compilation takes most of a minute
+SHORT_STEP = 0.15  # seconds: CUDA graphs gained 1.3 % of a step of 0.07 s on an H200, far more of shorter ones
+
+
+def flops_per_token(model: Model, *, length: int, labels: Mapping[str, float]) -> float:
+    """FLOPs of a token in rows of `length` tokens; `labels`: labels per token, by objective."""
+    table, pooler = model.encoder.token_embeddings, getattr(model.encoder, "pooler", None)  # reads first tokens only
+    weights: float = sum(_token_weights(part, length) for part in model.encoder.execution_order() if part is not pooler)
+    for objective in (part for part in model.objectives.modules() if isinstance(part, Objective)):
+        per_token = objective.per_token_modules()
+        inner = [part for part in objective.modules() if isinstance(part, Objective) and part is not objective]
+        head = _matrix_weights(objective) - sum(map(_matrix_weights, [*per_token, *inner]))
+        tied = table.numel() if objective.tied and table is not None else 0
+        weights += sum(_token_weights(part, length) for part in per_token)
+        weights += (head + tied) * labels.get(objective.name, 0.0)
+    return FLOPS_PER_WEIGHT * weights
+
+
+def is_short(model: Model, *, tokens: int, length: int, peak: float) -> bool:
+    """Whether a step over that many tokens is short enough for CUDA graphs."""
+    return step_seconds(model, tokens=tokens, length=length, peak=peak) < SHORT_STEP
+
+
+def step_seconds(model: Model, *, tokens: int, length: int, peak: float) -> float:
+    """Estimated seconds of a step at half of the peak FLOP/s, without heads and embeddings."""
+    return 2 * flops_per_token(model, length=length, labels={}) * tokens / peak
+
+
+def _token_weights(part: nn.Module, length: int) -> int:
+    """Weights that each token is multiplied with, the products of attention included."""
+    widths = [module.output.in_features for module in part.modules() if isinstance(module, Attention)]
+    return _matrix_weights(part) + 2 * length * sum(widths)
+
+
+def _matrix_weights(part: nn.Module) -> int:
+    """Weights of all matrices but embedding tables."""
+    tables = {
+        id(weight) for module in part.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()
+    }
+    return sum(weight.numel() for weight in part.parameters() if weight.dim() == 2 and id(weight) not in tables)
 
 
 @dataclass(frozen=True)
@@ -112,7 +157,7 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
 
 
 def _packed(length: int, parts: Tensor, back: Tensor) -> None:
-    from bertsmith.nn.packed_attention import attend  # which needs triton
+    from bertsmith.nn.kernels.attention import attend  # imports triton
 
     place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
     begin = place - place % length

@@ -9,7 +9,7 @@ from data.packing.packing_fixtures import BARE, DOUBLE, FRAME, PADDING
 
 from bertsmith.data.collate import collate, from_packed
 from bertsmith.data.packing.packing import FrameArrays, RowLayout, Texts, end_token, make_batch
-from bertsmith.tokenizers.framing import frame as framed
+from bertsmith.tokenizers.special_tokens import frame_texts as framed
 from bertsmith.types import IGNORE_INDEX, Encoded, Frame
 
 SIZES = [(5, 3), (9, 0), (1, 1), (20, 6), (4, 0), (2, 2), (7, 9), (1, 0)]
@@ -24,7 +24,7 @@ def encoded(tokens: list[int]) -> Encoded:
 def test_the_same_batch_as_framing_and_collating(frame: Frame) -> None:
     chance = np.random.default_rng(0)
     halves = [[chance.integers(10, 99, size).tolist() for size in sizes] for sizes in SIZES]
-    rows = [framed(frame, encoded(a), encoded(b) if b else None, length=40) for a, b in halves]
+    rows = [framed(frame, encoded(a), encoded(b) if b else None, max_length=40) for a, b in halves]
     labels = [number % 2 for number in range(len(rows))]
     theirs = collate(
         rows, length=40, padding_id=PADDING, pack=True, sample_ids=range(100, 108), labels={"next_sentence": labels}

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
 
-from bertsmith.errors import BertsmithError
 from bertsmith.model_io.huggingface.family import Family
 
 
@@ -28,11 +26,3 @@ def find(name: str) -> Family:
 def of_type(model_type: object) -> Family | None:
     """The family that transformers calls so, if it is one of these."""
     return next((family for family in map(find, names()) if family.model_type == model_type), None)
-
-
-def family_of(settings: Any) -> Family:
-    """The family of an encoder's `Config`; an error where transformers has no such models."""
-    name = type(settings).__module__.rpartition(".")[2]
-    if name not in names():
-        raise BertsmithError(f"{name} has no model folder in transformers: only {', '.join(names())} have")
-    return find(name)

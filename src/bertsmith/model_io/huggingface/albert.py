@@ -12,7 +12,6 @@ from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     ACTIVATIONS,
-    OWN_PREFIX,
     TASK_HEADS,
     Family,
     Shapes,
@@ -20,7 +19,7 @@ from bertsmith.model_io.huggingface.family import (
     task_modules,
     transformer_modules,
 )
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "albert."
 BLOCK, THEIRS = "encoder.blocks.{}.{}", f"{PREFIX}encoder.albert_layer_groups.{{}}.albert_layers.{{}}"
@@ -37,36 +36,35 @@ class Albert(Family):
         """A matrix without a name of its own."""
         return f"{PREFIX}pooler"
 
-    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
-        """transformers shares whole blocks or none, reads both ways, and asks about the order of sentences only."""
+    def has_class(self, config: TransformerConfig) -> bool:
+        """transformers shares complete blocks or none, and has no causal attention."""
         assert isinstance(config, albert.Config)
-        return config.sharing in ("all", "none") and not config.causal and not {"next_sentence", "causal_lm"} & {*heads}
+        return config.sharing in ("all", "none") and not config.causal
 
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """See `Family.read_encoder`; groups and inner layers are as many as the weights have."""
-        layers, groups = said.count("num_hidden_layers"), said.count("num_hidden_groups", 1)
-        inner, sharing = said.count("inner_group_num", 1), said.text("sharing", "all")
+        layers, groups = reader.count("num_hidden_layers"), reader.count("num_hidden_groups", 1)
+        inner = reader.count("inner_group_num", 1)
         if layers > MOST_LAYERS:
-            raise ConfigError(f"{said.path}: num_hidden_layers={layers} is more than {MOST_LAYERS:,}")
-        wanted = (groups if sharing == "all" else groups + layers) * inner
+            raise ConfigError(f"{reader.path}: num_hidden_layers={layers} is more than {MOST_LAYERS:,}")
+        wanted = groups * inner
         there = len({found.groups() for name in shapes if (found := STORED.match(name))})
         if wanted != there:
             claimed = f"num_hidden_groups={groups} and inner_group_num={inner}"
-            raise ConfigError(f"{said.path}: {claimed}, but the weights have {there} blocks instead of {wanted}")
-        return super().read_encoder(said, shapes)
+            raise ConfigError(f"{reader.path}: {claimed}, but the weights have {there} blocks instead of {wanted}")
+        return super().read_encoder(reader, shapes)
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """What a config says, as settings of ours; what only our own folders say too."""
-        own, activation = said.get("model_type") != self.name, said.text("hidden_act", "gelu_new")
-        return super().settings(said, sizes) | {
+        activation = reader.text("hidden_act", "gelu_new")
+        return super().settings(reader, sizes) | {
             "embedding_width": sizes["embedding_size"],
-            "dropout": said.share("hidden_dropout_prob", 0.0),
-            "attention_dropout": said.share("attention_probs_dropout_prob", 0.0),
+            "dropout": reader.share("hidden_dropout_prob", 0.0),
+            "attention_dropout": reader.share("attention_probs_dropout_prob", 0.0),
             "activation": ACTIVATIONS.get(activation, activation),
-            "groups": said.count("num_hidden_groups", 1),
-            "inner_layers": said.count("inner_group_num", 1),
-            "sharing": said.text("sharing", "all"),
-            "causal": own and said.flag("is_decoder"),  # transformers' class does not look at it
+            "groups": reader.count("num_hidden_groups", 1),
+            "inner_layers": reader.count("inner_group_num", 1),
+            "causal": False,  # transformers ignores is_decoder
         }
 
     def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
@@ -81,10 +79,10 @@ class Albert(Family):
         """See `Family.dropout_key`."""
         return "classifier_dropout_prob"
 
-    def contents(self, config: TransformerConfig) -> dict[str, Any]:
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's with groups and inner layers; layers that share nothing are groups of one."""
         assert isinstance(config, albert.Config)
-        usual = super().contents(config)
+        usual = super().config_values(config)
         for key in ("position_embedding_type", "classifier_dropout", "is_decoder", "use_cache"):
             del usual[key]
         alone = config.sharing == "none"
@@ -94,9 +92,7 @@ class Albert(Family):
             "inner_group_num": config.inner_layers,
             "classifier_dropout_prob": 0.1,
         }
-        if not alone and config.sharing != "all":
-            found["sharing"] = config.sharing
-        return found | ({"is_decoder": True} if config.causal else {})
+        return found
 
 
 FAMILY = Albert(
@@ -118,8 +114,6 @@ FAMILY = Albert(
         "masked_lm": "predictions.",
         "sentence_order": "sop_classifier.",
         **TASK_HEADS,
-        "next_sentence": f"{OWN_PREFIX}next_sentence.",  # in our own folders only
-        "causal_lm": f"{OWN_PREFIX}causal_lm.",
     },
     modules={
         **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if ".blocks." not in ours},
@@ -138,7 +132,7 @@ FAMILY = Albert(
     },
     buffers=stored_positions(PREFIX),
     copies=(("predictions.decoder.weight", f"{TABLE}.weight"), ("predictions.decoder.bias", "predictions.bias")),
-    witnesses={
+    size_tensors={
         "vocab_size": (f"{TABLE}.weight", 0),
         "embedding_size": (f"{TABLE}.weight", 1),
         "max_position_embeddings": (f"{PREFIX}embeddings.position_embeddings.weight", 0),

@@ -9,7 +9,7 @@ from bertsmith.model_io.huggingface.family import (
     stored_positions,
     task_modules,
     transformer_modules,
-    transformer_witnesses,
+    transformer_size_tensors,
     word_modules,
 )
 
@@ -50,6 +50,6 @@ FAMILY = Family(
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ),
-    witnesses=transformer_witnesses(PREFIX),
+    size_tensors=transformer_size_tensors(PREFIX),
     defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "intermediate_size": 3072},
 )

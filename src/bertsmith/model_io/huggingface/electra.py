@@ -1,46 +1,46 @@
-"""ELECTRA in transformers' folders: the discriminator, and the generator as a model of its own."""
+"""ELECTRA in transformers folders: the discriminator, and the generator as a model of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
+    SummaryFamily,
     stored_positions,
     task_modules,
     transformer_modules,
-    transformer_witnesses,
+    transformer_size_tensors,
     word_modules,
 )
-from bertsmith.model_io.huggingface.two_matrices import Summed
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.untrusted_files import ConfigReader
+from bertsmith.nn.meta_device import on_meta_device
+from bertsmith.objectives.generator import Generator
 
 PREFIX = "electra."
 OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
 
 
-class Electra(Summed):
+class Electra(SummaryFamily):
     """BERT's names but for the heads; tables may be narrower than the blocks."""
 
-    def architecture_of(self, objectives: Collection[str]) -> str:
-        """A head that was trained on guesses instead of masks is one for words like any other."""
-        return super().architecture_of(["masked_lm" if name == "replaced_lm" else name for name in objectives])
-
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, with the width of the tables."""
-        return super().settings(said, sizes) | {"embedding_width": sizes["embedding_size"]}
+        return super().settings(reader, sizes) | {"embedding_width": sizes["embedding_size"]}
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """A folder has the discriminator alone, which judges."""
-        return super().read_head(name, said) | ({"generator_width": 0.0} if name == "replaced_token" else {})
+        return super().read_head(name, reader) | ({"generator_width": 0.0} if name == "replaced_token" else {})
 
-    def contents(self, config: TransformerConfig) -> dict[str, Any]:
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """With the width of the tables."""
         more = {"embedding_size": config.embedding_width, "summary_activation": "gelu"}
-        return super().contents(config) | more
+        return super().config_values(config) | more
 
 
 FAMILY = Electra(
@@ -76,11 +76,11 @@ FAMILY = Electra(
         "objectives.replaced_token.classifier": "discriminator_predictions.dense_prediction",
         **task_modules("classifier.out_proj"),
     },
-    unwritten=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
+    omitted=tuple(f"objectives.{part}." for part in ("replaced_token.generator", *OF_ABLATIONS)),
     buffers=stored_positions(PREFIX),
     copies=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
     bare=("embeddings.", "embeddings_project.", "encoder."),
-    witnesses=transformer_witnesses(PREFIX)
+    size_tensors=transformer_size_tensors(PREFIX)
     | {
         "embedding_size": ("electra.embeddings.word_embeddings.weight", 1),
         "hidden_size": ("electra.encoder.layer.0.intermediate.dense.weight", 1),
@@ -92,3 +92,27 @@ FAMILY = Electra(
         "intermediate_size": 1024,
     },
 )
+
+
+def generator_model(model: Model) -> Model | None:
+    """The generator of an ELECTRA model as a masked language model that shares its weights.
+
+    None where there is no generator, or where the encoder's embeddings cannot have another width than its blocks.
+    """
+    generators = [getattr(head, "generator", None) for head in model.objectives.values()]
+    generator = next((one for one in generators if isinstance(one, Generator)), None)
+    config = getattr(model.encoder, "config", None)
+    if generator is None or not isinstance(config, electra.Config):
+        return None
+    width, heads, inner = generator.width, generator.heads, generator.inner
+    with on_meta_device():
+        encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
+    weights = {
+        name: value
+        for name, value in model.encoder.state_dict().items()
+        if name.startswith("embeddings.") and ".project." not in name
+    }
+    weights |= {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
+    weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
+    encoder.load_state_dict(weights, assign=True)
+    return Model(encoder, [generator.masked_lm]).train(model.training)

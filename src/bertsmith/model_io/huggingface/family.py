@@ -12,17 +12,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.layer_config import LayerConfig
+from bertsmith.objectives.objective import objective_class
 
-OURS, OWN_PREFIX = "objectives.", "bertsmith."  # before the weights of heads that transformers has not
 POOLER = "encoder.pooler"
+TEXT_HEADS = ("classify", "regress")
+SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # of multiple choice
 WORDS = ("masked_lm", "causal_lm")  # two questions to one head
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # other names of ours
@@ -43,21 +45,19 @@ class Family:
     architectures: Mapping[str, tuple[str, ...]]  # transformers' class -> the objectives whose heads it has
     heads: Mapping[str, str | tuple[str, ...]]  # objective -> how the weights of its head begin
     modules: Mapping[str, str | tuple[str, ...]]  # ours -> theirs, or those that are stacked; {} for each number
-    unwritten: tuple[str, ...] = ()  # beginnings of names of ours that have no place in a folder
+    omitted: tuple[str, ...] = ()  # beginnings of names of ours that have no place in a folder
     buffers: frozenset[str] = frozenset()  # tensors of old folders that are counted, not learned
     copies: tuple[tuple[str, str], ...] = ()  # the same tensor once more: (copy, original)
-    neighbours: tuple[str, ...] = ()  # modules where numbers that here are in two halves of a head stand in turn
+    interleaved: tuple[str, ...] = ()  # modules where numbers that here are in two halves of a head stand in turn
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's, in a folder without a head
-    witnesses: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension that show what it must be
+    size_tensors: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension that show what it must be
     defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that a config may leave out
     tensors_per_layer: int = 16
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_type", self.model_type or self.name)
 
-    # --- names of weights ------------------------------------------------------------------------------------------
-
-    def beginnings(self, heads: Iterable[str]) -> tuple[str, ...]:
+    def head_prefixes(self, heads: Iterable[str]) -> tuple[str, ...]:
         """How the weights of these heads begin."""
         found = [self.heads[head] for head in heads]
         return tuple(begin for some in found for begin in ((some,) if isinstance(some, str) else some))
@@ -65,49 +65,54 @@ class Family:
     @property
     def table(self) -> str:
         """transformers' name of the token table."""
-        (name,) = self.their_names("encoder.embeddings.tokens.weight")
+        (name,) = self.transformers_names("encoder.embeddings.tokens.weight")
         return name
 
-    def their_names(self, ours: str, *, heads: Collection[str] = (), own: bool = False) -> tuple[str, ...]:
-        """transformers' names of what is one weight here, in the order in which they are stacked.
+    def transformers_names(self, ours: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
+        """transformers' names of one weight of ours, in the order in which they are stacked.
 
-        `heads`: the objectives that the model has. `own`: they are such as transformers has not, and keep our names.
-        Nothing where a folder has no place for the weight.
+        `heads`: the objectives of the model. Empty where transformers folders do not hold the weight.
         """
-        if own and ours.startswith(OURS):
-            return (OWN_PREFIX + ours.removeprefix(OURS),)
-        if self.unwritten and ours.startswith(self.unwritten):
+        if self.omitted and ours.startswith(self.omitted):
             return ()
         module, _, kind = ours.rpartition(".")
         general = NUMBER.sub("{}", module)
-        theirs = self.pooler(() if own else heads) if general == POOLER else self.modules[general]
+        theirs = self.pooler(heads) if general == POOLER else self.modules[general]
         parts = (theirs,) if isinstance(theirs, str) else theirs
         return tuple(f"{part}.{kind}".format(*NUMBER.findall(module)) for part in parts)
 
-    def in_turn(self, name: str) -> bool:
-        """Whether what is turned together stands side by side in that weight."""
-        return name.rpartition(".")[0].endswith(self.neighbours)
+    def to_pairs(self, name: str, value: Tensor, heads: int) -> Tensor:
+        """A weight in transformers' rotary layout: where it is interleaved, rotated pairs are neighbours in a head."""
+        if not name.rpartition(".")[0].endswith(self.interleaved):
+            return value
+        return value.view(heads, 2, -1, *value.shape[1:]).transpose(1, 2).reshape_as(value)
+
+    def to_halves(self, name: str, value: Tensor, heads: int) -> Tensor:
+        """A weight in our rotary layout, which rotates the first half of a head with its second half."""
+        if not name.rpartition(".")[0].endswith(self.interleaved):
+            return value
+        return value.view(heads, -1, 2, *value.shape[1:]).transpose(1, 2).reshape_as(value)
 
     def pooler(self, heads: Collection[str]) -> str:
         """transformers' name of the encoder's pooler in a model with these heads."""
         return f"{self.prefix}pooler.dense"
 
-    def modern(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
         """A name as transformers writes it today in a model with heads: prefix in front, weight and bias of norms."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         return f"{self.prefix}{name}" if name.startswith(self.bare) else name
 
-    def modern_names(self, found: Iterable[str], where: object) -> dict[str, str]:
+    def current_names(self, found: Iterable[str], where: object) -> dict[str, str]:
         """Today's name -> the name found; two that come to the same are a DataError."""
         names: dict[str, str] = {}
         for name in found:
-            new = self.modern(name)
+            new = self.current_name(name)
             if new in names:
                 raise DataError(f"{where}: {names[new]!r} and {name!r} are two names of one weight")
             names[new] = name
         return names
 
-    def heads_there(self, names: Iterable[str], *, causal: bool) -> set[str]:
+    def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
         """The objectives whose weights are among these names and can be nobody else's."""
         known = {head: begin for head, begin in self.heads.items() if head not in WORDS or head == WORDS[causal]}
         owners = Counter(known.values())
@@ -118,44 +123,38 @@ class Family:
             if owners[begin] == 1 and any(name.startswith(begin) for name in found)
         }
 
-    # --- classes ---------------------------------------------------------------------------------------------------
-
     def architecture_of(self, objectives: Collection[str]) -> str:
-        """transformers' class for an encoder with these heads."""
-        wanted = {"classify" if objective == "regress" else objective for objective in objectives}
-        for name, heads in self.architectures.items():
-            if set(heads) == wanted and len(wanted) == len(objectives):
-                return name
-        known = "; ".join(" + ".join(heads) for heads in self.architectures.values() if heads)
-        together = " + ".join(objectives)
-        raise ConfigError(
-            f"no model folder has the heads {together} together; those of {self.name} that have one: {known}"
-        )
+        """transformers' class for an encoder with these heads; empty where there is none."""
+        wanted = {objective_class(name).transformers_head or name for name in objectives}
+        stored = {module.split(".")[1] for module in self.modules if module.startswith("objectives.")}
+        if len(wanted) < len(objectives) or not {*objectives} <= stored:
+            return ""
+        return next((name for name, heads in self.architectures.items() if set(heads) == wanted), "")
 
-    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
-        """Whether transformers has a class for such an encoder under these heads; else a folder is in our own words."""
+    def has_class(self, config: TransformerConfig) -> bool:
+        """Whether transformers has a class for such an encoder."""
         return True
 
-    def counted(self, config: TransformerConfig) -> dict[str, Tensor]:
+    def stored_constants(self, config: TransformerConfig) -> dict[str, Tensor]:
         """What transformers wants to find though nobody learns it."""
         return {}
 
-    # --- config.json in --------------------------------------------------------------------------------------------
-
-    def read_encoder(self, said: Said, shapes: Shapes) -> TransformerConfig:
+    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
         """The settings of the encoder, each size equal to what the weights have."""
-        keys = (*self.witnesses, "num_hidden_layers", "num_attention_heads")
-        sizes = {key: said.count(key, self.defaults.get(key)) for key in keys}
-        self.check_sizes(sizes, shapes, said.path)
+        keys = (*self.size_tensors, "num_hidden_layers", "num_attention_heads")
+        sizes = {key: reader.count(key, self.defaults.get(key)) for key in keys}
+        self.check_sizes(sizes, shapes, reader.path)
         try:
-            return self.encoder(**self.settings(said, sizes))
+            return self.encoder(**self.settings(reader, sizes))
         except ConfigError as error:
-            raise error if str(error).startswith(str(said.path)) else ConfigError(f"{said.path}: {error}") from error
+            raise (
+                error if str(error).startswith(str(reader.path)) else ConfigError(f"{reader.path}: {error}")
+            ) from error
 
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """What a config says, as settings of ours."""
-        said.usual("position_embedding_type", "absolute")
-        padding, activation = said.get("pad_token_id"), said.text("hidden_act", "gelu")
+        reader.require("position_embedding_type", "absolute")
+        padding, activation = reader.get("pad_token_id"), reader.text("hidden_act", "gelu")
         return {
             "layers": sizes["num_hidden_layers"],
             "width": sizes["hidden_size"],
@@ -164,45 +163,45 @@ class Family:
             "vocab_size": sizes["vocab_size"],
             "max_positions": sizes["max_position_embeddings"],
             "segment_types": sizes["type_vocab_size"],
-            "dropout": said.share("hidden_dropout_prob", 0.1),
-            "attention_dropout": said.share("attention_probs_dropout_prob", 0.1),
+            "dropout": reader.share("hidden_dropout_prob", 0.1),
+            "attention_dropout": reader.share("attention_probs_dropout_prob", 0.1),
             "activation": ACTIVATIONS.get(activation, activation),
-            "layer_norm_eps": said.share("layer_norm_eps", 1e-12),
-            "initializer_range": said.share("initializer_range", 0.02),
-            "causal": said.flag("is_decoder"),
+            "layer_norm_eps": reader.share("layer_norm_eps", 1e-12),
+            "initializer_range": reader.share("initializer_range", 0.02),
+            "causal": reader.flag("is_decoder"),
             "pooler": True,
-            "padding_id": 0 if padding is None else said.count("pad_token_id", least=0),
+            "padding_id": 0 if padding is None else reader.count("pad_token_id", least=0),
         }
 
     def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
         """Every size that a config claims against what the weights have."""
-        for key, (name, dimension) in self.witnesses.items():
+        for key, (name, dimension) in self.size_tensors.items():
             shape = shapes.get(name)
             if shape is None or len(shape) != 2:
                 raise DataError(f"{path.parent}: the weights lack {name}, or it is no table")
             if sizes[key] != shape[dimension]:
                 raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {shape[dimension]} ({name})")
-        layers = self.layers_of(shapes)
+        layers = self.stored_layers(shapes)
         if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built for nothing
             raise DataError(f"{path.parent}: the weights of its {layers:,} layers are not all there")
         self.check_layers(sizes, layers, path)
 
     def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
         """The number of layers that a config claims against those that have weights."""
-        said = sizes["num_hidden_layers"]
-        if said != layers:
-            raise ConfigError(f"{path}: num_hidden_layers={said}, but the weights have {layers} layers")
+        reader = sizes["num_hidden_layers"]
+        if reader != layers:
+            raise ConfigError(f"{path}: num_hidden_layers={reader}, but the weights have {layers} layers")
 
-    def layers_of(self, names: Iterable[str]) -> int:
+    def stored_layers(self, names: Iterable[str]) -> int:
         """How many layers have weights."""
         pattern = re.compile(rf"{re.escape(self.prefix)}encoder\.layer\.(\d+)\.")
         return len({found[1] for name in names if (found := pattern.match(name))})
 
-    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], there: bool) -> TransformerConfig:
+    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """The settings with the pooler that these objectives read; `there`: the weights have one that may stay."""
-        return replace(config, pooler=bool(readers) or there)
+        return replace(config, pooler=bool(readers) or stored)
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
+    def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """Settings of a head that only this family's configs say."""
         return {}
 
@@ -214,9 +213,7 @@ class Family:
         """What a config calls the dropout of a head."""
         return "classifier_dropout"
 
-    # --- config.json out -------------------------------------------------------------------------------------------
-
-    def contents(self, config: TransformerConfig) -> dict[str, Any]:
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """The encoder's settings as transformers 4.57 and 5 read them."""
         return {
             "vocab_size": config.vocab_size,
@@ -238,6 +235,47 @@ class Family:
             "tie_word_embeddings": True,
             "use_cache": True,
         }
+
+
+class ClassifierFamily(Family):
+    """Families whose head for text classification has two linear layers: the first one is the encoder's pooler here."""
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """The first matrix of that head, where there is one."""
+        return "classifier.dense" if any(head in TEXT_HEADS for head in heads) else super().pooler(heads)
+
+    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
+        """With dropout before it where it is part of that head."""
+        found = super().with_pooler(config, readers=readers, stored=stored)
+        dropout = config.dropout if any(name in TEXT_HEADS for name in readers) else 0.0
+        return cast(TransformerConfig, replace(cast(Any, found), pooler_dropout=dropout))
+
+
+class SummaryFamily(ClassifierFamily):
+    """Families whose head for multiple choice has a second linear layer too."""
+
+    def pooler(self, heads: Collection[str]) -> str:
+        """The first matrix of the head that reads one vector for each text."""
+        return super().pooler(heads) if any(head in TEXT_HEADS for head in heads) else "sequence_summary.summary"
+
+    def summary_activation(self, reader: ConfigReader) -> str:
+        """What stands behind that matrix where choices are read."""
+        return "gelu"
+
+    def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
+        """Nothing: choices are read one way only."""
+        if name == "choose":
+            for key, usual in (*SUMMARY.items(), ("summary_activation", self.summary_activation(reader))):
+                reader.require(key, usual)
+        return {}
+
+    def dropout_key(self, name: str) -> str:
+        """Choices have a key of their own."""
+        return "summary_last_dropout" if name == "choose" else "classifier_dropout"
+
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
+        """BERT's, and how choices are read."""
+        return super().config_values(config) | SUMMARY
 
 
 def transformer_modules(prefix: str) -> dict[str, str | tuple[str, ...]]:
@@ -278,7 +316,7 @@ def word_modules(head: str, transform: str, norm: str) -> dict[str, str]:
     return {f"objectives.{name}{part}": theirs for name in WORDS for part, theirs in parts.items()}
 
 
-def transformer_witnesses(prefix: str) -> dict[str, tuple[str, int]]:
+def transformer_size_tensors(prefix: str) -> dict[str, tuple[str, int]]:
     """Where the weights of an encoder that is BERT's but for the prefix show its sizes."""
     return {
         "vocab_size": (f"{prefix}embeddings.word_embeddings.weight", 0),

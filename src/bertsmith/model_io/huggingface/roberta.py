@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bertsmith.encoders import roberta
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
-    OWN_PREFIX,
     TASK_HEADS,
+    ClassifierFamily,
     stored_positions,
     task_modules,
     transformer_modules,
-    transformer_witnesses,
+    transformer_size_tensors,
     word_modules,
 )
-from bertsmith.model_io.huggingface.two_matrices import TwoMatrices
-from bertsmith.model_io.said import Said
+from bertsmith.model_io.untrusted_files import ConfigReader
 
 PREFIX = "roberta."
 
 
-class Roberta(TwoMatrices):
+class Roberta(ClassifierFamily):
     """BERT's names but for the heads; the positions that nobody has are in the table."""
 
-    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
-        """None has RoBERTa's ablations with next-sentence prediction."""
-        return "next_sentence" not in heads
-
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's, but for the positions: the table has rows for the padding and for what comes before it."""
-        padding = said.count("pad_token_id", 1, least=0)
+        padding = reader.count("pad_token_id", 1, least=0)
         rows = sizes["max_position_embeddings"]
         if rows <= padding + 1:
             raise ConfigError(
-                f"{said.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
+                f"{reader.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
             )
-        return super().settings(said, sizes) | {"padding_id": padding, "max_positions": rows - padding - 1}
+        return super().settings(reader, sizes) | {"padding_id": padding, "max_positions": rows - padding - 1}
 
-    def contents(self, config: TransformerConfig) -> dict[str, Any]:
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's, with the whole table of positions."""
         rows = config.first_position + config.max_positions
-        return super().contents(config) | {"max_position_embeddings": rows}
+        return super().config_values(config) | {"max_position_embeddings": rows}
 
 
 FAMILY = Roberta(
@@ -65,7 +60,6 @@ FAMILY = Roberta(
         "masked_lm": "lm_head.",
         "causal_lm": "lm_head.",
         **TASK_HEADS,
-        "next_sentence": f"{OWN_PREFIX}next_sentence.",
     },
     modules={
         **transformer_modules(PREFIX),
@@ -77,6 +71,6 @@ FAMILY = Roberta(
         ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
-    witnesses=transformer_witnesses(PREFIX),
+    size_tensors=transformer_size_tensors(PREFIX),
     defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "intermediate_size": 3072},
 )

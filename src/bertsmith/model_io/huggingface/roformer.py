@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,54 +11,49 @@ from bertsmith.encoders import roformer
 from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
-    OWN_PREFIX,
     TASK_HEADS,
+    SummaryFamily,
     task_modules,
     transformer_modules,
-    transformer_witnesses,
+    transformer_size_tensors,
     word_modules,
 )
-from bertsmith.model_io.huggingface.two_matrices import Summed
-from bertsmith.model_io.said import Said
-from bertsmith.nn.rotary import rotary_embedding
+from bertsmith.model_io.untrusted_files import ConfigReader
+from bertsmith.nn.attention import rotary_embedding
 
 PREFIX = "roformer."
 ANGLES = f"{PREFIX}encoder.embed_positions.weight"
 POSITIONS = "max_position_embeddings"
 
 
-class RoFormer(Summed):
+class RoFormer(SummaryFamily):
     """BERT's names but for the heads; angles of positions are counted, and there all the same."""
 
-    def has_class(self, config: TransformerConfig, heads: Collection[str]) -> bool:
-        """None has next-sentence prediction."""
-        return "next_sentence" not in heads
-
-    def settings(self, said: Said, sizes: Mapping[str, int]) -> dict[str, Any]:
+    def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """BERT's; tables are as wide as the blocks, and values are not turned."""
-        said.usual("rotary_value", False)
-        if said.get("embedding_size") is not None:
-            said.usual("embedding_size", sizes["hidden_size"])
-        return super().settings(said, {**sizes, POSITIONS: said.count(POSITIONS, 1536)})
+        reader.require("rotary_value", False)
+        if reader.get("embedding_size") is not None:
+            reader.require("embedding_size", sizes["hidden_size"])
+        return super().settings(reader, {**sizes, POSITIONS: reader.count(POSITIONS, 1536)})
 
-    def summary_activation(self, said: Said) -> str:
+    def summary_activation(self, reader: ConfigReader) -> str:
         """That of the blocks."""
-        return said.text("hidden_act", "gelu")
+        return reader.text("hidden_act", "gelu")
 
-    def read_head(self, name: str, said: Said) -> dict[str, Any]:
-        """transformers reads choices by their last token where nothing is said."""
-        if name == "choose" and said.get("summary_use_proj") and said.get("summary_type") is None:
-            raise ConfigError(f"{said.path} does not say summary_type; bertsmith reads choices by their first token")
-        return super().read_head(name, said)
+    def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
+        """transformers reads choices by their last token where nothing is reader."""
+        if name == "choose" and reader.get("summary_use_proj") and reader.get("summary_type") is None:
+            raise ConfigError(f"{reader.path} does not say summary_type; bertsmith reads choices by their first token")
+        return super().read_head(name, reader)
 
-    def contents(self, config: TransformerConfig) -> dict[str, Any]:
+    def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """What is turned is not looked up."""
-        found = super().contents(config)
+        found = super().config_values(config)
         del found["position_embedding_type"]
         more = {"embedding_size": config.width, "rotary_value": False, "summary_activation": config.activation}
         return found | more
 
-    def counted(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
+    def stored_constants(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
         """Sines and cosines of all positions' angles."""
         base = config.rope_theta
         assert base is not None
@@ -87,7 +82,6 @@ FAMILY = RoFormer(
         "masked_lm": "cls.predictions.",
         "causal_lm": "cls.predictions.",
         **TASK_HEADS,
-        "next_sentence": f"{OWN_PREFIX}next_sentence.",
     },
     modules={
         **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if not ours.endswith(".positions")},
@@ -100,7 +94,7 @@ FAMILY = RoFormer(
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ),
     bare=("embeddings.", "encoder."),
-    neighbours=("attention.self.query", "attention.self.key"),
-    witnesses={key: where for key, where in transformer_witnesses(PREFIX).items() if key != POSITIONS},
+    interleaved=("attention.self.query", "attention.self.key"),
+    size_tensors={key: where for key, where in transformer_size_tensors(PREFIX).items() if key != POSITIONS},
     defaults={"type_vocab_size": 2, "intermediate_size": 3072},
 )

@@ -3,7 +3,7 @@ import { Trouble, ask, latest } from "./api.js";
 import { copyButtons } from "./code.js";
 import { element } from "./elements.js";
 import { Form } from "./forms.js";
-import { MODELS, able, models, named, percent, place, trouble } from "./frame.js";
+import { MODELS, able, models, named, percent, place, trouble } from "./page.js";
 import { LargeMap, colours, paint } from "./heatmap.js";
 import { Lines } from "./lines.js";
 import * as address from "./state.js";
@@ -31,7 +31,7 @@ function remember(step = false) {
 // Weights grow with the square of the tokens: too many are refused before they are asked for.
 async function checkLength(text, second, model, signal) {
   const { result } = await ask("tokenize", { inputs: second ? [text, second] : text, add_special_tokens: false, ...named() }, { signal });
-  const count = Math.min(result.flat().length + (second ? 3 : 2), model.positions);
+  const count = Math.min(result.flat().length + (second ? 3 : 2), model.max_length);
   if (count > MOST_TOKENS) throw new Trouble(`This text has ${count} tokens; maps are drawn of at most ${MOST_TOKENS}: shorten it.`);
 }
 

@@ -3,7 +3,7 @@ import { ask, latest } from "./api.js";
 import { showCases } from "./cases.js";
 import { copyButtons } from "./code.js";
 import { element } from "./elements.js";
-import { begin, place, trouble } from "./frame.js";
+import { begin, place, trouble } from "./page.js";
 import * as address from "./state.js";
 
 let all = [], chosen = null;

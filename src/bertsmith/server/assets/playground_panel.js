@@ -3,7 +3,7 @@ import { ask, latest } from "./api.js";
 import { copyButtons } from "./code.js";
 import { element } from "./elements.js";
 import { Form } from "./forms.js";
-import { MODELS, able, models, named, place, trouble } from "./frame.js";
+import { MODELS, able, models, named, place, trouble } from "./page.js";
 import * as address from "./state.js";
 import { TASKS } from "./tasks.js";
 

@@ -1,7 +1,7 @@
 // What models can be asked in the playground: the fields of each question, its request, and how its answer looks.
 import { element } from "./elements.js";
 import { lines } from "./forms.js";
-import { percent } from "./frame.js";
+import { percent } from "./page.js";
 import { bar, characters, marked } from "./marks.js";
 
 const TEXT = { name: "text", label: "text", kind: "text", rows: 4 };

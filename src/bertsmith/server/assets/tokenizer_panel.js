@@ -3,7 +3,7 @@ import { ask, latest } from "./api.js";
 import { copyButtons } from "./code.js";
 import { element } from "./elements.js";
 import { Form } from "./forms.js";
-import { MODELS, able, models, named, place, trouble } from "./frame.js";
+import { MODELS, able, models, named, place, trouble } from "./page.js";
 import { characters } from "./marks.js";
 import * as address from "./state.js";
 
@@ -105,7 +105,7 @@ function show(text, ids, most = AT_ONCE) {
 
 function counts(text) {
   const real = tokens.filter((token) => !token.special), unknown = real.filter((token) => UNKNOWN.includes(token.text)).length;
-  const words = text.split(/\s+/u).filter(Boolean).length, room = able("tokenize")[0]?.positions;
+  const words = text.split(/\s+/u).filter(Boolean).length, room = able("tokenize")[0]?.max_length;
   const facts = { tokens: tokens.length.toLocaleString("en"), characters: characters(text).length.toLocaleString("en"), words: words.toLocaleString("en"), "tokens a word": words ? (real.length / words).toFixed(2) : "–" };
   if (room) facts["places of the model"] = `${tokens.length.toLocaleString("en")} of ${room.toLocaleString("en")}${tokens.length > room ? ": too long" : ""}`;
   if (unknown) facts.unknown = unknown.toLocaleString("en");

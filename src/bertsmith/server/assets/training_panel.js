@@ -3,7 +3,7 @@ import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
 import { Curves, colour } from "./curves.js";
 import { element } from "./elements.js";
-import { begin, place, trouble } from "./frame.js";
+import { begin, place, trouble } from "./page.js";
 import * as address from "./state.js";
 
 const SOON = 2000, LATER = 15000, PARTS = ["heads", "scores", "recipes", "tables"];

@@ -1,0 +1,249 @@
+"""transformers folders: config.json, the weights under transformers' names, and the settings of the heads.
+
+A `Family` knows the names and settings of one model family; this file reads and writes folders with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from bertsmith import config as registry
+from bertsmith.encoders.transformer_encoder import TransformerConfig
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.model_io import huggingface
+from bertsmith.model_io.huggingface.family import Family, Shapes
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.untrusted_files import ConfigReader, shown
+from bertsmith.nn.layer_config import LayerConfig
+from bertsmith.objectives.heads import default_names
+from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
+
+DEFAULT_TYPE = "bert"  # of configs without model_type: those of 2018 and 2019
+
+
+@dataclass(frozen=True)
+class TransformersFormat:
+    """Reads and writes the folders of one family; see `loading.FolderFormat`."""
+
+    family: Family
+
+    @property
+    def prefix(self) -> str:
+        """Begins the names of the encoder's weights."""
+        return self.family.prefix
+
+    @property
+    def pooler_prefix(self) -> str:
+        """Begins the names of the pooler's weights."""
+        return f"{self.family.pooler(())}."
+
+    @property
+    def copies(self) -> tuple[tuple[str, str], ...]:
+        """Weights that may be stored twice: (copy, original)."""
+        return self.family.copies
+
+    @property
+    def architectures(self) -> Collection[str]:
+        """transformers classes whose heads are read."""
+        return self.family.architectures
+
+    def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The prefixes of the weights of these heads, or of all."""
+        known = self.family.heads
+        return self.family.head_prefixes([head for head in (known if heads is None else heads) if head in known])
+
+    def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
+        """Today's weight names -> those in the files, without stored constants."""
+        found = self.family.current_names(names, folder)
+        return {name: stored for name, stored in found.items() if name not in self.family.buffers}
+
+    def file_names(self, name: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
+        """See `Family.transformers_names`."""
+        return self.family.transformers_names(name, heads=heads)
+
+    def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
+        """Rows of the token table."""
+        shape = shapes.get(self.family.table, ())
+        if len(shape) != 2:
+            raise DataError(f"{reader.path.parent}: the weights lack {self.family.table}, or it is not a table")
+        return shape[0]
+
+    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
+        """See `Family.read_encoder`."""
+        return self.family.read_encoder(reader, shapes)
+
+    def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
+        """The objectives whose heads the architecture promises or whose weights are there."""
+        family = self.family
+        promised = {head for name in architectures for head in family.architectures.get(name, ())}
+        promised = {_by_problem_type(head, reader) for head in promised}
+        stored = family.stored_heads(names, causal=reader.get("is_decoder") is True)
+        return [head for head in family.heads if head in promised | stored]
+
+    def read_head(self, name: str, reader: ConfigReader, shapes: Shapes) -> ObjectiveConfig:
+        """The settings of a head, as far as config.json has them."""
+        if name not in self.family.heads:
+            known = ", ".join(self.family.heads)
+            raise ConfigError(f"{name} is not a head of {self.family.title} folders of transformers: {known}")
+        module, kind = registry.find_kind(FOLDER, name), objective_class(name)
+        fields = {item.name for item in dataclasses.fields(module.Config)}
+        values: dict[str, Any] = self.family.read_head(name, reader)
+        if "dropout" in fields:
+            default, key = reader.share("hidden_dropout_prob", 0.1), self.family.dropout_key(name)
+            values["dropout"] = default if reader.get(key) is None else reader.share(key, default)
+        if "labels" in fields:
+            (head,) = self.file_names(f"objectives.{name}.head.weight", heads=[name])
+            values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
+        values |= {field: reader.get(key) for field, key in kind.config_keys.items() if reader.get(key) is not None}
+        return _built(module.Config, values, reader.path)
+
+    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
+        """See `Family.with_pooler`."""
+        return self.family.with_pooler(config, readers=readers, stored=stored)
+
+    def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
+        """See `Family.head_layer_config`."""
+        return self.family.head_layer_config(name, config)
+
+    def from_file(self, name: str, value: Tensor, config: TransformerConfig) -> Tensor:
+        """A weight of a file in our layout."""
+        return self.family.to_halves(name, value, config.heads)
+
+    def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
+        """The values of config.json."""
+        config = cast(TransformerConfig, model.encoder.config)
+        values: dict[str, Any] = {
+            "architectures": [self.family.architecture_of(tuple(model.objectives))],
+            "model_type": self.family.model_type,
+            "dtype": dtype,  # 4.55 and older called it torch_dtype and do without it
+            **self.family.config_values(config),
+        }
+        for name, objective in model.objectives.items():
+            settings: Any = getattr(objective, "config", None)
+            kind = objective_class(name)
+            if hasattr(settings, "dropout"):
+                values[self.family.dropout_key(name)] = settings.dropout
+            if labels := getattr(settings, "labels", kind.default_labels):
+                values |= _label_table(labels)
+            if kind.problem_type:
+                values["problem_type"] = kind.problem_type
+            optional = {key: getattr(settings, field) for field, key in kind.config_keys.items()}
+            values |= {key: value for key, value in optional.items() if value is not None}
+        return values
+
+    def tensors(self, model: Model) -> dict[str, Tensor]:
+        """The weights under transformers' names; views, except where the layout differs."""
+        family, config = self.family, cast(TransformerConfig, model.encoder.config)
+        tensors: dict[str, Tensor] = family.stored_constants(config)
+        objectives = tuple(model.objectives)
+        for ours, value in model.state_dict().items():
+            names = family.transformers_names(ours, heads=objectives)
+            parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
+            tensors |= {name: family.to_pairs(name, part, config.heads) for name, part in parts.items()}
+        return tensors if objectives else {name.removeprefix(family.prefix): one for name, one in tensors.items()}
+
+
+def format_of(model: Model) -> TransformersFormat | None:
+    """The format of a model that transformers has a class for; None where it has none for the encoder or the heads."""
+    config = getattr(model.encoder, "config", None)
+    name = type(config).__module__.rpartition(".")[2]
+    if name not in huggingface.names():
+        return None
+    family, objectives = huggingface.find(name), tuple(model.objectives)
+    heads = [cast(Objective, head) for head in model.objectives.values()]
+    if not family.has_class(cast(TransformerConfig, config)) or not family.architecture_of(objectives):
+        return None
+    return TransformersFormat(family) if all(head.has_transformers_head for head in heads) else None
+
+
+def format_of_config(config: Mapping[str, Any], path: Path) -> TransformersFormat:
+    """The format of a config.json; a DataError where the family or an architecture is not known here."""
+    reader, named = ConfigReader(config, path), architectures_of(config, path)
+    kind = config.get("model_type") if "model_type" in config else _type_of_classes(named)
+    family = huggingface.of_type(kind)
+    if family is None or not all(name.startswith(family.classes) for name in named):
+        also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
+        known = family.architectures if family else [huggingface.find(name).model_type for name in huggingface.names()]
+        raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
+    reader.require("add_cross_attention", False)
+    reader.require("pruned_heads", {})
+    if config.get("quantization_config"):
+        raise ConfigError(f"{path}: quantization_config: quantised weights are not supported")
+    return TransformersFormat(family)
+
+
+def architectures_of(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The class names in a config.json."""
+    named = config.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
+    return tuple(named)
+
+
+def _type_of_classes(named: Collection[str]) -> str:
+    families = map(huggingface.find, huggingface.names())
+    first = next(iter(named), "")
+    return next((family.model_type for family in families if first.startswith(family.classes)), DEFAULT_TYPE)
+
+
+def _by_problem_type(head: str, reader: ConfigReader) -> str:
+    """The objective that a head of transformers' was trained for: one head serves classification and regression."""
+    if not objective_class(head).problem_type:
+        return head
+    known = {
+        kind.problem_type: name
+        for name in registry.kinds(FOLDER)
+        if (kind := objective_class(name)).problem_type and head in (name, kind.transformers_head)
+    }
+    problem = reader.get("problem_type")
+    if problem is None:
+        labels = reader.get("id2label")
+        count = len(labels) if isinstance(labels, dict) else reader.get("num_labels", 2)
+        problem = "regression" if count == 1 else objective_class(head).problem_type
+    if problem not in known:
+        raise ConfigError(
+            f"{reader.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(sorted(known))}; "
+            "objectives=() opens the rest"
+        )
+    return known[problem]
+
+
+def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "num_labels": len(labels),
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+
+
+def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
+    """The names of as many classes as the weights have."""
+    table, path = reader.get("id2label"), reader.path
+    if table is None:
+        claimed = reader.get("num_labels", count)
+        if claimed != count:
+            raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
+        return default_names(count)
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise ConfigError(f"{path}: id2label must give a name to every number of a class")
+    if len(table) != count:
+        raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
+    missing = [number for number in range(count) if str(number) not in table]
+    if missing:
+        raise ConfigError(f"{path}: id2label has no name for class {missing[0]}")
+    return tuple(table[str(number)] for number in range(count))
+
+
+def _built(cls: Any, values: Mapping[str, Any], path: Path) -> ObjectiveConfig:
+    try:
+        made: ObjectiveConfig = registry.from_dict(cls, values)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
+    return made

@@ -1,0 +1,175 @@
+"""Imports models into model folders: pickled weights, Google's TensorFlow checkpoints, other model folders.
+
+Pickled weights are read by a sandboxed child process (`unpickling`), whose output is untrusted like any other file.
+Every imported folder is opened once more to verify it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from bertsmith.errors import DataError
+from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
+from bertsmith.model_io.loading import Loader, Weights
+from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, open_model, save_model
+from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
+from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
+from bertsmith.model_io.unpickling import MARGIN
+from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, read_json, shown
+from bertsmith.system.durable import PARTIAL, Disk
+from bertsmith.tokenizers.folder import read_vocabulary
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.tokenizers.wordpiece import WordPiece
+
+PICKLED = "pytorch_model.bin"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+GOOGLE_CONFIG, GOOGLE_VOCABULARY = "bert_config.json", "vocab.txt"
+MOST_SECONDS = 600  # plus one per 16 MiB
+MOST_PICKLED_FILES = 100
+
+
+def import_folder(
+    source: str | Path,
+    output: str | Path,
+    *,
+    lowercase: bool | None = None,
+    replace: bool = False,
+    disk: Disk | None = None,
+) -> FolderFacts:
+    """Writes `source` as a model folder and returns the summary of opening it.
+
+    `lowercase` is for Google's checkpoints, which do not store it; None: lower-case if the vocabulary has no capital
+    letters.
+    """
+    source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
+    if not source.is_dir():
+        raise DataError(f"{source} is not a folder: expected a folder with weights")
+    check_target(output, replace=replace)
+    if exists(source, WEIGHTS) or exists(source, INDEX):
+        notes = _import_safetensors(source, output, replace=replace, disk=disk)
+    elif exists(source, PICKLED) or exists(source, PICKLED_INDEX):
+        notes = _import_pickled(source, output, replace=replace, disk=disk)
+    else:
+        notes = _import_google(source, output, lowercase=lowercase, replace=replace, disk=disk)
+    _, _, facts = open_model(output)
+    return dataclasses.replace(facts, notes=tuple(dict.fromkeys([*notes, *facts.notes])))
+
+
+def _import_safetensors(source: Path, output: Path, *, replace: bool, disk: Disk) -> list[str]:
+    model, tokenizer, facts = open_model(source)
+    save_model(model, tokenizer, output, facts={"imported from": source.resolve().name}, replace=replace, disk=disk)
+    return list(facts.notes)
+
+
+def _save(
+    weights: Weights,
+    settings: str,
+    tokenizer: Callable[[int], Tokenizer],
+    source: Path,
+    output: Path,
+    *,
+    replace: bool,
+    disk: Disk,
+) -> list[str]:
+    """Saves the model; `tokenizer` builds the tokenizer for a token table of that many rows."""
+    loader = Loader(weights, read_json(source, settings), source / settings)
+    words = tokenizer(loader.vocab_size())
+    model, facts = loader.build(words), {"imported from": source.resolve().name}
+    save_model(model, words, output, facts=facts, replace=replace, disk=disk)
+    return loader.notes
+
+
+def _import_google(source: Path, output: Path, *, lowercase: bool | None, replace: bool, disk: Disk) -> list[str]:
+    found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
+    if len(found) != 1:
+        what = f"{len(found)} TensorFlow checkpoints" if found else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
+        raise DataError(f"{source} has {what}: expected a folder with one model")
+    UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
+    tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
+    reason = "as requested"
+    if lowercase is None:
+        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
+        reason = f"as the vocabulary has {'no ' if lowercase else ''}capital letters"
+
+    def tokenizer(rows: int) -> Tokenizer:
+        check_fits(len(tokens), rows, source)
+        return WordPiece.build(tokens, lowercase=lowercase)
+
+    with TensorFlowCheckpoint(source, found[0]) as weights:
+        notes = _save(weights, GOOGLE_CONFIG, tokenizer, source, output, replace=replace, disk=disk)
+    return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
+
+
+def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) -> list[str]:
+    aside = output.with_name(f"{output.name}.unpickled{PARTIAL}")
+    if aside.exists():
+        disk.remove_folder(aside)
+    disk.make_folder(aside)
+    try:
+        names = []
+        for number, name in enumerate(_pickled_files(source)):
+            names.append(f"{number}.safetensors")
+            with UntrustedFile(source, name) as file:
+                disk.write_file(aside / names[-1], _unpickled(file), atomic=False)
+        with WeightFiles(aside, names) as weights:
+            tokenizer = partial(read_tokenizer, source)
+            return _save(weights, CONFIG, tokenizer, source, output, replace=replace, disk=disk)
+    finally:
+        disk.remove_folder(aside)
+
+
+def _pickled_files(source: Path) -> list[str]:
+    if exists(source, PICKLED):
+        return [PICKLED]
+    found = read_json(source, PICKLED_INDEX).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise DataError(f"{source / PICKLED_INDEX}: weight_map must map every tensor to a file")
+    files = sorted(set(found.values()))
+    if not 0 < len(files) <= MOST_PICKLED_FILES:
+        raise DataError(f"{source / PICKLED_INDEX} lists {len(files):,} files")
+    return files
+
+
+def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
+    """A safetensors file from the child process, in pieces."""
+    command = [sys.executable, "-P", "-m", "bertsmith.model_io.unpickling"]
+    # no other environment variables: they may hold keys and tokens
+    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=environment, cwd="/") as child:
+        alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            yield from _bounded(child.stdout, file, most=2 * file.size + MARGIN)
+            message = child.stderr.read(10_000).decode("utf-8", "replace").strip().splitlines()
+            if child.wait() != 0:
+                end = f"it exited with status {child.returncode}, out of memory or time"
+                reason = message[-1] if message and child.returncode == 1 else end
+                raise DataError(f"{file.path} cannot be imported: {shown(reason, 300)}")
+        finally:
+            alarm.cancel()
+            child.kill()
+
+
+def _bounded(stream: IO[bytes], file: UntrustedFile, *, most: int) -> Iterator[bytes]:
+    total = 0
+    while piece := stream.read(MEBIBYTE):
+        total += len(piece)
+        if total > most:
+            raise DataError(f"{file.path} cannot be imported: its {file.size:,} bytes expand to more than {most:,}")
+        yield piece

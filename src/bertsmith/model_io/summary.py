@@ -1,0 +1,69 @@
+"""The summary of a model folder: sizes, parameters by module, size on disk, memory of a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertsmith import config
+from bertsmith.errors import BertsmithError
+from bertsmith.model_io.loading import parameter_count
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import FolderFacts, open_model
+from bertsmith.model_io.native import encoder_config
+
+FLOAT, HALF = 4, 2  # bytes
+# Activations of width D that training keeps for the backward, per token and block: inputs and outputs of the two layer
+# norms, q, k, v, the attention output, its projection, the feed-forward output, and dropout masks.
+KEPT_PER_BLOCK = 12
+
+
+def folder_facts(facts: FolderFacts) -> dict[str, Any]:
+    """The facts of an opened folder as JSON values."""
+    return {
+        "folder": str(facts.folder),
+        "architectures": list(facts.architectures),
+        "parameters": facts.parameters,
+        "checksums": facts.sealed,
+        "notes": list(facts.notes),
+    }
+
+
+def model_facts(folder: str | Path, *, batch: int = 32, length: int | None = None) -> dict[str, Any]:
+    """The summary of a folder; memory is estimated for `batch` rows of `length` tokens."""
+    model, tokenizer, facts = open_model(folder)
+    settings = config.to_dict(encoder_config(model))
+    length = length or model.encoder.max_positions
+    if length > model.encoder.max_positions:
+        raise BertsmithError(f"--length {length} exceeds the model's {model.encoder.max_positions} positions")
+    return {
+        **folder_facts(facts),
+        "encoder": settings,
+        "objectives": list(model.objectives),
+        "tokenizer": {"kind": tokenizer.kind, "size": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint},
+        "parameters_by_module": parameters_by_module(model),
+        "disk_bytes": sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file()),
+        "memory": memory_bytes(model, settings, tokens=batch * length) | {"batch": batch, "length": length},
+    }
+
+
+def parameters_by_module(model: Model) -> dict[str, int]:
+    """Parameters of embeddings, all blocks, pooler and each head; their sum is the total."""
+    counts: dict[str, int] = {}
+    for name, module in model.encoder.named_children():
+        counts[name] = parameter_count(module)
+    for name, module in model.objectives.named_children():
+        counts[name] = parameter_count(module)
+    return counts
+
+
+def memory_bytes(model: Model, settings: dict[str, Any], *, tokens: int) -> dict[str, int]:
+    """Estimates: weights; inference in float32; training in mixed precision with Adam (gradients, two moments)."""
+    weights, width = FLOAT * parameter_count(model), model.encoder.width
+    inner = settings.get("feed_forward") or 4 * width
+    block = KEPT_PER_BLOCK * width + 2 * inner
+    return {
+        "weights_bytes": weights,
+        "inference_bytes": weights + FLOAT * tokens * (4 * width + inner),
+        "training_bytes": 4 * weights + HALF * tokens * model.encoder.layers * block,
+    }

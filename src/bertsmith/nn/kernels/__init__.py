@@ -1,0 +1,1 @@
+"""Triton kernels and the torch operations that call them. Import these modules only where triton is installed."""
