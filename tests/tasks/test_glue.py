@@ -83,7 +83,7 @@ def test_what_is_not_glue(tmp_path: Path) -> None:
     path = tabbed(tmp_path / "dev.tsv", ("index", "sentence1", "sentence2", "label"), (0, "a", "b", "entails"))
     with pytest.raises(DataError, match=r"dev.tsv:2: label 'entails' is not one .*did you mean"):
         glue.Config(name="rte").build(files={"dev": path}).examples("dev")
-    with pytest.raises(DataError, match=r"this model's labels are pos, neg, but those of glue/rte are entailment, not"):
+    with pytest.raises(DataError, match=r"the model has the labels pos, neg, but glue/rte has entailment, not"):
         glue.Config(name="rte").build(files={"dev": path}, labels=("pos", "neg"))
     wrong = tabbed(tmp_path / "train.tsv", ("index", "sentence", "label"), (0, "a", "entailment"))
     with pytest.raises(DataError, match=r"train.tsv: no column 'sentence1', only index, sentence, label; did you mean"):
