@@ -91,7 +91,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "text as a size": ({"hidden_size": "32"}, "hidden_size='32' must be an integer"),
     "true as a size": ({"type_vocab_size": True}, "type_vocab_size=True must be"),
     "dropout": ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5"),
-    "epsilon": ({"layer_norm_eps": 0}, "epsilon=0.0"),
+    "epsilon": ({"layer_norm_eps": 0}, "layer_norm_eps=0.0 must be above 0"),
     "activation": ({"hidden_act": "gelo"}, "activation=gelo is unknown"),
     "activation that is none": ({"hidden_act": {"a": 1}}, "must be a name"),
     "relative positions": ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
