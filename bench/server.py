@@ -3,9 +3,9 @@
 PYTHONPATH=src python bench/server.py --texts FILE --vocabulary vocab.txt [--size base] [--clients 32] [--batch-size 1]
 
 FILE has one text per line, not sorted by length; vocab.txt is a WordPiece vocabulary; weights are random. The same
-requests of `--batch-size` texts are sent to the predictor, one after the other, and to the server, by closed-loop clients
-in another process. "one call" is the predictor with all texts in one call: the upper bound of batching. Rounds are
-interleaved; medians. Ratios are relative to "sequential", for wall time and for CPU time of this process without clients.
+requests of `--batch-size` texts are sent to the predictor, one after the other, and to the server, by closed-loop
+clients in another process. "one call" is the predictor with all texts in one call: the upper bound of batching. Rounds
+are interleaved; medians. Ratios are relative to "sequential", for wall time and CPU time, without the clients.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def main(options: argparse.Namespace) -> None:
             times, latency = rounds(predictor, texts, requests, clients, options.rounds)
     tokens = sum(predictor.count_tokens(texts))
     print(
-        f"bert/{options.size}, {len(texts)} texts of {tokens / len(texts):.0f} tokens, {options.batch_size} per request, "
-        f"{options.clients} clients, load {os.getloadavg()[0]:.1f}"
+        f"bert/{options.size}, {len(texts)} texts of {tokens / len(texts):.0f} tokens, "
+        f"{options.batch_size} per request, {options.clients} clients, load {os.getloadavg()[0]:.1f}"
     )
     for name, walls in times.items():
         wall, cores = medians(walls)
