@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
         ({"embedding_size": 32}, "embedding_size=32, but the weights have 24"),
         ({"hidden_size": 64}, "hidden_size=64, but the weights have 32"),
         ({"intermediate_size": 10**9}, "intermediate_size=1000000000, but the weights have 48"),
-        ({"num_attention_heads": 5}, "width=32 cannot be split among heads=5"),
+        ({"num_attention_heads": 5}, "width=32 must be a multiple of heads=5"),
         ({"hidden_act": "swiglu"}, "activation=swiglu is unknown"),
     ],
     ids=str,

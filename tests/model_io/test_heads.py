@@ -109,8 +109,8 @@ def test_one_number_is_a_regression(says: dict[str, Any], tmp_path: Path) -> Non
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too many names": ({"id2label": {str(number): str(number) for number in range(4)}}, "names 4 classes, but .* 3"),
     "gap": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, "no name for class 2"),
-    "no names": ({"id2label": ["a", "b", "c"]}, "must give a name"),
-    "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must give a name"),
+    "no names": ({"id2label": ["a", "b", "c"]}, "must map every class index"),
+    "no text": ({"id2label": {"0": 1, "1": 2, "2": 3}}, "must map every class index"),
     "twice": ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "'a' more than once"),
     "count": ({"id2label": ..., "num_labels": 10**9}, "num_labels=1000000000, but the weights have 3"),
     "problem": ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'"),
@@ -197,7 +197,7 @@ def test_one_task_after_another(tmp_path: Path) -> None:
     own = folder(tmp_path / "n", NATIVE["mean of a mix"])
     again, _, facts = open_for(own, [tag.Config()])
     assert list(again.objectives) == ["tag"]
-    assert "unused weights: objectives.classify" in facts.notes[0]
+    assert "objectives.classify.head.bias" in facts.notes[0]
 
 
 def test_heads_that_are_kept(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_an_existing_folder_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m"]
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("…")
-    with pytest.raises(BertsmithError, match="something else than a model"):
+    with pytest.raises(BertsmithError, match="is not a model folder and is not replaced"):
         save_model(newer, tokenizer(), tmp_path / "letters", replace=True)
     (tmp_path / "empty").mkdir()
     save_model(newer, tokenizer(), tmp_path / "empty")
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_the_old_model() -> None:
             found = open_model(path if path.is_dir() else place / "m.retired")[0]
             assert _equal(found, old) or _equal(found, newer), number
             if not path.is_dir():
-                with pytest.raises(DataError, match=r"what it held before is in .*m\.retired"):
+                with pytest.raises(DataError, match=r"its previous contents are in .*m\.retired"):
                     open_model(path)
             save_model(old, tokenizer(), path, replace=True, disk=QuickDisk())
             assert os.listdir(place) == ["m"]
@@ -234,7 +234,7 @@ def test_several_files_with_an_index(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": other}))
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "does not say")
+    one_line(found, "does not list there")
     index.write_text(json.dumps({"weight_map": where | {"more": "model-0.safetensors"}}))
     with pytest.raises(DataError, match=r"model-0\.safetensors lacks 'more'"):
         open_model(path)

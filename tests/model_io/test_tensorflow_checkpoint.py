@@ -83,7 +83,7 @@ def test_case_of_the_vocabulary(tmp_path: Path) -> None:
     assert facts.notes == ("lowercase=false, as the vocabulary has capital letters",)
     words = open_model(tmp_path / "m")[1]
     assert words.encode("Ä the The").ids.tolist() == [len(WORDS) - 1, WORDS.index("the"), words.unknown_id]
-    assert import_folder(FOLDER, tmp_path / "n", lowercase=False).notes == ("lowercase=false, as asked",)
+    assert import_folder(FOLDER, tmp_path / "n", lowercase=False).notes == ("lowercase=false, as requested",)
 
 
 def test_every_changed_byte_is_named(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_cut_short(tmp_path: Path) -> None:
         (source / name).write_bytes((FOLDER / name).read_bytes()[:size])
         with pytest.raises(DataError) as found:
             import_folder(source, tmp_path / "m")
-        one_line(found, str(source / name), "cut short")
+        one_line(found, str(source / name), "truncated")
         (source / name).unlink()
         with pytest.raises(BertsmithError):
             import_folder(source, tmp_path / "m")
@@ -179,7 +179,7 @@ def test_a_table_of_several_blocks(tmp_path: Path) -> None:
 def test_strange_tables(tmp_path: Path) -> None:
     one = [(b"a", b"1"), (b"b", b"2")]
     cases = {
-        "not in its order": table([one, one]),
+        "out of order": table([one, one]),
         "compressed": table([one], kind=1),
         "more than 20,000 keys": table([[(b"%06d" % key, b"") for key in range(20_001)]]),
         "a key of": table([[(b"k" * 600, b"")]]),
@@ -220,7 +220,7 @@ def variable(*, kind: int = 1, sizes: tuple[int, ...] = (2,), shard: int = 0, pl
 def test_strange_checkpoints(tmp_path: Path) -> None:
     header = message((1, 1))
     cases = {
-        "TensorFlow 2's objects": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
+        "is a TensorFlow 2 checkpoint": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
         "0 data files": {b"": b""},
         "1048576 data files": {b"": message((1, 1 << 20))},
         "not in little-endian": {b"": message((1, 1), (2, 1))},

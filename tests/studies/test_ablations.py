@@ -162,7 +162,7 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     assert (causal.causal, bidirectional.causal) == (True, False)
     cell = Cell.planned(causal, trial, tmp_path)
     model, _, _ = open_with_head(cell.tuning, cell.task)
-    assert model.encoder.causal
+    assert model.encoder.direction == "forward"
     assert model.objectives["classify"].readout.readout == "last"
     named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
     assert named.tuning.head == {"pooling": "mean"}

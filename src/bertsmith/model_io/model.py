@@ -30,7 +30,7 @@ class Model(nn.Module):
         for objective in self._each():
             if objective.reads_pooled and not encoder.has_pooler:
                 raise ConfigError(f"{objective.name} reads the pooled vector of each text: the encoder has no pooler")
-            if objective.causal and not encoder.causal:
+            if objective.causal and encoder.direction == "both":
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set causal=true"
                 )

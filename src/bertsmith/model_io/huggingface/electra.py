@@ -11,11 +11,11 @@ from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     SummaryFamily,
+    lm_modules,
     stored_positions,
     task_modules,
     transformer_modules,
     transformer_size_tensors,
-    word_modules,
 )
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader
@@ -27,18 +27,18 @@ OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
 
 
 class Electra(SummaryFamily):
-    """BERT's names but for the heads; tables may be narrower than the blocks."""
+    """BERT's weight names except for the heads; embeddings may be narrower than the blocks."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """BERT's, with the width of the tables."""
+        """BERT's, with the width of the embeddings."""
         return super().settings(reader, sizes) | {"embedding_width": sizes["embedding_size"]}
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """A folder has the discriminator alone, which judges."""
+        """A folder holds the discriminator without its generator."""
         return super().read_head(name, reader) | ({"generator_width": 0.0} if name == "replaced_token" else {})
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """With the width of the tables."""
+        """BERT's, with the width of the embeddings."""
         more = {"embedding_size": config.embedding_width, "summary_activation": "gelu"}
         return super().config_values(config) | more
 
@@ -68,7 +68,7 @@ FAMILY = Electra(
     modules={
         **transformer_modules(PREFIX),
         "encoder.embeddings.project": "electra.embeddings_project",
-        **word_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
+        **lm_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
         "objectives.replaced_lm": "generator_lm_head",
         "objectives.replaced_lm.transform": "generator_predictions.dense",
         "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
