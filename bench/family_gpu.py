@@ -13,7 +13,7 @@ clipped to 1. `eager` is the peer that is not compiled.
 
 Shards of any tokenizer that has a mask will do; of `roberta` positions begin behind its padding's number, on both
 sides. ALBERT's n-grams are of tokens wherever the tokenizer does not tell which tokens go on with a word. Tokens are
-real ones, padding does not count; useful TFLOP/s as in `bertsmith.training.flops`. Medians of interleaved rounds;
+real ones, padding does not count; useful TFLOP/s as in `bertsmith.training.roofline`. Medians of interleaved rounds;
 × is ours over the peer. Ours trains in the fastest precision of this device. `--turn`, `--of` as in `pretrain_gpu.py`.
 """
 
@@ -39,11 +39,11 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
 from bertsmith.objectives.replaced_token import Config as Judging
 from bertsmith.system.devices import measure_peak_flops
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.distributed import World
+from bertsmith.training.pretrain import resolve_auto
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.world import World
+from bertsmith.training.roofline import flops_per_token
 from bertsmith.types import IGNORE_INDEX
 
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")
@@ -132,7 +132,7 @@ def useful_flops(recipe: Recipe) -> float:
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
     asked = {"masked_lm": HIDDEN, "replaced_token": 1.0}
-    return flops_per_token(model, length=recipe.max_length, asked=asked)
+    return flops_per_token(model, length=recipe.max_length, labels=asked)
 
 
 def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
@@ -239,7 +239,7 @@ def electra(recipe: Recipe) -> nn.Module:
     import transformers
 
     judging: Judging = recipe.objectives["replaced_token"]
-    width = max(1, round(judging.generator * recipe.encoder.width))
+    width = max(1, round(judging.generator_width * recipe.encoder.width))
     narrow = replace(recipe.encoder, width=width, heads=max(1, width // HEAD_WIDTH), feed_forward=4 * width)
     return Electra(
         transformers.ElectraForMaskedLM(config_of(narrow)),

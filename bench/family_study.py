@@ -133,8 +133,8 @@ def pretrain_members(options: argparse.Namespace) -> None:
     """Trains each that is not finished."""
     import torch
 
-    from bertsmith.training.pretraining import pretrain
-    from bertsmith.training.pretraining.parts import PretrainData
+    from bertsmith.training.pretrain import pretrain
+    from bertsmith.training.pretrain_data import PretrainData
 
     data = PretrainData.open(options.data)
     for name in options.names:
@@ -172,7 +172,7 @@ def patient(file: Path | None) -> Iterator[Callable[..., Any]]:
 
 def tune_members(options: argparse.Namespace) -> None:
     """Fine-tunes what is not fine-tuned yet."""
-    from bertsmith.training.finetuning.sweep import parse_learning_rates
+    from bertsmith.training.sweep import parse_learning_rates
 
     words: dict[str, None] = {}  # each once, in order
     for name in options.names or list(MEMBERS):

@@ -25,12 +25,12 @@ from bertsmith.objectives import span
 from bertsmith.tasks import squad
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.batches import FinetuneLoader
+from bertsmith.training.distributed import World
+from bertsmith.training.finetune_data import FinetuneLoader
+from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
 
 STEPS, WARM = 30, 8
 

@@ -48,12 +48,11 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn import attention
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.distributed import World
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe, with_overrides
 from bertsmith.training.step import Diverged, Step
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
 
 # What each way sets, whatever the recipe says.
 WAYS = {

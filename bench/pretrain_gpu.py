@@ -8,7 +8,7 @@ Ours: `real` is packed text from shards by the run's own data path, `full` rando
 `graphs` is `real` replayed as CUDA graphs; all with masked LM and next sentence, the paper's optimiser, clipping, in
 the precision that a run finds fastest. transformers: BertForPreTraining, sdpa, bf16
 autocast, fused AdamW, clipping, random tokens in full rows, as it computes them: logits for every place. ModernBERT is
-its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.training.flops`, the same for
+its own size whatever the case. Tokens are real ones; useful TFLOP/s as in `bertsmith.training.roofline`, the same for
 everybody of one shape; the ceiling is a large product of matrices on this device. Medians of interleaved rounds.
 `--profile` shows
 where the device's time goes in a step of ours. With `--turn` several calls may compile at the same time: each waits for
@@ -39,15 +39,13 @@ from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
 from bertsmith.encoders.transformer_encoder import HEAD_WIDTH
 from bertsmith.system.devices import measure_peak_flops
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.pretraining.work import make_trainer
+from bertsmith.training.distributed import World
+from bertsmith.training.pretrain import make_trainer, resolve_auto
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe, with_overrides
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.roofline import flops_per_token
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
 from bertsmith.types import Batch, Row
 
 WARM = 6
@@ -194,7 +192,7 @@ def useful_flops(recipe: Recipe, data: PretrainData) -> float:
 
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    return flops_per_token(model, length=recipe.max_length, asked=ASKED)
+    return flops_per_token(model, length=recipe.max_length, labels=ASKED)
 
 
 def ours(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:

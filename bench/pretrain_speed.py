@@ -15,7 +15,7 @@ import torch
 
 from bertsmith import recipes
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.pretraining import pretrain
+from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import with_overrides
 
 

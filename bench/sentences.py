@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bertsmith.data.corpus import Corpus
 from bertsmith.data.sample_text import korean_samples, python_documentation
-from bertsmith.data.sentences import split
+from bertsmith.data.sentences import split_sentences
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from data import gold
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="for each splitter and language")
     given = parser.parse_args()
     texts = {language: text_of(getattr(given, language), language) for language in ("english", "korean")}
-    makers = {"bertsmith": lambda language: split, **{name: globals()[name] for name in LICENCES}}
+    makers = {"bertsmith": lambda language: split_sentences, **{name: globals()[name] for name in LICENCES}}
     print(f"{'splitter':<18}{'licence':<12}{'language':<10}{'MB/s':>8}{'precision':>11}{'recall':>8}{'F1':>8}")
     for name, maker in makers.items():
         for language, documents in texts.items():

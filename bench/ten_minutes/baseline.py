@@ -31,9 +31,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.pretraining.parts import TABLE_MULTIPLE, PretrainData
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.pretrain_data import TABLE_MULTIPLE, PretrainData
+from bertsmith.training.roofline import flops_per_token
+from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 STATE, SETTINGS = "state.pt", "settings.json"
@@ -162,7 +162,7 @@ class Run:
         self.model.train()
         ids = self.blocks[torch.from_numpy(self.order.take(done, settings.rows)).to(self.device)].long()
         torch.manual_seed(settings.seed * 1_000_003 + done)  # dropout
-        hidden, labels = self.corrupt(ids, settings.seed * 1_000_003 + done)
+        hidden, labels = self.hide(ids, settings.seed * 1_000_003 + done)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = self.forward(input_ids=hidden, labels=labels).loss
         loss.backward()
@@ -306,4 +306,4 @@ def useful(settings: Settings, data: PretrainData) -> float:
     shape = {"layers": layers, "width": width, "heads": max(width // HEAD_WIDTH, 1)}
     with torch.device("meta"):
         model = Model.build(bert.Config(**shape, vocab_size=data.tokenizer.vocab_size), [masked_lm.Config()])
-    return flops_per_token(model, length=settings.length, asked={OBJECTIVE: RATE})
+    return flops_per_token(model, length=settings.length, labels={OBJECTIVE: RATE})

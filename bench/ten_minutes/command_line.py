@@ -267,7 +267,7 @@ def _baseline(options: argparse.Namespace) -> None:
 def _tasks(options: argparse.Namespace) -> None:
     from bench.ten_minutes.clock import stop_after
     from bench.ten_minutes.tasks import Manner, chosen_tasks, fine_tune
-    from bertsmith.training.finetuning.sweep import parse_learning_rates
+    from bertsmith.training.sweep import parse_learning_rates
 
     manner = Manner(
         rates=tuple(parse_learning_rates(options.rates)),

@@ -30,7 +30,7 @@ from bertsmith.model_io.model_folder import open_model
 from bertsmith.studies.ablations import Candidate
 from bertsmith.system.devices import choose_device
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.pretraining.parts import PretrainData
+from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.types import Batch, Row
 
 RATE, MASKED, KEPT = 0.15, 0.8, 0.1

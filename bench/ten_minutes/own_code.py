@@ -22,8 +22,8 @@ from bertsmith.errors import BertsmithError, DataError
 from bertsmith.nn.attention import NOT_CUDNN  # whose gradients are not always numbers
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.tuning import FinetuneConfig
-from bertsmith.training.finetuning.work import TaskData
+from bertsmith.training.finetune import TaskData
+from bertsmith.training.recipe import FinetuneConfig
 
 CLASSES = {
     "classify": "AutoModelForSequenceClassification",
@@ -105,7 +105,7 @@ class Tuner:
 
     @cached_property
     def _dev(self) -> list[Features]:
-        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.length)
+        return self.ready.task.rows(self.ready.dev, self.tokenizer, max_length=self.ready.max_length)
 
     def _loss(self, model: Any, asked: Sequence[Features]) -> Tensor:
         inputs = self._inputs(asked)

@@ -22,18 +22,17 @@ from bertsmith.errors import ConfigError
 from bertsmith.reports.run_history import CHECKPOINTS
 from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.log import NAME as EVENTS
 from bertsmith.training.log import last_of_each_step, read_events
-from bertsmith.training.loop import Evaluation, memory_advice, run_training
-from bertsmith.training.pretraining.choices import resolve_auto
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.pretraining.work import Work, make_trainer
+from bertsmith.training.loop import run_training
+from bertsmith.training.pretrain import PretrainRun, make_trainer, resolve_auto
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.run import Evaluation, memory_advice
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import Step
-from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join_process_group
 
 JUDGED = "judged/"  # begins the names of the judge's numbers in the log of a run
 NEXT_SENTENCE = "next_sentence"
@@ -92,8 +91,8 @@ class TimedTrainer(Trainer):
         return self._elapsed()
 
 
-@dataclass
-class Contest(Work):
+@dataclass(kw_only=True)
+class Contest(PretrainRun):
     """A run that is judged by the clock."""
 
     judge: Judge | None = None
@@ -122,8 +121,8 @@ class Contest(Work):
     def _note_call(self, seconds: float | None) -> None:
         """A call that was killed before it could save is forgotten with the steps that it took."""
         first = self.trainer.steps_done
-        kept = [call for call in calls(self.output) if call["step"] < first]
-        results.write(self.output / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
+        kept = [call for call in calls(self.folder) if call["step"] < first]
+        results.write(self.folder / CALLS, {"calls": [*kept, {"step": first, "compile_seconds": seconds}]})
 
     def numbers(self, seconds: float) -> dict[str, float]:
         """One point of the curve."""
@@ -131,7 +130,7 @@ class Contest(Work):
         found = {"seconds": seconds, "step": self.trainer.steps_done, "tokens": self.trainer.tokens}
         verdict = self.judge.hear_model(self.model, self.trainer.world.device)
         found |= asdict(verdict) if verdict else {}
-        if NEXT_SENTENCE in self.recipe.objectives and self.held_out:
+        if NEXT_SENTENCE in self.config.objectives and self.held_out:
             found[NEXT_SENTENCE] = self.trainer.evaluate(self.held_out).accuracies[NEXT_SENTENCE]
         return found
 
@@ -173,28 +172,30 @@ def pretrain(
         feeder = PretrainLoader(recipe, opened.packing(recipe), world, source=opened.folder)
         stack.callback(feeder.close)
         watch = Stopwatch(world.device)
-        work = Contest(
-            recipe,
-            opened,
-            _trainer(recipe, opened, feeder, world, stopper, watch),
-            opened.held_out(recipe, world),
-            folder,
-            measured,
+        run = Contest(
+            config=recipe,
+            folder=folder,
+            tokenizer=opened.tokenizer,
+            trainer=_trainer(recipe, opened, feeder, world, stopper, watch),
+            loader=feeder,
+            eval_every=recipe.eval_every,
+            data=opened,
+            held_out=opened.held_out(recipe, world),
+            measured=measured,
             judge=judging.judge(opened),
             watch=watch,
             every=judging.every,
         )
-        run = work.run(feeder)
         if turn is not None:
-            work.trainer.turn = turn
+            run.trainer.turn = turn
             stack.callback(turn.close)
         with memory_advice(recipe.micro_batch_size or recipe.batch_size, "rows"):
             run_training(run, quiet=quiet)
-            last = work.numbers(work.trainer.seconds)
-        about = dict(run.about)
+            last = run.numbers(run.trainer.seconds)
+        about = dict(run.facts)
         if turn is not None:  # measured while others computed; this run is alone now
-            about["peak_flops"] = max(about["peak_flops"], work.peak())
-        result = _told(name, work, about, last, judging)
+            about["peak_flops"] = max(about["peak_flops"], run.peak_flops())
+        result = _told(name, run, about, last, judging)
         results.write(folder / results.RESULT, result if earlier is None else joined(earlier, result))
         Disk().remove_folder(folder / CHECKPOINTS)
         return results.read(folder / results.RESULT) or result
@@ -203,28 +204,28 @@ def pretrain(
 def _trainer(
     recipe: Recipe, data: PretrainData, feeder: PretrainLoader, world: World, stopper: StopSignal, watch: Stopwatch
 ) -> TimedTrainer:
-    made = make_trainer(recipe, data, feeder, world, stopper, made=partial(TimedTrainer, clock=watch))
+    made = make_trainer(recipe, data, feeder, world, stopper, make=partial(TimedTrainer, clock=watch))
     assert isinstance(made, TimedTrainer)
     return made
 
 
 def _told(
-    name: str, work: Contest, about: Mapping[str, Any], last: Mapping[str, Any], judging: Judging
+    name: str, run: Contest, about: Mapping[str, Any], last: Mapping[str, Any], judging: Judging
 ) -> dict[str, Any]:
-    assert work.judge is not None
-    trainer, events = work.trainer, read_events(work.output / EVENTS)
-    made = calls(work.output)
+    assert run.judge is not None
+    trainer, events = run.trainer, read_events(run.folder / EVENTS)
+    made = calls(run.folder)
     compiled = [call["compile_seconds"] for call in made if call["compile_seconds"] is not None]
     return {
         "name": name,
         "code": "bertsmith",
-        "recipe": work.recipe.name,
-        "minutes": work.recipe.minutes,
-        "seed": work.recipe.seed,
+        "recipe": run.config.name,
+        "minutes": run.config.minutes,
+        "seed": run.config.seed,
         "seconds": trainer.seconds,
         "steps": trainer.steps_done,
         "tokens": trainer.tokens,
-        "text_tokens": work.data.shards.tokens,
+        "text_tokens": run.data.shards.tokens,
         "compile_seconds": compiled,
         "calls": len(made),
         "off_plateau": off_plateau(events, {call["step"] for call in made}, about),
@@ -232,9 +233,9 @@ def _told(
         **{fact: about[fact] for fact in ("parameters", "device", "flops_per_token", "peak_flops")},
         "final": dict(last),
         "curve": ended(curve(events), last),
-        "judge": {"fingerprint": work.judge.fingerprint, "pieces": work.judge.pieces, **asdict(judging)},
-        "fingerprints": work.data.fingerprints,
-        "settings": config.to_dict(work.recipe),
+        "judge": {"fingerprint": run.judge.fingerprint, "pieces": run.judge.pieces, **asdict(judging)},
+        "fingerprints": run.data.fingerprints,
+        "settings": config.to_dict(run.config),
     }
 
 

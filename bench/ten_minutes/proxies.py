@@ -22,7 +22,7 @@ from bench.ten_minutes.whole import repeated
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.system.durable import Disk
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 TURN, PAGE = "turn", "proxies.md"
 LOSS = "nats_per_byte"

@@ -20,9 +20,9 @@ from bertsmith.system.devices import choose_device
 from bertsmith.system.durable import Disk, read_checksummed_json
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning.sweep import SweepRun
-from bertsmith.training.finetuning.tuning import FinetuneConfig, find_task, make_finetune_config
-from bertsmith.training.finetuning.work import build_task, prepare
+from bertsmith.training.finetune import build_task, prepare
+from bertsmith.training.recipe import FinetuneConfig, find_task, make_finetune_config
+from bertsmith.training.sweep import SweepRun
 
 GROUPS = {
     "english": (
@@ -119,7 +119,7 @@ class Work:
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
     """Leaves the runs behind, for those who collect scores. The longest tasks come first in `english`."""
     parts = [part for unit in work for part in unit.parts]
-    for _ in ordered_map(_worked, parts, workers=jobs, patience=RUN_TIMEOUT):
+    for _ in ordered_map(_worked, parts, workers=jobs, timeout=RUN_TIMEOUT):
         pass
 
 

@@ -18,7 +18,7 @@ from bench.ten_minutes.tasks import GROUPS
 from bench.ten_minutes.text import SHARDS
 from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import FRESH
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 TEXT, CONTEST, BASELINE = "text", "contest", "baseline"
 CONTEST_PROGRAM = "bench.ten_minutes"

@@ -125,6 +125,7 @@ class Encoding:
     pooled: Tensor | None = None  # [N, D] one vector per text
     layers: tuple[Tensor, ...] = ()  # on request: [B*L, D], the embeddings first, the last layer last
     attentions: tuple[Tensor, ...] = ()  # on request: [B, H, L, L] per layer
+    state: Any = None  # of a stateful encoder, for the next batch
 
     def at(self, name: str) -> Tensor:
         """The last layer at the tokens of that objective [R, D]."""

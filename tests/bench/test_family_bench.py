@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 import torch
-from finetuning_world import COLOURS, METALS
+from finetune_fixtures import COLOURS, METALS
 from studies.study_world import mrpc
 from threads import threads
 
 from bertsmith.data import prepare as run
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.finetuning import work as finetuning
-from bertsmith.training.pretraining import work as pretraining
-from bertsmith.training.pretraining.parts import PretrainData, build_model
+from bertsmith.training import finetune as finetuning
+from bertsmith.training import pretrain as pretraining
+from bertsmith.training.pretrain_data import PretrainData, build_model
 from bertsmith.training.step import Step
 from bertsmith.training.trainer import Trainer
 
@@ -170,7 +170,7 @@ def test_a_run_waits_for_its_turn_before_its_minutes_begin(tmp_path: Path) -> No
             with patient(file) as made:
                 run = object.__new__(made)
                 run.passes, run.world = SimpleNamespace(compiles=True), SimpleNamespace(device=torch.device("cpu"))
-                run.stopper, run._warm, run._clock = SimpleNamespace(asked=False), False, time.monotonic
+                run.stop_signal, run._warm, run._clock = SimpleNamespace(requested=False), False, time.monotonic
                 run._warm_up()
                 with pytest.raises(BlockingIOError):
                     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

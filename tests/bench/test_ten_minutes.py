@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from finetuning_world import COLOURS, METALS, tiny_model, tuning_of
+from finetune_fixtures import COLOURS, METALS, tiny_model, tuning_of
 from studies.study_world import mrpc
 from threads import threads
 
@@ -30,12 +30,11 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.work import build_task, prepare
-from bertsmith.training.pretraining.feeder import PretrainLoader
-from bertsmith.training.pretraining.parts import PretrainData
-from bertsmith.training.stopper import StopSignal
-from bertsmith.training.world import World
+from bertsmith.training import finetune as work
+from bertsmith.training.distributed import World
+from bertsmith.training.finetune import build_task, prepare
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader
+from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
 
 pytestmark = pytest.mark.xdist_group("ten_minutes")  # one process: its contestants are trained once
@@ -414,7 +413,7 @@ def test_compiling_costs_no_minutes(base: Path) -> None:
     feeder = PretrainLoader(recipe, data.packing(recipe), world)
     trainer = _trainer(recipe, data, feeder, world, StopSignal(), Busy(world.device))
     trainer.forward_backward.compiles = True
-    trainer.feed = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
+    trainer.batches = lambda step: (time.sleep(0 if step else 1), feeder(step))[1]
     before = time.monotonic()
     steps = [next(trainer) for _ in range(4)]
     assert trainer.compile_seconds is not None
@@ -544,7 +543,7 @@ def test_several_jobs_leave_scores_to_collect(
         parts.append(sum(len(unit.parts) for unit in work))
         beside(work, jobs)
         monkeypatch.setattr("bench.ten_minutes.own_code.Tuner.run", None)  # the rest collects
-        monkeypatch.setattr("bertsmith.training.finetuning.sweep.finetune", None)
+        monkeypatch.setattr("bertsmith.training.sweep.finetune", None)
 
     monkeypatch.setattr(tasks, "_beside_each_other", then_nothing)
     if not processes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from smoke.smoke_world import make_shards, write_text
+from smoke.smoke_fixtures import make_shards, write_text
 from studies.study_world import mrpc
 
 from bench.ten_minutes import ablations, command_line
@@ -19,7 +19,7 @@ from bertsmith.errors import BertsmithError, StoppedError
 from bertsmith.studies.ablations import trials
 from bertsmith.studies.published import scores_for
 from bertsmith.training.compare import chosen_recipes, folder_name
-from bertsmith.training.pretraining.parts import check_model
+from bertsmith.training.pretrain_data import check_model
 from bertsmith.training.recipe import Recipe
 
 

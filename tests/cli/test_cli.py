@@ -1,4 +1,4 @@
-"""The command line as its user meets it: results, JSON, one-line errors with their exit statuses."""
+"""The command line: results, JSON, one-line errors with their exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = "The smith heats the iron. Then the smith strikes it.\n\nA forge needs ai
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("cli")
     (base / "corpus.txt").write_text(TEXT * 3, encoding="utf-8")
     trained = call("tokenizer", "train", base / "corpus.txt", "-o", base / "tokenizer", "--vocab-size", 90, "-q")
@@ -31,36 +31,36 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def test_show_gives_pieces_ids_and_offsets(world: Path) -> None:
-    shown = call("tokenizer", "show", world / "tokenizer", "The smith 대장간 ☃", "--json")
+def test_tokenizer_show_prints_tokens_ids_and_offsets(inputs: Path) -> None:
+    shown = call("tokenizer", "show", inputs / "tokenizer", "The smith 대장간 ☃", "--json")
     found = json.loads(shown.stdout)
     assert found["tokens"][0] == "[CLS]"
     assert found["tokens"][-1] == "[SEP]"
     assert found["unknown"] == 1
     assert len(found["tokens"]) == len(found["ids"]) == len(found["offsets"])
-    picture = call("tokenizer", "show", world / "tokenizer", "The smith strikes", "--pair", "the iron")
+    picture = call("tokenizer", "show", inputs / "tokenizer", "The smith strikes", "--pair", "the iron")
     assert "smith" in picture.stdout
     assert "unknown 0.0%" in picture.stdout
 
 
-def test_show_takes_special_spellings_for_text_unless_asked(world: Path) -> None:
-    plain = json.loads(call("tokenizer", "show", world / "tokenizer", "the [MASK]", "--json").stdout)
-    asked = json.loads(call("tokenizer", "show", world / "tokenizer", "the [MASK]", "--specials", "--json").stdout)
+def test_special_tokens_in_text_are_parsed_only_with_a_flag(inputs: Path) -> None:
+    plain = json.loads(call("tokenizer", "show", inputs / "tokenizer", "the [MASK]", "--json").stdout)
+    asked = json.loads(call("tokenizer", "show", inputs / "tokenizer", "the [MASK]", "--specials", "--json").stdout)
     assert "[MASK]" not in plain["tokens"]
     assert "[MASK]" in asked["tokens"]
 
 
-def test_stats(world: Path) -> None:
-    found = json.loads(call("tokenizer", "stats", world / "tokenizer", world / "corpus.txt", "--json").stdout)
+def test_stats(inputs: Path) -> None:
+    found = json.loads(call("tokenizer", "stats", inputs / "tokenizer", inputs / "corpus.txt", "--json").stdout)
     assert found["words"] == len((TEXT * 3).split())
     assert found["unknown_rate"] == 0
     assert found["tokens_per_word"] >= 1
     assert found["bytes"] == pytest.approx(len((TEXT * 3).encode()), rel=0.05)
 
 
-def test_prepare_and_verify(world: Path, tmp_path: Path) -> None:
+def test_prepare_and_verify(inputs: Path, tmp_path: Path) -> None:
     done = call(
-        "prepare", world / "corpus.txt", "-t", world / "tokenizer", "-o", tmp_path / "shards", "--json", "--unique"
+        "prepare", inputs / "corpus.txt", "-t", inputs / "tokenizer", "-o", tmp_path / "shards", "--json", "--unique"
     )
     found = json.loads(done.stdout)
     assert found["documents"] + found["held_out_documents"] == 2
@@ -79,8 +79,10 @@ def test_prepare_and_verify(world: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_dry_run_writes_nothing(world: Path, tmp_path: Path) -> None:
-    done = call("prepare", world / "corpus.txt", "-t", world / "tokenizer", "-o", tmp_path / "x", "--dry-run", "--json")
+def test_dry_run_writes_nothing(inputs: Path, tmp_path: Path) -> None:
+    done = call(
+        "prepare", inputs / "corpus.txt", "-t", inputs / "tokenizer", "-o", tmp_path / "x", "--dry-run", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"] == 1
     assert not (tmp_path / "x").exists()
@@ -146,14 +148,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_clear_line(case: str, world: Path, tmp_path: Path) -> None:
+def test_bad_input_is_a_one_line_error(case: str, inputs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "latin.txt").write_bytes("Gr\xfc\xdfe aus K\xf6ln".encode("latin-1"))
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 500)[:-40])
     (tmp_path / "bad.jsonl").write_text('{"text": "fine"}\n{"text": broken}\n')
     (tmp_path / "c.csv").write_text("id,body\n1,hello\n")
     words, status, part = BAD[case]
-    done = call(*[word.format(b=world, t=tmp_path) for word in words])
+    done = call(*[word.format(b=inputs, t=tmp_path) for word in words])
     assert done.returncode == status, done.stderr
     assert part in done.stderr
     assert done.stderr.startswith("bertsmith: ")
@@ -161,17 +163,17 @@ def test_bad_input_is_one_clear_line(case: str, world: Path, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_shards_of_another_tokenizer_are_refused(world: Path) -> None:
+def test_shards_of_another_tokenizer_are_refused(inputs: Path) -> None:
     from bertsmith.data.shards import Shards
     from bertsmith.errors import DataError
     from bertsmith.tokenizers.tokenizer import load
 
     with pytest.raises(DataError, match=r"were written with tokenizer .* but this run uses"):
-        Shards.open(world / "shards", fingerprint=load(world / "other").fingerprint)
+        Shards.open(inputs / "shards", fingerprint=load(inputs / "other").fingerprint)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a full disk is made by mounting a small one")
-def test_full_disk(world: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs root to mount a small tmpfs")
+def test_full_disk(inputs: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(small)], check=False)
@@ -179,7 +181,7 @@ def test_full_disk(world: Path, tmp_path: Path) -> None:
         pytest.skip("no tmpfs can be mounted here")
     try:
         (tmp_path / "big.txt").write_text(TEXT * 20_000, encoding="utf-8")
-        done = call("prepare", tmp_path / "big.txt", "-t", world / "tokenizer", "-o", small / "shards", "-q")
+        done = call("prepare", tmp_path / "big.txt", "-t", inputs / "tokenizer", "-o", small / "shards", "-q")
         assert done.returncode == 74
         assert "No space left on device" in done.stderr
         assert "wanted" in done.stderr
@@ -188,7 +190,7 @@ def test_full_disk(world: Path, tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_full_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_of_memory_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def full(**given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.50 GiB.")
 

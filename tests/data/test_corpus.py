@@ -1,4 +1,4 @@
-"""Files are found, read in order with bounded memory, cut where they are too long, and counted."""
+"""Files are found, read in order with bounded memory, split if too long, and counted."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ from bertsmith.data.corpus import Corpus, ReadOptions, empty_corpus_error, find_
 from bertsmith.errors import ConfigError, DataError
 
 
-def test_long_documents_go_on_as_further_documents(tmp_path: Path) -> None:
+def test_long_documents_are_split(tmp_path: Path) -> None:
     lines = [f"Line number {number}." for number in range(1000)]
     path = written(tmp_path, "a.txt", "Short.\n\n" + "\n".join(lines) + "\n\nLast.")
     corpus = Corpus([path], ReadOptions(max_characters=500))
@@ -42,7 +42,7 @@ def test_cuts_do_not_depend_on_blocks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "".join("".join(text for text, _ in expected).split()) == "".join(text.split())
 
 
-def test_where_a_cut_falls() -> None:
+def test_where_long_documents_are_cut() -> None:
     def first(text: str, longest: int) -> str:
         return formats.cut(text, 1, 0, longest)[0][1]
 
@@ -53,7 +53,7 @@ def test_where_a_cut_falls() -> None:
     assert first("가나다라。마바사아자차", 9) == "가나다라。"
 
 
-def test_a_flood_of_white_space_is_held_in_little_memory(tmp_path: Path) -> None:
+def test_a_long_run_of_white_space_takes_little_memory(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", b"begin" + b" " * 2**24 + b"end\n\nother" + b"\n" * 2**24 + b"last")
     corpus = Corpus([path], ReadOptions(max_characters=2**16))
     tracemalloc.start()
@@ -98,7 +98,7 @@ def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
     assert find_files([paths[".hidden/4.txt"]]) == [paths[".hidden/4.txt"]]
 
 
-def test_a_name_with_brackets_is_a_name_first(tmp_path: Path) -> None:
+def test_existing_names_with_brackets_are_not_patterns(tmp_path: Path) -> None:
     path = written(tmp_path, "a[1].txt", "x")
     written(tmp_path, "a1.txt", "x")
     assert find_files([path]) == [path]

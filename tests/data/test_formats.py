@@ -1,4 +1,4 @@
-"""Every layout gives back the documents that were written, and every fault in it is named with its place."""
+"""Every corpus format yields the documents that were written, and every error names its line."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_wiki_extractor_blocks_are_recognised(tmp_path: Path) -> None:
     assert (first.source, second.source) == (f"{path}:5", f"{path}:13")
 
 
-def test_an_article_that_is_not_closed_ends_at_the_next_or_at_the_end(tmp_path: Path) -> None:
+def test_an_unclosed_article_ends_at_the_next_or_at_the_end(tmp_path: Path) -> None:
     open_ended = WIKI.replace("그대로다.\n</doc>", "그대로다.").rstrip().removesuffix("</doc>")
     assert texts(written(tmp_path, "wiki_00", open_ended)) == texts(written(tmp_path, "wiki_01", WIKI))
 
@@ -98,10 +98,10 @@ def test_lone_surrogates_of_json_become_replacement_characters(tmp_path: Path) -
     ("line", "message"),
     [
         ('{"text": "a"', "not JSON: Expecting ',' delimiter at column 13"),
-        ('["text"]', "a JSON object is needed, found list"),
+        ('["text"]', "expected a JSON object, found list"),
         ('{"text": 3}', "'text' must be a string, found int"),
-        ('{"texts": "a", "id": 1}', "no field 'text', only texts, id; did you mean texts? Name it with --field"),
-        ("[" * 100_000, "not JSON"),
+        ('{"texts": "a", "id": 1}', "no field 'text' (fields: texts, id): pass another --field; did you mean texts?"),
+        ("[" * 100_000, "invalid JSON"),
     ],
 )
 def test_broken_json_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
@@ -115,10 +115,12 @@ def test_csv_with_quoted_fields_and_other_column(tmp_path: Path) -> None:
     documents = list(Corpus([path], ReadOptions(field="body")))
     assert [document.text for document in documents] == ROWS
     assert [document.source for document in documents] == [f"{path}:{line}" for line in (2, 3, 5)]
-    assert refusal(path, field="bdy").startswith(f"{path}: no field 'bdy', only id, body; did you mean body?")
+    assert refusal(path, field="bdy").startswith(
+        f"{path}: no field 'bdy' (fields: id, body): pass another --field; did you mean body?"
+    )
 
 
-def test_fields_longer_than_the_csv_module_likes(tmp_path: Path) -> None:
+def test_csv_fields_of_any_length(tmp_path: Path) -> None:
     long = "word " * 100_000
     assert texts(written(tmp_path, "a.csv", f'text\n"{long}"\n')) == [long.strip()]
 

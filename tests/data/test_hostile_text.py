@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertsmith.data.corpus import Corpus, ReadOptions
-from bertsmith.data.document_hash import document_hash
-from bertsmith.data.sentences import split
+from bertsmith.data.sentences import split_sentences
+from bertsmith.data.work_units import document_hash
 from bertsmith.errors import DataError
 
 SEED, STRINGS = 20261115, 20_000
@@ -50,7 +50,7 @@ def check(documents: list[str], longest: int) -> None:
     for text in documents:
         assert text == text.strip() != ""
         assert len(text) <= longest
-        sentences = split(text, longest=100)
+        sentences = split_sentences(text, max_characters=100)
         assert "".join("".join(sentences).split()) == "".join(text.split())
         assert all(sentence.encode() and len(sentence) <= 100 for sentence in sentences)  # no lone surrogate is left
         assert 0 <= document_hash(text) < 2**64
@@ -115,7 +115,7 @@ def test_any_bytes_in_any_layout(tmp_path_factory: pytest.TempPathFactory, data:
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.characters(codec=None), max_size=200))
 def test_any_text_is_split_without_loss(text: str) -> None:
-    assert "".join("".join(split(text, longest=37)).split()) == "".join(text.split())
+    assert "".join("".join(split_sentences(text, max_characters=37)).split()) == "".join(text.split())
 
 
 # --- time and memory -----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ WIDE = ["나…\u3000", "。", "。」", "。」と", "다.", "다.가", '" 하�
 
 @pytest.mark.parametrize("run", PLAIN + WORDED + WIDE, ids=repr)
 def test_splitting_takes_linear_time(run: str) -> None:
-    assert_linear(lambda size: split(run * (size // len(run)) + "A"), 50_000)
+    assert_linear(lambda size: split_sentences(run * (size // len(run)) + "A"), 50_000)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from faults.faulty_disks import FailingDisk
 from bertsmith.data import prepare as run
 from bertsmith.data import work_units
 from bertsmith.data.corpus import ReadOptions
-from bertsmith.data.sentences import split
+from bertsmith.data.sentences import split_sentences
 from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, DataError, StorageError
 from bertsmith.tokenizers.tokenizer import load
@@ -73,14 +73,14 @@ def test_every_token_once_and_in_order(world: dict[str, Any], tmp_path: Path) ->
     prepare(world, tmp_path / "shards", held_out=0.0)
     shards, tokenizer = Shards.open(tmp_path / "shards"), load(world["tokenizer"])
     assert len(shards.parts) > 3
-    expected = [tokenizer.encode(sentence).ids for text in world["texts"] for sentence in split(text)]
+    expected = [tokenizer.encode(sentence).ids for text in world["texts"] for sentence in split_sentences(text)]
     assert shards.documents == len(world["texts"])
     assert shards.sentences == len(expected)
     assert np.array_equal(shards.read(0, shards.tokens), np.concatenate(expected))
     lengths = np.concatenate([np.diff(part.sentence_starts.astype(np.int64)) for part in shards.parts])
     assert lengths.tolist() == [len(one) for one in expected]
     per_document = np.concatenate([np.diff(part.document_starts.astype(np.int64)) for part in shards.parts])
-    assert per_document.tolist() == [len(split(text)) for text in world["texts"]]
+    assert per_document.tolist() == [len(split_sentences(text)) for text in world["texts"]]
 
 
 def test_the_same_bytes_for_any_number_of_workers(world: dict[str, Any], tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_duplicates_are_dropped_on_request_also_after_a_resume(world: dict[str, 
 def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(world: dict[str, Any], tmp_path: Path) -> None:
     """Kill -9 on the real command, workers and all; the seed is fixed so that a failure can be replayed."""
     script = (
-        "from bertsmith import run; from bertsmith.data import units; import sys\n"
-        "units.UNIT_CHARACTERS = run.UNIT_CHARACTERS = 5_000\n"
+        "from bertsmith.data import prepare as run, work_units; import sys\n"
+        "work_units.UNIT_CHARACTERS = run.UNIT_CHARACTERS = 5_000\n"
         "if __name__ == '__main__':\n"
         "    options = dict(workers=2, quiet=True, shard_tokens=8_000)\n"
         "    run.prepare([sys.argv[1]], sys.argv[3], tokenizer=sys.argv[2], **options)\n"

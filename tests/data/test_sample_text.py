@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.data import sample_text
-from bertsmith.data.sentences import split
+from bertsmith.data.sentences import split_sentences
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_what_is_left_of_a_docstring() -> None:
 
 def test_korean_prose_is_there() -> None:
     documents = list(sample_text.korean_samples())
-    sentences = [sentence for document in documents for sentence in split(document.text)]
+    sentences = [sentence for document in documents for sentence in split_sentences(document.text)]
     assert len(documents) >= 10
     assert len(sentences) == len(set(sentences)) >= 60
     assert all(any("가" <= letter <= "힣" for letter in sentence) for sentence in sentences)

@@ -10,7 +10,7 @@ from data import gold
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.data.sentences import pieces, split
+from bertsmith.data.sentences import split_long_text, split_sentences
 
 DATA = Path(os.environ.get("BERTSMITH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 WIKI = {"english": DATA / "corpora" / "en-wiki-1.txt.xz", "korean": DATA / "corpora" / "ko-wiki.txt.xz"}
@@ -23,7 +23,7 @@ def test_gold_sets_are_large_enough(language: str, least: int) -> None:
 
 @pytest.mark.parametrize(("language", "invented_at_most", "missed_at_most"), [("english", 0, 2), ("korean", 1, 0)])
 def test_agreement_with_the_gold_set(language: str, invented_at_most: int, missed_at_most: int) -> None:
-    found, invented, missed = gold.agreement(language, split)
+    found, invented, missed = gold.agreement(language, split_sentences)
     assert found > 100
     assert invented <= invented_at_most
     assert missed <= missed_at_most
@@ -52,7 +52,7 @@ def test_agreement_with_the_gold_set(language: str, invented_at_most: int, misse
     ],
 )
 def test_cases(text: str, expected: list[str]) -> None:
-    assert split(text) == expected
+    assert split_sentences(text) == expected
 
 
 SPACES = [" ", "\n", "\t", "\u00a0", "\u3000"]
@@ -63,18 +63,18 @@ MARKS = st.sampled_from(SPACES + SIGNS + WORDS)
 
 @given(st.lists(MARKS, max_size=60).map("".join) | st.text(), st.integers(1, 50))
 def test_every_character_stays_in_its_order(text: str, longest: int) -> None:
-    sentences = split(text, longest=longest)
+    sentences = split_sentences(text, max_characters=longest)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(0 < len(sentence) <= longest and sentence == sentence.strip() for sentence in sentences)
 
 
 def test_long_sentences_are_cut_at_spaces_else_hard() -> None:
     words = " ".join(["word"] * 2000)
-    cut = split(words)
+    cut = split_sentences(words)
     assert " ".join(cut) == words
     assert max(map(len, cut)) <= 4096 < len(words)
-    assert [len(piece) for piece in split("x" * 9000)] == [4096, 4096, 808]
-    assert list(pieces("aa bb  cc", 5)) == [(0, "aa"), (3, "bb"), (7, "cc")]
+    assert [len(piece) for piece in split_sentences("x" * 9000)] == [4096, 4096, 808]
+    assert list(split_long_text("aa bb  cc", 5)) == [(0, "aa"), (3, "bb"), (7, "cc")]
 
 
 @pytest.mark.parametrize("language", WIKI)
@@ -87,7 +87,7 @@ def test_speed_on_real_text(language: str) -> None:
     best = float("inf")
     for _ in range(3):
         began = time.process_time()
-        sentences = split(text)
+        sentences = split_sentences(text)
         best = min(best, time.process_time() - began)
     assert len(sentences) > 20_000
     assert len(text.encode()) / best > 20e6

@@ -1,4 +1,4 @@
-"""Whatever the bytes of a file are, they become the same text, or one line says what is wrong with them."""
+"""Decompression and decoding of files, and one-line errors for damaged ones."""
 
 import bz2
 import errno
@@ -12,7 +12,7 @@ import pytest
 from data.small_files import TEXTS, THREE, refusal, texts, written
 
 from bertsmith.data.corpus import Corpus
-from bertsmith.data.text_files import unreadable
+from bertsmith.data.text_files import read_error
 from bertsmith.errors import DataError, StorageError
 
 
@@ -42,16 +42,16 @@ def test_damaged_compressed_files_are_named(tmp_path: Path, suffix: str) -> None
     whole = PACKED[suffix](b"".join(b"line %d\n" % number for number in range(100_000)))
     kind = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}[suffix]
     path = written(tmp_path, f"a.txt{suffix}", whole[: len(whole) // 2])
-    assert refusal(path).startswith(f"{path}: the {kind} data ends too early; ")
+    assert refusal(path).startswith(f"{path}: the {kind} data is truncated after ")
     damaged = bytearray(whole)
     damaged[20:60] = bytes(40)
     assert f"the {kind} data is damaged" in refusal(written(tmp_path, f"b.txt{suffix}", bytes(damaged)))
     path = written(tmp_path, f"c.txt{suffix}", "plain text")
-    assert refusal(path).startswith(f"{path} is named {suffix} but holds uncompressed or unknown data: ")
+    assert refusal(path).startswith(f"{path} has suffix {suffix} but uncompressed or unknown data: ")
 
 
-def test_a_wrong_suffix_is_told_with_what_the_file_is(tmp_path: Path) -> None:
-    assert "is named .gz but holds xz data" in refusal(written(tmp_path, "a.txt.gz", lzma.compress(b"text")))
+def test_a_wrong_suffix_is_an_error(tmp_path: Path) -> None:
+    assert "has suffix .gz but xz data" in refusal(written(tmp_path, "a.txt.gz", lzma.compress(b"text")))
 
 
 @pytest.mark.parametrize(("name", "place", "magic"), [("a.zip", 0, b"PK\x03\x04"), ("a.tar", 257, b"ustar")])
@@ -59,7 +59,7 @@ def test_archives_are_refused(tmp_path: Path, name: str, place: int, magic: byte
     data = bytearray(1024)
     data[place : place + len(magic)] = magic
     path = written(tmp_path, name, bytes(data))
-    assert refusal(path) == f"{path} is a {name[2:]} archive, not text: unpack it and name the folder"
+    assert refusal(path) == f"{path} is a {name[2:]} archive, not text: unpack it and pass the folder"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp949", "utf-16", "utf-16-le"])
@@ -76,15 +76,14 @@ def test_bytes_of_another_encoding_are_named_with_their_place(
     monkeypatch.setattr("bertsmith.data.text_files.BLOCK", block)
     path = written(tmp_path, "a.txt", "good\n한글\n".encode() + "나쁜".encode("cp949"))
     assert refusal(path) == (
-        f"{path}:3: byte 12 (0xb3) is not utf-8: "
-        "name its --encoding (such as cp949 or latin-1), or pass --errors replace"
+        f"{path}:3: byte 12 (0xb3) is not utf-8: pass its --encoding (such as cp949 or latin-1), or --errors replace"
     )
     assert texts(path, errors="ignore") == ["good\n한글"]
     assert texts(path, errors="replace")[0].startswith("good\n한글\n\ufffd")
 
 
-def test_utf16_is_recognised_and_advised(tmp_path: Path) -> None:
-    assert refusal(written(tmp_path, "a.txt", "text".encode("utf-16"))).endswith("it looks like --encoding utf-16")
+def test_utf16_is_suggested(tmp_path: Path) -> None:
+    assert refusal(written(tmp_path, "a.txt", "text".encode("utf-16"))).endswith("try --encoding utf-16")
 
 
 def test_an_error_inside_a_multibyte_encoding(tmp_path: Path) -> None:
@@ -100,8 +99,8 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         list(corpus)
 
 
-def test_a_failing_disk_is_no_fault_of_the_data() -> None:
-    assert isinstance(unreadable("a.txt", OSError(errno.EIO, "Input/output error")), StorageError)
+def test_an_io_error_is_a_storage_error() -> None:
+    assert isinstance(read_error("a.txt", OSError(errno.EIO, "Input/output error")), StorageError)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -14,11 +14,11 @@ from bertsmith.encoders.albert import ALBERT
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm, sentence_order
-from bertsmith.training.flops import flops_per_token
-from bertsmith.training.optimizers.optimizer import weights_of
-from bertsmith.training.passes import ComputeConfig, ForwardBackward
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward
+from bertsmith.training.optimizers import weights_of
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.world import World
+from bertsmith.training.roofline import flops_per_token
 from bertsmith.types import Batch
 
 SHARINGS = [
@@ -55,7 +55,7 @@ def twin(encoder: ALBERT) -> ALBERT:
     """The same encoder with a copy of its weights in every layer: nothing is shared."""
     made = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
     state = {name: value for name, value in encoder.state_dict().items() if not name.startswith("blocks.")}
-    for layer, walked in enumerate(encoder.walk):
+    for layer, walked in enumerate(encoder.block_indices):
         own, inner = divmod(layer, encoder.config.inner_layers)
         for owner, place in walked:
             for name, value in encoder.blocks[owner][place].state_dict().items():
@@ -79,7 +79,7 @@ def test_sizes(name: str) -> None:
     assert made.width // made.heads == (128 if name == "xlarge" else 64)
     assert (made.inner, made.embedding_width) == (4 * made.width, 128)
     assert made.dropout == made.attention_dropout == 0, "version 2"
-    with pytest.raises(ConfigError, match=r"'xlage' is no size of albert: .*did you mean xlarge"):
+    with pytest.raises(ConfigError, match=r"'xlage' is not a size of albert: .*did you mean xlarge"):
         albert.Config.size("xlage", vocab_size=10)
 
 
@@ -154,7 +154,7 @@ class TestSharing:
         for one in (made, other):
             one(batch()).last_hidden.pow(3).sum().backward()
         expected: dict[str, torch.Tensor] = {}
-        for layer, walked in enumerate(made.walk):
+        for layer, walked in enumerate(made.block_indices):
             own, inner = divmod(layer, made.config.inner_layers)
             for owner, place in walked:
                 names = dict(made.blocks[owner][place].named_parameters())
@@ -176,7 +176,7 @@ class TestSharing:
     def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
         made = small(**how)
         weights = weights_of(dict(made.named_parameters()), made.layer_groups())
-        assert {weight.depth for weight in weights} == set(range(len(made.layer_groups())))
+        assert {weight.group for weight in weights} == set(range(len(made.layer_groups())))
         lowest = {id(block): depth for depth, block in reversed(list(enumerate(made.execution_order())))}
         order = [lowest[id(block)] for block in made.layer_groups()]
         if made.config.inner_layers == 1:
@@ -235,7 +235,7 @@ def test_the_map_is_there_even_between_equal_widths() -> None:
     [
         ({"groups": 13}, "groups=13 must be from 1 to layers=12"),
         ({"groups": 0}, "groups=0 must be from 1"),
-        ({"sharing": "none", "groups": 2}, "groups=2 share nothing with sharing=none"),
+        ({"sharing": "none", "groups": 2}, "groups=2 has no effect with sharing=none"),
         ({"sharing": "some"}, "sharing=some must be one of all, attention, feed_forward, none"),
         ({"inner_layers": 0}, "inner_layers=0 must be at least 1"),
         ({"embedding_width": 0}, "embedding_width=0 must be at least 1"),

@@ -81,7 +81,7 @@ def test_sizes_have_heads_of_64(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"width": 100, "heads": 12}, "width=100 cannot be split among heads=12"),
+        ({"width": 100, "heads": 12}, "width=100 must be a multiple of heads=12"),
         ({"activation": "gelu2"}, "activation=gelu2 is unknown: expected one of gelu, gelu_new, .*did you mean gelu"),
         ({"layers": 0}, "layers=0 must be at least 1"),
         ({"feed_forward": 0}, "feed_forward=0 must be at least 1"),
@@ -97,7 +97,7 @@ def test_settings_that_are_refused(wrong: dict[str, object], message: str) -> No
 
 
 def test_an_unknown_size() -> None:
-    with pytest.raises(ConfigError, match=r"'lage' is no size of bert: .*did you mean large"):
+    with pytest.raises(ConfigError, match=r"'lage' is not a size of bert: .*did you mean large"):
         bert.Config.size("lage", vocab_size=10)
 
 
@@ -116,9 +116,9 @@ def test_texts_that_are_too_long() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("input_ids", SIZE, "token 97 is outside this encoder's table of 97 tokens"),
-        ("input_ids", -1, "token -1 is outside"),
-        ("segment_ids", 2, "segment 2 is outside this encoder's table of 2 segments"),
+        ("input_ids", SIZE, "token id 97 is outside the encoder's table of 97 tokens"),
+        ("input_ids", -1, "token id -1 is outside"),
+        ("segment_ids", 2, "segment id 2 is outside the encoder's table of 2 segments"),
     ],
 )
 def test_numbers_outside_the_tables(field: str, value: int, message: str) -> None:

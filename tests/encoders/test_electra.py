@@ -25,7 +25,8 @@ def test_sizes() -> None:
     assert (large.layers, large.width, large.heads, large.inner, large.embedding_width) == (24, 1024, 16, 4096, 1024)
     assert electra.Config() == small
     with pytest.raises(
-        ConfigError, match="'bas' is no size of electra: tiny, mini, small, base, large; did you mean base"
+        ConfigError,
+        match="'bas' is not a size of electra: expected one of tiny, mini, small, base, large; did you mean base",
     ):
         electra.Config.size("bas", vocab_size=97)
     with pytest.raises(ConfigError, match="embedding_width=0 must be at least 1"):

@@ -180,7 +180,9 @@ def test_segments_are_looked_at_only_where_there_are_some() -> None:
 
 def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
     objectives = [masked_lm.Config(), next_sentence.Config()]
-    with pytest.raises(ConfigError, match="needs an encoder with a pooler"):
+    with pytest.raises(
+        ConfigError, match="next_sentence reads the pooled vector of each text: the encoder has no pooler"
+    ):
         Model.build(settings(), objectives)
     model = Model.build(settings(pooler=True, segment_types=2), objectives, vocabulary=VOCABULARY)
     batch = model.corrupt(random_batch(LENGTHS, length=40, pack=True))
@@ -207,9 +209,9 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"norm": "recurrent"}, "norm=between must be one of before, after"),
-        ({"width": 36, "heads": 4}, "positions turn pairs of numbers: width=36 over heads=4 must be even"),
-        ({"rotary_base": 1.0}, "rotary_base=1.0 must be over 1"),
+        ({"norm": "between"}, "norm=between must be one of before, after"),
+        ({"width": 36, "heads": 4}, "rotary embeddings need an even head width: width=36 / heads=4 is odd"),
+        ({"rotary_base": 1.0}, "rotary_base=1.0 must be above 1"),
         ({"segment_types": -1}, "segment_types=-1 must be at least 0"),
     ],
 )

@@ -34,14 +34,14 @@ def rows(graph: OnnxModule, lengths: Sequence[int] = LENGTHS, *, seed: int = 0) 
     """Random texts; an even number of them, as questions with two choices need."""
     draw = np.random.default_rng(seed)
     segments = graph.model.encoder.segment_types
-    return [parity.random_row(draw, length, tokens=SIZE, segments=segments) for length in lengths]
+    return [parity.random_row(draw, length, vocab_size=SIZE, segments=segments) for length in lengths]
 
 
 def difference(graph: OnnxModule, texts: Sequence[Row], **changed: np.ndarray[Any, Any]) -> float:
     """How far the graph, given all texts at once, is from the model, given each alone; some inputs may be changed."""
-    given = parity.fed(graph, texts, 0) | changed
+    given = parity.padded_inputs(graph, texts, 0) | changed
     with torch.inference_mode():
         said = graph(*(torch.from_numpy(given[name]) for name in graph.input_names))
-    return parity.difference(
+    return parity.max_abs_diff(
         graph, texts, {name: part.numpy() for name, part in zip(graph.output_names, said, strict=True)}
     )

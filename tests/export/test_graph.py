@@ -93,7 +93,7 @@ def test_what_is_wrong_is_measured() -> None:
 
 
 def test_an_encoder_without_segments_has_two_inputs() -> None:
-    graph = OnnxModule(model("bert", segments=1)).eval()
+    graph = OnnxModule(model("bert", segment_types=1)).eval()
     assert graph.input_names == ("input_ids", "attention_mask")
     assert difference(graph, rows(graph)) < 2e-5
 
@@ -110,7 +110,7 @@ def test_recurrent_layers_are_put_back() -> None:
 @pytest.mark.parametrize(
     ("heads", "changes", "how", "words"),
     [
-        ([classify.Config()], {}, {"pooling": "mean"}, "not with heads"),
+        ([classify.Config()], {}, {"pooling": "mean"}, "without heads"),
         ([], {"pooler": False}, {"pooling": "pooled"}, "no pooler"),
         ([], {}, {"pooling": "max"}, "mean, first, pooled"),
     ],
@@ -123,7 +123,7 @@ def test_vectors_that_are_not_there(heads: list[Any], changes: Any, how: Any, wo
 def test_the_worst_batch_decides() -> None:
     found = [ParityCheck((3,), 1e-6), ParityCheck((4, 2), 1e-3)]
     assert check_parity(found, 1e-2, "it") == 1e-3
-    with pytest.raises(ParityError, match=r"it is up to 0.001 away from the model \(2 texts of up to 4 tokens\)"):
+    with pytest.raises(ParityError, match=r"it differs from the model by up to 0.001 \(2 texts of up to 4 tokens\)"):
         check_parity(found, 1e-4, "it")
     with pytest.raises(ParityError, match="nan"):
         check_parity([*found, ParityCheck((5,), float("nan"))], 1e9, "it")

@@ -29,12 +29,12 @@ from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
 from faults.power_loss import DiskState, power_loss_states
 from faults.shard_crashes import StoppingDisk
 from faults.shard_world import Outcome, emptied, in_child
-from training.train_world import feed
+from training.training_fixtures import feed
 
 from bertsmith.errors import StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 
 RESUMABLE = 75  # the exit status of a run that was asked to stop
 
@@ -173,9 +173,7 @@ def _refused(run: Path, disk: FailingDisk, build: Build) -> str:
             return "the run went on as if nothing had happened"
     except StorageError as error:
         reason = os.strerror(getattr(errno, disk.how, 0))
-        if not re.match(
-            rf"{reason}: .*{re.escape(str(run.parent))}.* wanted [\d,]+ bytes, [\d,]+ are free", str(error)
-        ):
+        if not re.match(rf"{reason}: .*{re.escape(str(run.parent))}.* needs [\d,]+ bytes, [\d,]+ are free", str(error)):
             return f"the message is {error}"
     return wrong_state(run, acknowledged)
 

@@ -9,8 +9,7 @@ from faults.broken_disks import QuickDisk
 from faults.checkpoint_world import EVERY, STEPS, CheckpointOutcome, equal, save_all, undisturbed
 from faults.shard_world import Outcome, emptied
 
-from bertsmith.training.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import MANIFEST, OPTIMIZER, WEIGHTS, Checkpoints
 
 
 def flips(folder: Path, *, only: str | None = None, spacing: int = 7, bits: int = 1, seed: int = 0) -> Outcome:
@@ -69,8 +68,8 @@ def _unnoticed(run: Path, path: Path) -> str:
         return f"it was not passed over: {error!r}"
     if resumed.state is None or resumed.state.step != STEPS - EVERY:
         return "it was gone on from as if nothing had happened"
-    if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was passed over: "):
-        return f"it was not said which was passed over: {resumed.skipped}"
+    if len(resumed.skipped) != 1 or not resumed.skipped[0].startswith(f"{path.parent.name} was skipped: "):
+        return f"it was not said which was skipped: {resumed.skipped}"
     if str(path) not in resumed.skipped[0]:
         return f"the file is not named: {resumed.skipped[0]}"
     return "" if equal(resumed.state, undisturbed()[1][STEPS - EVERY]) else "the one before it was read wrongly"

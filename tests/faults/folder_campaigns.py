@@ -107,7 +107,7 @@ def flips(work: Path, *, only: str | None = None, spacing: int = 97, seed: int =
     for path in sorted(place.iterdir()):
         data = path.read_bytes()
         dense = 8 + int.from_bytes(data[:8], "little") if path.name == folders.WEIGHTS else 0
-        step = 1 + spacing // 32 if path.name in (folders.SEAL, folders.CONFIG) else spacing
+        step = 1 + spacing // 32 if path.name in (folders.CHECKSUMS, folders.CONFIG) else spacing
         for offset in [*range(0, dense, 1 + spacing // 16), *range(dense, len(data), step)]:
             bit = chance.randrange(8)
             if outcome.wants(f"{path.name}:{offset}:{bit}"):

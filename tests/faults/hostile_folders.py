@@ -21,7 +21,7 @@ from model_io.false_claims import WRONG
 from model_io.folder_world import TABLE, change_config, change_weights, raw
 from model_io.google_values import FOLDER as GOOGLE
 
-from bertsmith.model_io.sorted_table import MAGIC
+from bertsmith.model_io.tensorflow_checkpoint import MAGIC
 from bertsmith.system.durable import checksummed_json
 
 Case = Callable[[Path, Path], Any]

@@ -161,5 +161,5 @@ def files_too_large(scene: Scene, *, only: str | None = None) -> Outcome:
 
 def _told_badly(status: int, errors: str, reason: str, folder: str) -> str:
     """One line: the reason, the path, bytes wanted and free."""
-    pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.* wanted [\d,]+ bytes, [\d,]+ are free in \S+\n"
+    pattern = rf"bertsmith: {reason}: .*{re.escape(folder)}.* needs [\d,]+ bytes, [\d,]+ are free in \S+\n"
     return "" if status == 74 and re.fullmatch(pattern, errors) else f"status {status}, and it said {errors[-600:]!r}"

@@ -22,8 +22,7 @@ from bertsmith.data.shards import Shards
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
 from bertsmith.model_io.model import Model
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints
 from bertsmith.training.log import read_events
 from bertsmith.training.recipe import read_recipe
 

@@ -25,10 +25,9 @@ from bertsmith.data.shards import reader as shard_reader
 from bertsmith.errors import StorageError
 from bertsmith.model_io.model import Model
 from bertsmith.system.durable import Disk
-from bertsmith.training import ahead, checkpoint, checkpoints, passes
+from bertsmith.training import checkpoints, forward_backward, prefetch, pretrain
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.pretraining import work
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import IGNORE_INDEX, Batch, Loss
 
@@ -65,7 +64,7 @@ def _at_each_change(act: Callable[[int], None]) -> None:
 
 def quick_start() -> None:
     """Not broken: what the machine can do at most is not measured, which takes longer than a whole small run."""
-    work.measure_peak_flops = lambda *anything: 1.0  # type: ignore[assignment]
+    pretrain.measure_peak_flops = lambda *anything: 1.0  # type: ignore[assignment]
 
 
 def count_changes(path: str) -> None:
@@ -102,11 +101,11 @@ def _at(phase: str, act: Callable[[], None]) -> None:
         "step": (Trainer, "_gradients"),
         "update": (Trainer, "_update"),
         "save": (checkpoints, "write_checkpoint"),
-        "manifest": (checkpoint, "sealed"),
+        "manifest": (checkpoints, "checksummed_json"),
         "evaluation": (Trainer, "score"),
         "resume": (Checkpoints, "resume"),
         "model": (Model, "build"),
-        "write": (work, "save_model"),
+        "write": (pretrain, "save_model"),
     }[where]
     calls = [0]
 
@@ -177,21 +176,21 @@ def checked_each_time() -> None:
 
 
 def patient(seconds: float) -> None:
-    ahead.PATIENCE = seconds
+    prefetch.TIMEOUT = seconds
 
 
 def record(folder: str) -> None:
     """Digests of what is learned from, row by row: tokens as hidden, the texts' numbers, and every label."""
 
     def wrapper(
-        original: Callable[..., Any], owner: passes.ForwardBackward, batch: Batch, *given: Any, **named: Any
+        original: Callable[..., Any], owner: forward_backward.ForwardBackward, batch: Batch, *given: Any, **named: Any
     ) -> Any:
         line = {"step": named["step"] + 1, "micro": named["micro"], "rows": digests(batch)}
         _append(str(Path(folder, f"rows-{owner.world.rank}.jsonl")), json.dumps(line) + "\n")
         return original(owner, batch, *given, **named)
 
     Path(folder).mkdir(parents=True, exist_ok=True)
-    _around(passes.ForwardBackward, "learn", wrapper)
+    _around(forward_backward.ForwardBackward, "accumulate_gradients", wrapper)
 
 
 def digests(batch: Batch) -> list[str]:
@@ -233,7 +232,7 @@ def not_finite(steps: list[int], value: str = "nan") -> None:
         factor = float(value) if now[0] in steps else 1.0
         return Loss({name: part * factor for name, part in loss.sums.items()}, loss.counts, loss.correct, loss.weights)
 
-    _around(passes.ForwardBackward, "learn", learn)
+    _around(forward_backward.ForwardBackward, "accumulate_gradients", learn)
     _around(Model, "forward", forward)
 
 
@@ -281,13 +280,12 @@ def progress_forgotten() -> None:
 
 
 def dropout_by_the_clock() -> None:
-    passes._seed_dropout = lambda device, seed: torch.default_generator.manual_seed(time.time_ns())  # type: ignore[assignment]
+    forward_backward._seed_dropout = lambda device, seed: torch.default_generator.manual_seed(time.time_ns())  # type: ignore[assignment]
 
 
 def in_place() -> None:
     """Checkpoints are written under their own name from the first byte on."""
-    for module in (checkpoint, checkpoints):
-        module.partial = lambda path: path  # type: ignore[attr-defined]
+    checkpoints.partial_path = lambda path: path  # type: ignore[assignment]
 
 
 def retires_early() -> None:
@@ -307,13 +305,13 @@ def deaf() -> None:
 
 def hears_itself_only() -> None:
     """A rank stops by its own signal and does not tell the others."""
-    Trainer._settle = _settle_alone  # type: ignore[method-assign]
+    Trainer._finish_steps = _settle_alone  # type: ignore[method-assign]
 
 
 def _settle_alone(trainer: Trainer, most: int) -> None:
-    while trainer._under_way and len(trainer._under_way) >= most:
-        trainer._settled = trainer._under_way.popleft()
-        trainer.tokens += int(trainer._settled.numbers["tokens"])
+    while trainer._in_flight and len(trainer._in_flight) >= most:
+        trainer._finished = trainer._in_flight.popleft()
+        trainer.tokens += int(trainer._finished.numbers["tokens"])
     trainer.stopped = trainer.stopped or trainer.stop_signal.requested
 
 

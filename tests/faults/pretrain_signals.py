@@ -191,7 +191,7 @@ def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: 
 
 def same_weights(scene: Scene, step: int) -> str:
     """What was saved while losses were not finite are the weights of the last step that was good, the fourth."""
-    from bertsmith.training.checkpoint import WEIGHTS, Checkpoint
+    from bertsmith.training.checkpoints import WEIGHTS, Checkpoint
 
     found = Checkpoint(scene.run / "checkpoints" / f"step-{step:08}").files[WEIGHTS].sha256
     return "" if found == scene.oracle.states[4][0] else f"the weights of step {step} are not those of step 4"
@@ -209,7 +209,7 @@ def rivals(scene: Scene, *, only: str | None = None, build: str = "") -> Outcome
             pause.unlink()
             ended = call.wait()
             outcome.land(phase)
-            line = f"bertsmith: another process is working in {run}: wait until it ends, or choose another folder\n"
+            line = f"bertsmith: another process is using {run}: wait until it ends, or choose another folder\n"
             if (rival.status, rival.errors) != (2, line):
                 outcome.fail(phase, f"the second left with status {rival.status} and said {rival.errors[-600:]!r}")
             elif ended.status or scene.differs(run):

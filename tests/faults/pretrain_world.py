@@ -18,8 +18,7 @@ from faults.shard_world import Outcome, emptied
 from bertsmith.data import prepare as verbs
 from bertsmith.errors import BertsmithError
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.checkpoint import OPTIMIZER, WEIGHTS, Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.checkpoints import OPTIMIZER, WEIGHTS, Checkpoint, Checkpoints
 from bertsmith.training.log import last_of_each_step, read_events
 
 STEPS, EVERY = 10, 3  # saved after 3, 6 and 9 steps and at the end; scored after 4 and 8 and at the end

@@ -247,7 +247,7 @@ def _refused(work: Path, disk: FailingDisk, name: str, kind: str, expected: dict
         reason = os.strerror(getattr(errno, disk.how, 0))
         wanted = f"{len(expected.get(name) or b''):,}" if kind == "write" and name in expected else r"[\d,]+"
         if not re.match(
-            rf"{reason}: .*{re.escape(str(work / name))}.* wanted {wanted} bytes, [\d,]+ are free", str(error)
+            rf"{reason}: .*{re.escape(str(work / name))}.* needs {wanted} bytes, [\d,]+ are free", str(error)
         ):
             return f"the message is {error}"
     shards = {path.name: path.read_bytes() for path in work.glob("*.shard")}

@@ -24,10 +24,8 @@ from faults.shard_world import Outcome
 from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.training import checkpoint, checkpoints
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.state import TrainingState
+from bertsmith.training import checkpoints
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +105,7 @@ class GoesOn(Checkpoints):
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are written under their own name from the first byte on."""
-    for module in (checkpoint, checkpoints):
-        monkeypatch.setattr(module, "partial_path", lambda path: path)
+    monkeypatch.setattr(checkpoints, "partial_path", lambda path: path)
 
 
 @pytest.mark.usefixtures("in_place")
@@ -144,7 +141,7 @@ def test_signals_that_are_not_heeded_are_found(folder: Path) -> None:
 
 def test_without_its_lock_a_folder_has_two_masters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints(folder):
-        with pytest.raises(BertsmithError, match="another process is working in"), Checkpoints(folder):
+        with pytest.raises(BertsmithError, match="another process is using"), Checkpoints(folder):
             pass
         monkeypatch.setattr("bertsmith.system.durable.Disk.lock", lambda self, folder: nullcontext())
         with Checkpoints(folder):

@@ -10,11 +10,11 @@ import torch
 from objectives.heads_world import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward
 from bertsmith.training.optimizers import adamw
-from bertsmith.training.passes import ComputeConfig, ForwardBackward
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CASES: dict[str, Any] = {

@@ -16,19 +16,19 @@ import pytest
 import torch
 from model_fixtures import pretraining_model
 from training.test_trainer import Poisoned, bert_feed
-from training.train_world import same, snapshot, toy_batch, trainer
+from training.training_fixtures import same, snapshot, toy_batch, trainer
 
 from bertsmith import config
+from bertsmith.training import optimizers
 from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.optimizers import adamw, optimizer, reference
-from bertsmith.training.passes import ComputeConfig, Precision
-from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.schedules import constant_then_decay
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, Precision
+from bertsmith.training.optimizers import adamw, bert_adam
+from bertsmith.training.plan import Schedule, TrainingPlan
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=constant_then_decay.Config())
+LEVEL = TrainingPlan(steps=12, learning_rate=1e-2, schedule=Schedule("constant_then_decay"))
 EAGER = ComputeConfig(compile=False)
 
 
@@ -45,15 +45,15 @@ def bert(
     plan: TrainingPlan = LEVEL,
 ) -> Trainer:
     model = pretraining_model(layers=2, width=64, heads=2, dropout=dropout, attention_dropout=dropout)
-    how: dict[str, Any] = {"plan": plan, "optimizer": reference.Config(), "precision": precision, "compute": compute}
+    how: dict[str, Any] = {"plan": plan, "optimizer": bert_adam.Config(), "precision": precision, "compute": compute}
     return Trainer(model, bert_feed(8, rows=16), world=world or on_gpu(), **how)
 
 
-@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizers.FOLDER))
 def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[4])
     batches = [toy_batch(step).to("cuda") for step in range(12)]
-    settings = config.find_kind(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizers.FOLDER, kind).Config()
     made = trainer(
         model=model,
         feed=lambda step: [batches[step]],
@@ -120,8 +120,8 @@ def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -
     plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
     found = [step.loss for step in replayed]
-    assert replayed._replay is not None
-    assert len(replayed._replay._recordings) == 1
+    assert replayed._graphs is not None
+    assert len(replayed._graphs._captures) == 1
     assert found == pytest.approx(losses, rel=2e-3)
     assert len({step.learning_rate for step in short(graphs=True, **how)}) > 4
     begun = short(graphs=True, **how)
@@ -154,14 +154,14 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
     how: dict[str, Any] = {"plan": TrainingPlan(steps=30, learning_rate=1e-3), "optimizer": adamw.Config()}
     made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
     work = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    feed = made.feed
+    feed = made.batches
 
     def slow(step: int) -> Any:
         for _ in range(8):  # about ten milliseconds, which the device spends and the host does not
             work @ work
         return feed(step)
 
-    made.feed = slow
+    made.batches = slow
     for _ in range(6):
         next(made)
     torch.cuda.synchronize()
@@ -174,7 +174,7 @@ def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
 
 TWO_RUNS = """
 from gpu.test_trainer_gpu import bert
-from bertsmith.training.passes import ComputeConfig
+from bertsmith.training.forward_backward import ComputeConfig
 how = {"dropout": 0.1, "compute": ComputeConfig(deterministic=True), "precision": "auto"}
 losses = [[step.loss.hex() for step in bert(**how)] for _ in range(2)]
 assert losses[0] == losses[1], losses

@@ -25,7 +25,7 @@ def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path:
     assert labelled.facts is not None
     folder = labelled.facts.folder
     done = json.loads(call("classify", folder, *TEXTS[:2], "-k", 2, "--json").stdout)
-    assert [[one["label"] for one in some["found"]] for some in done["predictions"]] == [
+    assert [[one["label"] for one in some["results"]] for some in done["predictions"]] == [
         [one["label"] for one in some] for some in labelled.predict(TEXTS[:2], top_k=2)
     ]
     shown = call("classify", folder, LONG, "--second", "it is iron").stdout
@@ -40,7 +40,7 @@ def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path:
     assert "█" in picture
     assert len(picture.splitlines()) == 2 + len(labelled.attention("the smith has 쇠").tokens)
     assert len(json.loads(call("attention", folder, "iron", "gold", "--json").stdout)["weights"]) == 5
-    assert "cut to fit" in call("attention", folder, LONG, "--head", 1).stdout
+    assert "truncated" in call("attention", folder, LONG, "--head", 1).stdout
 
 
 def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_entities_and_answers_on_the_command_line(tmp_path: Path) -> None:
     found = json.loads(call("ner", tmp_path / "tag", LONG, "--json").stdout)["entities"]
     assert [one["word"] for one in found] == ["red", "gold"] * 12
     assert "METAL" in call("ner", tmp_path / "tag", tmp_path / "page.txt").stdout
-    assert "no entity" in call("ner", tmp_path / "tag", "the smith").stdout
+    assert "no entities" in call("ner", tmp_path / "tag", "the smith").stdout
     asked = call("ask", tmp_path / "span", "which thing", "-c", tmp_path / "page.txt", "--json")
     assert json.loads(asked.stdout)["answers"][0]["answer"] == "gold"
     assert "of «gold» the" in call("ask", tmp_path / "span", "which thing", "--context", LONG).stdout

@@ -248,7 +248,7 @@ def test_command_line(folder: Path, tmp_path: Path) -> None:
     assert "%" in call("fill-mask", folder, "the [MASK] burns").stdout
     assert 0 <= json.loads(call("next-sentence", folder, "the fire", "burns", "--json").stdout)["is_next"] <= 1
     shown = json.loads(call("show", folder, "--json").stdout)
-    assert sum(shown["parameters_by_room"].values()) == shown["parameters"]
+    assert sum(shown["parameters_by_module"].values()) == shown["parameters"]
     assert shown["checksums"] is True
     assert "embeddings" in call("show", folder).stdout
 

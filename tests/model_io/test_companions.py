@@ -13,7 +13,7 @@ from model_io.folder_world import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import DataError
-from bertsmith.model_io.companions import companions
+from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model, save_model
 from bertsmith.objectives import masked_lm, replaced_token
@@ -34,7 +34,7 @@ def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **chang
 def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
     model = build(rows=rows, vocabulary=None, embedding_width=narrow, activation=activation)
-    generator = companions(model)["generator"]
+    generator = generator_model(model)
     batch = random_batch([12, 40, 7], length=40)
     batch = batch.replace(input_ids=batch.input_ids % rows, indices={"masked_lm": torch.arange(120)})
     inside = model.objectives["replaced_token"].generator
@@ -52,7 +52,7 @@ def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path:
 
 def test_its_weights_are_the_model_s() -> None:
     model = build()
-    generator = companions(model)["generator"]
+    generator = generator_model(model)
     with torch.no_grad():
         generator.encoder.token_embeddings.fill_(0.5)
         generator.encoder.blocks[1].feed_forward.expand.weight.fill_(0.25)
@@ -61,17 +61,19 @@ def test_its_weights_are_the_model_s() -> None:
 
 
 def test_who_has_none() -> None:
-    assert companions(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) == {}
+    assert generator_model(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) is None
     judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator_width=0.0)])
-    assert companions(judging) == {}
+    assert generator_model(judging) is None
     on_bert = Model.build(bert(pooler=False), [replaced_token.Config(generator_width=0.5)], vocabulary=VOCABULARY)
-    assert companions(on_bert) == {}, "BERT's tables are as wide as its blocks: no folder could hold its generator"
+    assert generator_model(on_bert) is None, (
+        "BERT's tables are as wide as its blocks: no folder could hold its generator"
+    )
 
 
 def test_a_folder_has_no_generator_to_go_on_with(tmp_path: Path) -> None:
     save_model(build(rows=tokenizer().vocab_size, vocabulary=None), tokenizer(), tmp_path / "m")
     wanted = replaced_token.Config(generator_width=0.5)
-    with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* asked for as new_heads$"):
+    with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* as new_heads$"):
         open_model(tmp_path / "m", objectives=[wanted])
     model, _, _ = open_model(tmp_path / "m", objectives=[], new_heads=[wanted])
-    assert companions(model)["generator"].encoder.width == 16
+    assert generator_model(model).encoder.width == 16

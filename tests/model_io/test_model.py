@@ -17,7 +17,7 @@ from model_fixtures import (
 
 from bertsmith.encoders.bert import BERT
 from bertsmith.errors import BertsmithError
-from bertsmith.model_io.model import Model
+from bertsmith.model_io.model import Model, build_context
 from bertsmith.objectives import masked_lm, next_sentence
 from bertsmith.objectives.next_sentence import NextSentence
 from bertsmith.objectives.objective import Embed
@@ -40,7 +40,7 @@ def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(seen) == 1
     assert len(seen[0].last_hidden) == len(batch.indices["masked_lm"]) + len(LENGTHS) < batch.input_ids.numel() / 3
     whole = forward(batch)
-    expected = [model.objectives[name].score(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
+    expected = [model.objectives[name].loss(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
     for one in expected:
         for name, total in one.sums.items():
             assert loss.sums[name].item() == pytest.approx(total.item(), rel=1e-5)
@@ -53,7 +53,7 @@ def test_reading_less_gives_the_same_gradients() -> None:
     less = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     whole = model.encoder(batch)
-    losses = [model.objectives[name].score(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
+    losses = [model.objectives[name].loss(whole, batch, model.encoder.token_embeddings) for name in model.objectives]
     (losses[0] + losses[1]).mean().backward()
     for name, parameter in model.named_parameters():
         if "qkv.bias" not in name:
@@ -69,7 +69,7 @@ class Doubling(NextSentence):
 
 def test_guesses_are_filled_in_before_the_encoding() -> None:
     plain = randomize_weights(Model.build(small_bert_config(), [next_sentence.Config()])).eval()
-    head = Doubling(width=32, layer_config=plain.encoder.layer_config, weight=1.0)
+    head = Doubling(build_context(plain.encoder, vocabulary=None, seed=0), weight=1.0)
     filling = Model(plain.encoder, [head]).eval()
     head.load_state_dict(plain.objectives["next_sentence"].state_dict())
     batch = random_batch(LENGTHS, length=40)
@@ -133,7 +133,7 @@ def test_the_table_is_one() -> None:
 def test_what_is_refused() -> None:
     model = pretraining_model()
     batch = random_batch([12], length=12)
-    with pytest.raises(BertsmithError, match="masked_lm has asked nothing of this batch: hide it first"):
+    with pytest.raises(BertsmithError, match="masked_lm has no indices in this batch: corrupt it first"):
         model(batch)
     with pytest.raises(BertsmithError, match="this model was not made for causal_lm: it has masked_lm, next_sentence"):
         model.predict(batch, "causal_lm")

@@ -10,19 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from model_io.folder_world import model, tokenizer
 
-from bertsmith.model_io.huggingface.bert import FAMILY
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.model_folder import save_model
 
+MODEL = model()
 ANYTHING = some.one_of(some.text(), some.integers(), some.floats(), some.none(), some.lists(some.text(), max_size=2))
 
 
 @example("a", {"backslash": "\\|"})
 @given(some.text(), some.dictionaries(some.text(), ANYTHING, max_size=4))
 def test_any_facts(name: str, facts: dict[str, Any]) -> None:
-    card = model_card(
-        name, family=FAMILY, architecture="BertModel", objectives=(), shape={"width": 8}, facts=facts
-    ).decode("utf-8")
+    card = model_card(name, model=MODEL, architecture="BertModel", shape={"width": 8}, facts=facts).decode("utf-8")
     lines = card.split("\n")
     assert lines[:4] == ["---", 'library_name: "transformers"', 'tags: ["bert", "bertsmith"]', "---"]
     assert len([line for line in lines if line.startswith("# ")]) == 1

@@ -129,7 +129,7 @@ def test_an_existing_folder_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m"]
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("…")
-    with pytest.raises(BertsmithError, match="something else than a model"):
+    with pytest.raises(BertsmithError, match="is not a model folder and is not replaced"):
         save_model(newer, tokenizer(), tmp_path / "letters", replace=True)
     (tmp_path / "empty").mkdir()
     save_model(newer, tokenizer(), tmp_path / "empty")
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_the_old_model() -> None:
             found = open_model(path if path.is_dir() else place / "m.retired")[0]
             assert _equal(found, old) or _equal(found, newer), number
             if not path.is_dir():
-                with pytest.raises(DataError, match=r"what it held before is in .*m\.retired"):
+                with pytest.raises(DataError, match=r"its previous contents are in .*m\.retired"):
                     open_model(path)
             save_model(old, tokenizer(), path, replace=True, disk=QuickDisk())
             assert os.listdir(place) == ["m"]
@@ -234,7 +234,7 @@ def test_several_files_with_an_index(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": other}))
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "does not say")
+    one_line(found, "does not list there")
     index.write_text(json.dumps({"weight_map": where | {"more": "model-0.safetensors"}}))
     with pytest.raises(DataError, match=r"model-0\.safetensors lacks 'more'"):
         open_model(path)
@@ -267,7 +267,7 @@ def test_heads_asked_for(tmp_path: Path) -> None:
     again, _, facts = open_model(path, objectives=["next_sentence"])
     assert len(facts.notes) == 1
     assert list(again.objectives) == ["next_sentence"]
-    assert "left out as not asked for: cls.predictions.bias" in facts.notes[0]
+    assert "unused weights: cls.predictions.bias" in facts.notes[0]
     assert list(open_model(path, objectives=())[0].objectives) == []
     with pytest.raises(ConfigError, match="next_sentence"):
         open_model(path, objectives=["next_sentense"])
@@ -280,7 +280,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
     one_line(found, str(path), "bert.pooler.dense.bias", "cls.seq_relationship.weight", "new_heads")
     torch.manual_seed(1)
     again, _, facts = open_model(path, new_heads=["next_sentence"])
-    assert facts.notes == ("new, knowing nothing yet: the head next_sentence, the pooler",)
+    assert facts.notes == ("newly initialised: the head next_sentence, the pooler",)
     assert 0 < again.encoder.get_parameter("pooler.weight").std() < 0.03
     assert again.encoder.get_parameter("pooler.bias").eq(0).all()
     assert torch.equal(
@@ -291,7 +291,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
 def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
     again, _, facts = open_model(folder(tmp_path / "m"), new_heads=["masked_lm"])
     assert again.objectives["masked_lm"].bias.eq(0).all()
-    start = "new, knowing nothing yet: the head masked_lm; left out as not asked for: cls.predictions.bias, "
+    start = "newly initialised: the head masked_lm; unused weights: cls.predictions.bias, "
     assert facts.notes[0].startswith(start)
     assert len(facts.notes) == 1
     assert torch.equal(again.encoder.token_embeddings, model("masked_lm", "next_sentence").encoder.token_embeddings)
@@ -315,5 +315,5 @@ def test_edited_card_is_only_noted(tmp_path: Path) -> None:
 
 def test_every_name_of_ours_has_one_of_theirs() -> None:
     ours = model("masked_lm", "next_sentence").state_dict()
-    theirs = [name for mine in ours for name in FAMILY.their_names(mine)]
+    theirs = [name for mine in ours for name in FAMILY.transformers_names(mine)]
     assert len(theirs) == len(set(theirs)) == 5 + 2 * 16 + 2 + 5 + 2

@@ -22,10 +22,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_for, open_model, save_model
 from bertsmith.objectives import classify, masked_lm, replaced_token, span, tag
 from bertsmith.tokenizers.wordpiece import Config as WordPiece
-from bertsmith.training.finetuning.tuning import make_finetune_config
-from bertsmith.training.finetuning.work import finetune
-from bertsmith.training.pretraining import pretrain
-from bertsmith.training.recipe import with_overrides
+from bertsmith.training.finetune import finetune
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.recipe import make_finetune_config, with_overrides
 from bertsmith.training.trainer import Trainer
 
 SMALL = [

@@ -77,7 +77,7 @@ def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(safetensors_files, "MOST_TENSORS", 2)
     empty = claim([0], [0, 0])
     (tmp_path / "x.safetensors").write_bytes(raw(dict.fromkeys("abc", empty)))
-    with pytest.raises(DataError, match="3 tensors: more than 2"):
+    with pytest.raises(DataError, match="3 tensors: at most 2"):
         SafetensorsFile(tmp_path, "x.safetensors")
 
 

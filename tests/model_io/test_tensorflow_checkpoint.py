@@ -13,11 +13,9 @@ from model_io.folder_world import one_line
 from model_io.google_values import FOLDER, SETTINGS, WORDS, shapes, value
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.crc32c import LANES, crc32c, masked
 from bertsmith.model_io.importers import import_folder
 from bertsmith.model_io.model_folder import open_model
-from bertsmith.model_io.sorted_table import MAGIC, read_table
-from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
+from bertsmith.model_io.tensorflow_checkpoint import LANES, MAGIC, TensorFlowCheckpoint, crc32c, mask_crc, read_table
 from bertsmith.model_io.untrusted_files import UntrustedFile
 
 PREFIX = "bert_model.ckpt"
@@ -85,7 +83,7 @@ def test_case_of_the_vocabulary(tmp_path: Path) -> None:
     assert facts.notes == ("lowercase=false, as the vocabulary has capital letters",)
     words = open_model(tmp_path / "m")[1]
     assert words.encode("Ä the The").ids.tolist() == [len(WORDS) - 1, WORDS.index("the"), words.unknown_id]
-    assert import_folder(FOLDER, tmp_path / "n", lowercase=False).notes == ("lowercase=false, as asked",)
+    assert import_folder(FOLDER, tmp_path / "n", lowercase=False).notes == ("lowercase=false, as requested",)
 
 
 def test_every_changed_byte_is_named(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_cut_short(tmp_path: Path) -> None:
         (source / name).write_bytes((FOLDER / name).read_bytes()[:size])
         with pytest.raises(DataError) as found:
             import_folder(source, tmp_path / "m")
-        one_line(found, str(source / name), "cut short")
+        one_line(found, str(source / name), "truncated")
         (source / name).unlink()
         with pytest.raises(BertsmithError):
             import_folder(source, tmp_path / "m")
@@ -152,7 +150,7 @@ def block(pairs: list[tuple[bytes, bytes]], *, kind: int = 0) -> bytes:
     """A block of LevelDB's, every key written out, with its checksum."""
     body = b"".join(number(0) + number(len(key)) + number(len(value)) + key + value for key, value in pairs)
     body += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes([kind])
-    return body + masked(crc32c([body])).to_bytes(4, "little")
+    return body + mask_crc(crc32c([body])).to_bytes(4, "little")
 
 
 def table(blocks: list[list[tuple[bytes, bytes]]], *, kind: int = 0) -> bytes:
@@ -181,7 +179,7 @@ def test_a_table_of_several_blocks(tmp_path: Path) -> None:
 def test_strange_tables(tmp_path: Path) -> None:
     one = [(b"a", b"1"), (b"b", b"2")]
     cases = {
-        "not in its order": table([one, one]),
+        "out of order": table([one, one]),
         "compressed": table([one], kind=1),
         "more than 20,000 keys": table([[(b"%06d" % key, b"") for key in range(20_001)]]),
         "a key of": table([[(b"k" * 600, b"")]]),
@@ -222,7 +220,7 @@ def variable(*, kind: int = 1, sizes: tuple[int, ...] = (2,), shard: int = 0, pl
 def test_strange_checkpoints(tmp_path: Path) -> None:
     header = message((1, 1))
     cases = {
-        "TensorFlow 2's objects": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
+        "is a TensorFlow 2 checkpoint": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
         "0 data files": {b"": b""},
         "1048576 data files": {b"": message((1, 1 << 20))},
         "not in little-endian": {b"": message((1, 1), (2, 1))},

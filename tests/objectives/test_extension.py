@@ -17,8 +17,8 @@ from bertsmith.errors import ConfigError
 from bertsmith.evaluation.evaluator import make_evaluation_config, open_evaluator
 from bertsmith.model_io.native import MODEL_TYPE
 from bertsmith.server.server import running
-from bertsmith.training.finetuning.tuning import make_finetune_config
-from bertsmith.training.finetuning.work import finetune
+from bertsmith.training.finetune import finetune
+from bertsmith.training.recipe import make_finetune_config
 
 
 @pytest.fixture(scope="module")

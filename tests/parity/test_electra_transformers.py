@@ -296,7 +296,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.electra.embeddings.word_embeddings.weight)
     assert made.encoder.config.pooler_dropout == 0.1
-    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(("size", "expected"), [("small", 13_549_057), ("base", 109_483_009), ("large", 335_142_913)])

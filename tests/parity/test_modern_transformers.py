@@ -169,7 +169,7 @@ def test_heads_that_are_not_read_leave_the_encoder(tmp_path: Path) -> None:
         open_model(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=("a", "b"))], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.model.embeddings.tok_embeddings.weight)
-    assert facts.notes[0].startswith("new, knowing nothing yet: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
 
 
 @pytest.mark.parametrize(("size", "count"), [("base", 149_655_232), ("large", 395_881_664)])

@@ -139,7 +139,7 @@ def test_positions_turn_and_nothing_else_tells_them() -> None:
         ("alone", {"rotary_value": True}, "rotary_value=True; bertsmith reads False only"),
         ("alone", {"embedding_size": 24}, "embedding_size=24; bertsmith reads 32 only"),
         ("choose", {"summary_type": "mean"}, "summary_type='mean'; bertsmith reads 'first' only"),
-        ("choose", {"summary_type": None}, "does not say summary_type; bertsmith reads choices by their first token"),
+        ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads choices by their first token"),
     ],
 )
 def test_what_is_read_differently_is_refused(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:

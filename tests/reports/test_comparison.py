@@ -16,7 +16,7 @@ from bertsmith.reports.run_history import read_run
 from bertsmith.reports.run_summary import baselines, headline, perplexity, title
 
 
-def test_recipes_part_where_they_differ(tmp_path: Path) -> None:
+def test_differences_of_recipes(tmp_path: Path) -> None:
     finished_run(tmp_path / "a")
     other = RECIPE | {"learning_rate": 0.002, "warmup": 0.1, "seed": 3}
     finished_run(tmp_path / "b", recipe=other)
@@ -58,7 +58,7 @@ def test_runs_with_the_same_folder_name_get_unique_names(tmp_path: Path) -> None
         read_runs([tmp_path / "empty"])
 
 
-def test_baselines_and_words(tmp_path: Path) -> None:
+def test_baselines_titles_and_headline(tmp_path: Path) -> None:
     run = read_run(finished_run(tmp_path / "run"))
     assert [line.value for line in baselines(run, "loss/guess_lm")] == [7.25]
     assert [line.value for line in baselines(run, "accuracy/next_sentence")] == [0.5]

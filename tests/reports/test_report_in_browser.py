@@ -88,7 +88,7 @@ def test_keys_and_pointer_read_values(visit: Any) -> None:
     assert "last" not in output.text_content()
 
 
-def test_runs_are_switched_off_and_on(visit: Any) -> None:
+def test_runs_can_be_toggled(visit: Any) -> None:
     page = visit("two")
     chart = page.locator("svg.chart").first
     both = chart.locator("path.curve").count()
@@ -101,7 +101,7 @@ def test_runs_are_switched_off_and_on(visit: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("one", "light"), ("two", "dark")])
-def test_a_phone_shows_all_of_it(visit: Any, name: str, scheme: str, tmp_path: Path) -> None:
+def test_the_page_fits_a_phone(visit: Any, name: str, scheme: str, tmp_path: Path) -> None:
     page = visit(name, viewport=PHONE, color_scheme=scheme)
     width, light, size = unfolded(page, tmp_path / "phone.png")
     assert width <= 390

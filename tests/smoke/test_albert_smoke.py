@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
+from smoke.smoke_fixtures import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
 
 from bertsmith.training.log import last_of_each_step, read_events
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from smoke.smoke_world import done, gone_well, steps, write_text
+from smoke.smoke_fixtures import done, gone_well, steps, write_text
 from threads import threads
 
 from bertsmith.model_io.model_folder import open_model
@@ -125,7 +125,7 @@ def test_fine_tuned_judged_and_embedded(base: Path) -> None:
     _, _, facts = open_model(base / "tuned" / "best")
     assert facts.architectures == ("ElectraForSequenceClassification",)
     (found,) = done("classify", base / "tuned" / "best", "iron the smith")["predictions"]
-    assert found["found"][0]["label"] in ("metal", "heat")
+    assert found["results"][0]["label"] in ("metal", "heat")
     (base / "texts.txt").write_text("iron\nfire burns\n")
     gone_well("embed", base / "run" / "best", base / "texts.txt", "-o", base / "v.npy")
     assert np.load(base / "v.npy").shape == (2, 32)

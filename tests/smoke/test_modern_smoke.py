@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smoke.smoke_world import SMALL, done, make_shards, pretrain, steps, write_text
+from smoke.smoke_fixtures import SMALL, done, make_shards, pretrain, steps, write_text
 from threads import threads
 
 from bertsmith import load

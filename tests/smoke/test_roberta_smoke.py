@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from smoke.smoke_world import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
+from smoke.smoke_fixtures import ACCENTED, SMALL, done, metals, resume, road_of, steps, where
 
 from bertsmith import load
 

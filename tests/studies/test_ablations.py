@@ -19,9 +19,9 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
-from bertsmith.training.finetuning import work
-from bertsmith.training.finetuning.sweep import parse_learning_rates
-from bertsmith.training.finetuning.work import open_with_head
+from bertsmith.training import finetune
+from bertsmith.training.finetune import open_with_head
+from bertsmith.training.sweep import parse_learning_rates
 
 SMALL = [f"head.{setting}" for setting in ("recurrent_width=8", "recurrent_layers=1")]
 QUICK = ["epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0", *SMALL]
@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
+    monkeypatch.setattr(finetune, "known_peak", lambda device, dtype: 1e9)
     with threads(1):
         yield
 
@@ -122,7 +122,7 @@ def test_work_travels_to_other_processes(
             workers.append((how["workers"], len(units)))
         return (pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(unit))) for unit in units)
 
-    monkeypatch.setattr("bertsmith.training.finetuning.sweep.ordered_map", sent)
+    monkeypatch.setattr("bertsmith.training.sweep.ordered_map", sent)
     said: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
     tried = [
@@ -131,7 +131,7 @@ def test_work_travels_to_other_processes(
     how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "say": said.append}
     found = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
-    monkeypatch.setattr("bertsmith.training.finetuning.sweep.finetune", None)  # nothing is done twice
+    monkeypatch.setattr("bertsmith.training.sweep.finetune", None)  # nothing is done twice
     assert ablations.ablate(those, tried, tmp_path / "s", **how) == found
     assert workers[1:] == [(3, 0)]
     del said[2:]
@@ -162,7 +162,7 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     assert (causal.causal, bidirectional.causal) == (True, False)
     cell = Cell.planned(causal, trial, tmp_path)
     model, _, _ = open_with_head(cell.tuning, cell.task)
-    assert model.encoder.causal
+    assert model.encoder.direction == "forward"
     assert model.objectives["classify"].readout.readout == "last"
     named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
     assert named.tuning.head == {"pooling": "mean"}

@@ -20,12 +20,12 @@ from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
 from bertsmith.studies.features import feature_tuning, features
 from bertsmith.studies.published import FEATURES
-from bertsmith.training.finetuning import answering, work
-from bertsmith.training.finetuning.batches import batches_in_order
-from bertsmith.training.finetuning.sweep import best_scores
-from bertsmith.training.finetuning.work import build_task, finetune
+from bertsmith.training import finetune_data
+from bertsmith.training.finetune import finetune
+from bertsmith.training.finetune_data import batches_by_length, build_task
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.plan import Unfreeze
+from bertsmith.training.sweep import best_scores
 
 QUICK = [
     "epochs=8",
@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(work, "known_peak", lambda device, dtype: 1e9)
+    monkeypatch.setattr(finetune, "known_peak", lambda device, dtype: 1e9)
     with threads(1):
         yield
 
@@ -150,10 +150,10 @@ def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypat
             raise KeyboardInterrupt
         return feeder(self, step)
 
-    feeder = work.TaskFeeder.__call__
+    feeder = finetune_data.FinetuneLoader.__call__
     with monkeypatch.context() as patch:
         patch.setattr(study, "finetune", stopped)
-        patch.setattr(work.TaskFeeder, "__call__", interrupted)
+        patch.setattr(finetune_data.FinetuneLoader, "__call__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "again", **how)
     assert list((tmp_path / "again" / "top" / "seed-1" / "checkpoints").iterdir())
@@ -207,13 +207,13 @@ def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monke
 
     def batches(*given: Any, places: int, **named: Any) -> Any:
         asked.append(places)
-        return batches_in_order(*given, places=places, **named)
+        return batches_by_length(*given, max_tokens=places, **named)
 
-    monkeypatch.setattr(answering, "PLACES", {"cpu": 2**20})
-    monkeypatch.setattr(answering, "batches_in_order", batches)
+    monkeypatch.setattr(finetune_data, "TOKENS", 2**20)
+    monkeypatch.setattr(finetune_data, "batches_by_length", batches)
     tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=1"])
     features(tuning, tmp_path / "s", layers=["top"], seeds=1, device="cpu", quiet=True)
-    assert set(asked) == {answering.FEW_PLACES}
+    assert set(asked) == {finetune_data.FEW_PLACES}
 
 
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import ConfigError, DataError, StoppedError
-from bertsmith.system.workers import AHEAD, GRACE, FunctionWorkers, WorkerDied, ordered_map
-from bertsmith.training.stopper import StopSignal
+from bertsmith.system.workers import GRACE, PREFETCH, FunctionWorkers, WorkerDied, ordered_map
+from bertsmith.training.signals import StopSignal
 
 
 def slow_first(unit: int) -> int:
@@ -62,11 +62,11 @@ def until_told(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_results_come_in_order(workers: int) -> None:
+def test_results_are_in_order(workers: int) -> None:
     assert list(ordered_map(slow_first, range(20), workers=workers)) == [unit * unit for unit in range(20)]
 
 
-def test_only_a_few_units_are_under_way() -> None:
+def test_the_number_of_submitted_units_is_bounded() -> None:
     taken = 0
 
     def units() -> Iterator[int]:
@@ -77,17 +77,17 @@ def test_only_a_few_units_are_under_way() -> None:
 
     results = ordered_map(slow_first, units(), workers=2)
     next(results)
-    assert taken <= 2 * AHEAD + 1
+    assert taken <= 2 * PREFETCH + 1
     results.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_in_a_worker_arrives_as_it_was(workers: int) -> None:
+def test_exceptions_of_workers_are_raised(workers: int) -> None:
     with pytest.raises(DataError, match="unit 3 is broken"):
         list(ordered_map(fail_at_three, range(6), workers=workers))
 
 
-def test_who_has_all_results_lets_the_workers_end_of_themselves(tmp_path: Path) -> None:
+def test_workers_exit_normally_after_the_last_result(tmp_path: Path) -> None:
     """What a library keeps in them is then put away: torch's compiler has left semaphores behind."""
     units = [tmp_path / "one", tmp_path / "two"]
     with closing(ordered_map(tidy_up_at_the_end, units, workers=2)) as done:
@@ -96,7 +96,7 @@ def test_who_has_all_results_lets_the_workers_end_of_themselves(tmp_path: Path) 
     assert [unit for unit in units if not unit.exists()] == []
 
 
-def test_a_killed_worker_is_named() -> None:
+def test_a_killed_worker_is_reported() -> None:
     results = ordered_map(die_at_three, range(30), workers=2)
     with pytest.raises(StoppedError, match=r"a worker process was killed .* at work unit"):
         list(results)
@@ -122,7 +122,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "whom"), [(signal.SIGINT, "all"), (signal.SIGTERM, "all"), (signal.SIGTERM, "first")]
 )
-def test_who_is_interrupted_ends_his_workers_and_they_save(number: signal.Signals, whom: str, tmp_path: Path) -> None:
+def test_an_interrupted_parent_ends_its_workers_after_they_save(
+    number: signal.Signals, whom: str, tmp_path: Path
+) -> None:
     script = (
         "import pathlib, signal, sys\n"
         "from bertsmith.system.workers import ordered_map\n"
@@ -154,90 +156,90 @@ def test_who_is_interrupted_ends_his_workers_and_they_save(number: signal.Signal
     assert all(gone(int(path.read_text())) for path in begun)
 
 
-def test_a_hung_worker_ends_within_its_time() -> None:
+def test_a_hung_worker_times_out() -> None:
     began = time.monotonic()
     assert list(ordered_map(hang_at_three, range(3), workers=2)) == [0, 1, 2]
     patience = max(2, round(3 * (time.monotonic() - began)))  # a busy machine is long in starting workers
     began = time.monotonic()
-    with pytest.raises(StoppedError, match=f"no worker answered within {patience} s at work unit 3"):
-        list(ordered_map(hang_at_three, range(6), workers=2, patience=patience))
+    with pytest.raises(StoppedError, match=f"no worker returned a result within {patience} s at work unit 3"):
+        list(ordered_map(hang_at_three, range(6), workers=2, timeout=patience))
     assert time.monotonic() - began < patience + 18  # far from the minute that it hangs for
 
 
-def test_wrong_settings() -> None:
-    with pytest.raises(ConfigError, match="at least one"):
+def test_invalid_arguments() -> None:
+    with pytest.raises(ConfigError, match="workers=0 must be at least 1"):
         ordered_map(slow_first, [], workers=0)
-    with pytest.raises(ConfigError, match="the engines are local and ray"):
+    with pytest.raises(ConfigError, match="engine=spark must be one of local, ray"):
         ordered_map(slow_first, [], engine="spark")
 
 
-class Shelf:
-    """What a process holds: it knows where it is, and how to fail."""
+class Words:
+    """State of a worker process."""
 
-    def __init__(self, things: list[str]) -> None:
-        self.things = things
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
 
-    def take(self, number: int, *, loud: bool = False) -> tuple[str, int]:
-        print("printed things do not disturb answers")
-        if number >= len(self.things):
-            raise DataError(f"there is no thing {number}")
-        return self.things[number].upper() if loud else self.things[number], os.getpid()
+    def get(self, number: int, *, loud: bool = False) -> tuple[str, int]:
+        print("standard output does not disturb results")
+        if number >= len(self.words):
+            raise DataError(f"there is no word {number}")
+        return self.words[number].upper() if loud else self.words[number], os.getpid()
 
     def end(self) -> None:
         os._exit(3)
 
 
 @pytest.fixture
-def callers() -> Iterator[FunctionWorkers]:
-    found = FunctionWorkers(Shelf(["iron", "쇠"]).take, 2)
+def pool() -> Iterator[FunctionWorkers]:
+    found = FunctionWorkers(Words(["iron", "쇠"]).get, 2)
     yield found
     found.close()
 
 
-def test_callers_answer_from_processes_of_their_own(callers: FunctionWorkers) -> None:
+def test_functions_run_in_other_processes(pool: FunctionWorkers) -> None:
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda number: callers(number % 2, loud=number > 5), range(8)))
-    assert [thing for thing, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
+        found = list(threads.map(lambda number: pool(number % 2, loud=number > 5), range(8)))
+    assert [word for word, _ in found] == ["iron", "쇠"] * 3 + ["IRON", "쇠"]
     assert os.getpid() not in {process for _, process in found}
 
 
-def test_callers_that_another_thread_closed_are_gone(callers: FunctionWorkers) -> None:
-    callers.close()
+def test_closed_workers_raise(pool: FunctionWorkers) -> None:
+    pool.close()
     for _ in range(3):
         with pytest.raises(WorkerDied):
-            callers("take", 0)
+            pool("take", 0)
 
 
-def test_callers_raise_what_the_function_raises_and_go_on(callers: FunctionWorkers) -> None:
+def test_exceptions_are_raised_and_the_worker_survives(pool: FunctionWorkers) -> None:
     for _ in range(3):
-        with pytest.raises(DataError, match="there is no thing 7"):
-            callers(7)
-    assert callers(0)[0] == "iron"
+        with pytest.raises(DataError, match="there is no word 7"):
+            pool(7)
+    assert pool(0)[0] == "iron"
 
 
-def test_a_caller_that_is_gone_is_told() -> None:
-    callers = FunctionWorkers(Shelf([]).end, 1)
+def test_a_dead_worker_raises() -> None:
+    pool = FunctionWorkers(Words([]).end, 1)
     for _ in range(2):
         with pytest.raises(WorkerDied):
-            callers()
-    callers.close()
+            pool()
+    pool.close()
 
 
-def test_callers_end_when_nobody_holds_them() -> None:
-    callers = FunctionWorkers(os.getpid, 1)
-    process = callers._all[0]
+def test_workers_end_with_garbage_collection() -> None:
+    pool = FunctionWorkers(os.getpid, 1)
+    process = pool._processes[0]
     assert process.poll() is None
-    del callers
+    del pool
     gc.collect()
     assert process.poll() is not None
 
 
-def test_callers_end_with_the_process_that_started_them() -> None:
+def test_function_workers_end_with_their_parent() -> None:
     script = (
         "import os, sys, signal\n"
-        "from bertsmith.system.workers import Callers\n"
-        "callers = Callers(os.getpid, 1)\n"
-        "print(callers(), flush=True)\n"
+        "from bertsmith.system.workers import FunctionWorkers\n"
+        "pool = FunctionWorkers(os.getpid, 1)\n"
+        "print(pool(), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

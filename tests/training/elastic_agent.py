@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bertsmith import cli
 from bertsmith.errors import DataError
-from bertsmith.training.pretraining import pretrain  # noqa: F401  # once, before ranks are forked
+from bertsmith.training.pretrain import pretrain  # noqa: F401  # once, before ranks are forked
 from bertsmith.training.trainer import Trainer
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from model_fixtures import VOCABULARY, randomize_weights, small_bert_config
 from training.test_trainer import Poisoned, bert_feed
-from training.train_world import feed, toy_batch, trainer
+from training.training_fixtures import feed, toy_batch, trainer
 
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.distributed import World, join_process_group
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.stopper import StopSignal
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
-from bertsmith.training.world import World, join_process_group
 
 UNFREEZE = TrainingPlan(
     steps=6,

@@ -11,15 +11,13 @@ import pytest
 import torch
 from model_fixtures import pretraining_model
 from training.test_trainer import bert_feed
-from training.train_world import same, snapshot, trainer
+from training.training_fixtures import same, snapshot, trainer
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.training.checkpoint import Checkpoint
-from bertsmith.training.checkpoints import Checkpoints
-from bertsmith.training.optimizers import optimizer
+from bertsmith.training import optimizers
+from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.state import TrainingState
 from bertsmith.training.trainer import Trainer
 
 
@@ -55,11 +53,11 @@ UNFREEZING = TrainingPlan(
 def bert_run(kind: str) -> Trainer:
     """A real model with dropout, two micro-batches a step, parts that wake within the run."""
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.1)
-    settings = config.find_kind(optimizer.FOLDER, kind).Config()
+    settings = config.find_kind(optimizers.FOLDER, kind).Config()
     return Trainer(model, bert_feed(4, rows=8), plan=UNFREEZING, optimizer=settings, seed=3)
 
 
-@pytest.mark.parametrize("kind", config.kinds(optimizer.FOLDER))
+@pytest.mark.parametrize("kind", config.kinds(optimizers.FOLDER))
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> None:
     straight = bert_run(kind)
     losses = [step.loss.hex() for step in straight]
@@ -166,7 +164,7 @@ def test_what_is_not_finite_is_never_saved(tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.training.checkpoint.FORMAT", 2)
+    monkeypatch.setattr("bertsmith.training.checkpoints.FORMAT", 2)
     with Checkpoints(tmp_path) as checkpoints:
         path = checkpoints.save(state(1))
     monkeypatch.undo()
@@ -198,7 +196,7 @@ def test_a_damaged_one_is_passed_over_and_said_so(tmp_path: Path, name: str) -> 
         resumed = checkpoints.resume()
         assert resumed.state.step == 1
         assert len(resumed.skipped) == 1
-        assert resumed.skipped[0].startswith("step-00000002 was passed over: ")
+        assert resumed.skipped[0].startswith("step-00000002 was skipped: ")
         assert name in resumed.skipped[0]
         checkpoints.save(state(2))  # the run comes there again
         assert checkpoints.resume().state.step == 2
@@ -206,7 +204,7 @@ def test_a_damaged_one_is_passed_over_and_said_so(tmp_path: Path, name: str) -> 
     damage(tmp_path / "checkpoints/step-00000002" / name)
     with (
         Checkpoints(tmp_path) as checkpoints,
-        pytest.raises(DataError, match=r"no checkpoint in .* can be gone on from"),
+        pytest.raises(DataError, match=r"no checkpoint in .* can be resumed"),
     ):
         checkpoints.resume()
 
@@ -276,7 +274,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
         (checkpoints.folder / "step-00000002.partial").mkdir()  # that of the first: the second must not clear it away
         child = context.Process(target=_second, args=(tmp_path, answers))
         child.start()
-        assert f"another process is working in {tmp_path}" in answers.get(timeout=20)
+        assert f"another process is using {tmp_path}" in answers.get(timeout=20)
         child.join()
         assert names(checkpoints.folder) == ["step-00000002.partial"]
     child = context.Process(target=_second, args=(tmp_path, answers))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
-from smoke.smoke_world import make_shards, steps, write_text
+from smoke.smoke_fixtures import make_shards, steps, write_text
 from threads import threads
 
 from bertsmith import recipes

@@ -8,13 +8,13 @@ import torch
 from bertsmith.encoders import electra
 from bertsmith.model_io.model import Model
 from bertsmith.objectives import replaced_token
-from bertsmith.training.flops import flops_per_token
+from bertsmith.training.roofline import flops_per_token
 
 
 def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones() -> None:
     config = electra.Config(layers=3, width=256, heads=4, embedding_width=128, vocab_size=1000)
     with torch.device("meta"):
-        model = Model.build(config, [replaced_token.Config(generator=0.25)])
+        model = Model.build(config, [replaced_token.Config(generator_width=0.25)])
 
     def blocks(width: int) -> int:
         return 3 * (12 * width**2 + 2 * 64 * width)  # four matrices of attention, eight of feed-forward, its products
@@ -22,5 +22,5 @@ def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones()
     encoder = 128 * 256 + blocks(256)
     generator = 128 * 64 + blocks(64)
     judging, words = 256**2 + 256, 64 * 128 + 1000 * 128
-    found = flops_per_token(model, length=64, asked={"masked_lm": 0.15, "replaced_token": 0.5})
+    found = flops_per_token(model, length=64, labels={"masked_lm": 0.15, "replaced_token": 0.5})
     assert found == pytest.approx(6 * (encoder + generator + 0.5 * judging + 0.15 * words))

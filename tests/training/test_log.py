@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from training.train_world import trainer
+from training.training_fixtures import trainer
 
 from bertsmith.errors import DataError, StorageError
 from bertsmith.training.log import EventLog, last_of_each_step, read_events

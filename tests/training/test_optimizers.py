@@ -8,22 +8,22 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from training.train_world import Toy, same, snapshot, toy_weights
+from training.training_fixtures import Toy, same, snapshot, toy_weights
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import FeedForward, GatedFeedForward
-from bertsmith.training.optimizers import adamw, lamb, muon, optimizer, reference
-from bertsmith.training.optimizers.optimizer import DeviceLearningRate, Optimizer, Weight
+from bertsmith.training import optimizers
+from bertsmith.training.optimizers import DeviceLearningRate, Optimizer, Weight, adamw, bert_adam, lamb, muon
 
-KINDS = config.kinds(optimizer.FOLDER)
+KINDS = config.kinds(optimizers.FOLDER)
 ONE, ZERO = torch.ones(()), torch.zeros(())
 
 
 def build(kind: str, weights: list[Weight], **settings: Any) -> Optimizer:
-    return config.find_kind(optimizer.FOLDER, kind).Config(**settings).build(weights)
+    return config.find_kind(optimizers.FOLDER, kind).Config(**settings).build(weights)
 
 
 def gradients(weights: list[Weight], seed: int) -> dict[str, Tensor]:
@@ -52,7 +52,7 @@ def furthest(weights: list[Weight], expected: dict[str, Tensor]) -> float:
 def test_reference_is_the_closed_form_of_googles_code() -> None:
     """SPEC §2.1, §3.9: to 1e-6 over 20 steps, at a rate that is a hundred times BERT's."""
     weights = toy_weights()
-    ours, made = exact(weights), reference.Config().build(weights)
+    ours, made = exact(weights), bert_adam.Config().build(weights)
     first = {name: torch.zeros_like(value) for name, value in ours.items()}
     second = {name: torch.zeros_like(value) for name, value in ours.items()}
     for _, rate, found in history(weights, 20, divisor=2.0):
@@ -142,7 +142,7 @@ class Tower(nn.Module):
             nn.init.normal_(parameter, generator=torch.Generator().manual_seed(number))
 
     def weights(self) -> list[Weight]:
-        return optimizer.weights_of(dict(self.named_parameters()), list(self.parts))
+        return optimizers.weights_of(dict(self.named_parameters()), list(self.parts))
 
 
 def test_muon_moves_inner_matrices_by_their_orthogonal_momentum_and_the_rest_by_adamw() -> None:
@@ -176,14 +176,14 @@ def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> 
     """Queries, keys and values; the halves of a gated layer: a weight of two is two weights."""
     parts = [nn.Linear(1, 1), Stack(8, 32, bias=False), nn.Linear(1, 1)]
     halves = [nn.Linear(1, 1), nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(2)), nn.Linear(1, 1)]
-    others = optimizer.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
-    whole = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    others = optimizers.weights_of(dict(nn.ModuleList(halves).named_parameters()), halves)
+    whole = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
     assert [weight.stacked for weight in whole if weight.inner] == [2]
     for apart in (True, False):
         inner, *both = parts[1].weight, *halves[1].parameters()
         for ours, theirs in zip(inner.detach().chunk(2), both, strict=True):
             theirs.data.copy_(ours)
-        made, one_by_one = muon.Config(apart=apart).build(whole), muon.Config().build(others)
+        made, one_by_one = muon.Config(split_stacked=apart).build(whole), muon.Config().build(others)
         for step in range(3):
             gradients(whole, seed=step)
             for weight, part in zip(both, inner.grad.chunk(2), strict=True):
@@ -203,7 +203,7 @@ def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
         }
     )
     parts = [nn.Linear(1, 1), block, nn.Linear(1, 1)]
-    weights = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+    weights = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
     found = {weight.name.removeprefix("1."): weight.stacked for weight in weights if weight.stacked > 1}
     assert found == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
 
@@ -212,7 +212,7 @@ def test_a_muon_update_is_as_long_as_adamws() -> None:
     """Root mean square 0.2 · rate, about, for a matrix of any shape: one rate serves both."""
     for shape in ((64, 64), (256, 64)):
         parts = [nn.Linear(1, 1), nn.Linear(shape[1], shape[0], bias=False), nn.Linear(1, 1)]
-        weights = optimizer.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
+        weights = optimizers.weights_of(dict(nn.ModuleList(parts).named_parameters()), parts)
         before, made = parts[1].weight.detach().clone(), muon.Config(weight_decay=0.0).build(weights)
         gradients(weights, seed=1)
         made.step([0.01] * 3, divisor=ONE, skip=ZERO)
@@ -249,8 +249,8 @@ class TestEveryOptimizer:
             gradients(weights, seed=step)
             made.step([None, None, 0.1, 0.1, 0.1], divisor=ONE, skip=ZERO)
         for weight in weights:
-            assert torch.equal(weight.tensor, before[weight.name]) == (weight.depth < 2), weight.name
-            assert any(key.endswith(f"/{weight.name}") for key in made.state()) == (weight.depth >= 2)
+            assert torch.equal(weight.tensor, before[weight.name]) == (weight.group < 2), weight.name
+            assert any(key.endswith(f"/{weight.name}") for key in made.state()) == (weight.group >= 2)
 
     def test_weights_without_a_gradient_are_not_touched(self, kind: str) -> None:
         model = Tower()
@@ -333,7 +333,7 @@ class TestEveryOptimizer:
         assert same(*found)
 
     def test_wrong_settings(self, kind: str) -> None:
-        module = config.find_kind(optimizer.FOLDER, kind)
+        module = config.find_kind(optimizers.FOLDER, kind)
         for wrong in ({"betas": (0.9, 1.0)}, {"epsilon": 0.0}, {"weight_decay": -0.1}):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 module.Config(**wrong)

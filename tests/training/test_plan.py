@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from bertsmith import config, recipes
 from bertsmith.errors import ConfigError
-from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, TrainingPlan, Unfreeze
-from bertsmith.training.schedules import (
-    constant_then_decay,
-    cosine,
-    inverse_root,
-    linear,
-    product,
-    reference,
-    schedule,
-    slanted_triangle,
-)
+from bertsmith.training.plan import BatchSizes, BatchSizeWarmup, Schedule, ScheduleKind, TrainingPlan, Unfreeze
 
-KINDS = config.kinds(schedule.FOLDER)
+KINDS = get_args(ScheduleKind)
 STEPS = (0, 1, 99, 100, 101, 500, 999)
 
 
@@ -32,38 +22,40 @@ def rates(made: Any, at: tuple[int, ...], **how: Any) -> list[float]:
 
 def test_googles_rates() -> None:
     """SPEC §2.1: from step 0, with the jump after the warm-up."""
-    found = rates(reference.Config(), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    found = rates(Schedule("bert"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
     assert found == pytest.approx([0, 1e-6, 9.9e-5, 9.0e-5, 8.99e-5, 5e-5, 1e-7], rel=1e-12)
 
 
 def test_transformers_rates() -> None:
-    found = rates(linear.Config(), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    found = rates(Schedule("linear"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
     assert found == pytest.approx([0, 1e-6, 9.9e-5, 1e-4, 8.99e-5 / 0.9, 5.5556e-5, 1e-7 / 0.9], rel=1e-5)
 
 
 def test_electras_rates() -> None:
-    found = rates(product.Config(), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
+    found = rates(Schedule("product"), STEPS, learning_rate=1e-4, steps=1000, warmup=0.1)
     expected = [1e-4 * (1 - step / 1000) * min(1, step / 100) for step in STEPS]
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_gpts_fine_tuning_rates() -> None:
     """SPEC §2.5: x = 0, .001, .002, .0021, .5, .999."""
-    found = rates(product.Config(), (0, 10, 20, 21, 5000, 9990), learning_rate=1.0, steps=10_000, warmup=0.002)
+    found = rates(Schedule("product"), (0, 10, 20, 21, 5000, 9990), learning_rate=1.0, steps=10_000, warmup=0.002)
     assert found == pytest.approx([0, 0.4995, 0.998, 0.9979, 0.5, 0.001], rel=1e-9)
 
 
 def test_cosine_rates() -> None:
-    found = rates(cosine.Config(), (0, 50, 100, 325, 550, 775, 1000), learning_rate=2.0, steps=1000, warmup=0.1)
+    found = rates(Schedule("cosine"), (0, 50, 100, 325, 550, 775, 1000), learning_rate=2.0, steps=1000, warmup=0.1)
     assert found == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5), 0], abs=1e-12)
-    assert rates(cosine.Config(floor=0.1), (1000,), learning_rate=2.0, steps=1000)[0] == pytest.approx(0.2)
+    assert rates(Schedule("cosine", floor=0.1), (1000,), learning_rate=2.0, steps=1000)[0] == pytest.approx(0.2)
 
 
 def test_constant_then_decay_rates() -> None:
     steps = (0, 5, 10, 500, 900, 925, 950, 1000)
-    found = rates(constant_then_decay.Config(decay=0.1), steps, learning_rate=1.0, steps=1000, warmup=0.01)
+    found = rates(Schedule("constant_then_decay", decay=0.1), steps, learning_rate=1.0, steps=1000, warmup=0.01)
     assert found == pytest.approx([0, 0.5, 1, 1, 1, 0.75, 0.5, 0], abs=1e-12)
-    rooted = rates(constant_then_decay.Config(shape="root", floor=0.2), (900, 925, 1000), learning_rate=1.0, steps=1000)
+    rooted = rates(
+        Schedule("constant_then_decay", shape="root", floor=0.2), (900, 925, 1000), learning_rate=1.0, steps=1000
+    )
     assert rooted == pytest.approx([1, 0.6, 0.2], abs=1e-12)
 
 
@@ -72,23 +64,23 @@ def test_the_transformers_own_rates() -> None:
     highest = 512**-0.5 * 4000**-0.5
     assert highest == pytest.approx(6.9877e-4, rel=1e-5)
     steps = (1, 1000, 4000, 8000, 100_000)
-    found = rates(inverse_root.Config(), steps, learning_rate=highest, steps=100_000, warmup=0.04)
+    found = rates(Schedule("inverse_root"), steps, learning_rate=highest, steps=100_000, warmup=0.04)
     assert found == pytest.approx([512**-0.5 * min(step**-0.5, step * 4000**-1.5) for step in steps], rel=1e-12)
-    with pytest.raises(ConfigError, match=r"inverse_root falls from where the warm-up ends: set warmup"):
-        TrainingPlan(steps=10, learning_rate=1.0, schedule=inverse_root.Config())
+    with pytest.raises(ConfigError, match=r"inverse_root decays from the end of the warm-up: set warmup"):
+        TrainingPlan(steps=10, learning_rate=1.0, schedule=Schedule("inverse_root"))
 
 
 def test_ulmfits_rates() -> None:
     """SPEC §2.10, the vector of STLR."""
-    found = rates(slanted_triangle.Config(), (0, 50, *STEPS[2:]), learning_rate=0.01, steps=1000, warmup=0.1)
+    found = rates(Schedule("slanted_triangle"), (0, 50, *STEPS[2:]), learning_rate=0.01, steps=1000, warmup=0.1)
     listed = [0.0003125, 0.00515625, 0.00990313, 0.01, 0.00998924, 0.00569444, 0.00032326]
     assert found == pytest.approx(listed, abs=6e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_schedule(kind: str) -> None:
+def test_every_schedule(kind: ScheduleKind) -> None:
     """Never over 1 or under 0, up during the warm-up and not up after it; the same by minutes as by steps."""
-    made = config.find_kind(schedule.FOLDER, kind).Config()
+    made = Schedule(kind)
     by_steps = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1)
     by_minutes = TrainingPlan(steps=200, learning_rate=1.0, schedule=made, warmup=0.1, minutes=5.0)
     found = [by_steps.factor(by_steps.progress(step, 0.0)) for step in range(201)]
@@ -101,8 +93,11 @@ def test_every_schedule(kind: str) -> None:
         assert by_minutes.factor(clock) == pytest.approx(found[step], rel=1e-9)
 
 
-def test_there_are_seven_schedules() -> None:
-    assert len(KINDS) == 7
+def test_settings_of_another_schedule_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.floor does not apply to schedule\.kind=linear"):
+        Schedule("linear", floor=0.1)
+    with pytest.raises(ConfigError, match=r"schedule\.ratio=0\.5 must be at least 1"):
+        Schedule("slanted_triangle", ratio=0.5)
 
 
 def test_layer_decay_lowers_the_learning_rate_of_deeper_groups() -> None:
@@ -116,7 +111,7 @@ def test_layer_decay_lowers_the_learning_rate_of_deeper_groups() -> None:
 def test_layer_groups_are_unfrozen_from_the_top() -> None:
     """ULMFiT: the last group for one epoch, the last two for one, then all (SPEC §2.10)."""
     unfreeze = (Unfreeze(after=0, groups=1), Unfreeze(after=0.1, groups=2), Unfreeze(after=0.2, groups=99))
-    plan = TrainingPlan(steps=1000, learning_rate=1.0, unfreeze=unfreeze, schedule=constant_then_decay.Config())
+    plan = TrainingPlan(steps=1000, learning_rate=1.0, unfreeze=unfreeze, schedule=Schedule("constant_then_decay"))
 
     def trainable(step: int) -> list[bool]:
         return [rate is not None for rate in plan.learning_rates(plan.progress(step, 0.0), groups=4)]
@@ -181,7 +176,7 @@ def test_a_recipe_with_few_steps_is_valid() -> None:
 def test_a_recipe_has_the_settings_of_its_plan() -> None:
     recipe = config.override(recipes.find("bert/tiny"), ["schedule.kind=cosine", "learning_rate=3e-5"])
     recipe = config.override(recipe, ["schedule.floor=0.1", "unfreeze=[{after=0, groups=1}, {after=0.5, groups=9}]"])
-    assert recipe.plan.schedule == cosine.Config(floor=0.1)
+    assert recipe.plan.schedule == Schedule("cosine", floor=0.1)
     assert recipe.plan.unfreeze == (Unfreeze(after=0, groups=1), Unfreeze(after=0.5, groups=9))
     assert config.from_dict(type(recipe), config.to_dict(recipe)) == recipe
     with pytest.raises(ConfigError, match=r"did you mean schedule\.floor"):

@@ -19,12 +19,13 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
-from bertsmith.training.passes import ForwardBackward
-from bertsmith.training.preflight import run_folder, trial
-from bertsmith.training.preflight.case import Finding
-from bertsmith.training.preflight.checklist import check, summary
-from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import PretrainData, build_model
+from bertsmith.training import preflight as preflight_module
+from bertsmith.training import preflight_trial as trial
+from bertsmith.training.forward_backward import ForwardBackward
+from bertsmith.training.preflight import preflight, summary
+from bertsmith.training.preflight_trial import Finding
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain_data import PretrainData, build_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 SMALL = [
@@ -72,7 +73,7 @@ def begun(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "MOST_STEPS", 2)
+    monkeypatch.setattr(trial, "MAX_STEPS", 2)
 
 
 def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
@@ -81,7 +82,7 @@ def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
 
 def looked(*args: Any, until: str = "disk", **options: Any) -> dict[str, Finding]:
     findings: dict[str, Finding] = {}
-    for found in check(*args, device="cpu", **options):
+    for found in preflight(*args, device="cpu", **options):
         findings[found.name] = found
         if found.name == until:
             break
@@ -113,7 +114,7 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["rows"]["epochs"] == pytest.approx(40 * 16 / packing.rows_per_epoch)
     assert found["rows"]["padding"] == pytest.approx(packing.padding_fraction, abs=0.05)
     assert found["rows"]["random"] == pytest.approx(0.5, abs=0.2)
-    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_room"].values())
+    assert found["model"]["parameters"] == weights == sum(found["model"]["parameters_by_module"].values())
     assert found["step"]["expected/masked_lm"] == math.log(whole.encoder.vocab_size)
     assert found["step"]["loss/masked_lm"] == pytest.approx(math.log(whole.encoder.vocab_size), abs=0.3)
     assert found["step"]["loss/next_sentence"] == pytest.approx(math.log(2), abs=0.3)
@@ -230,7 +231,7 @@ def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pyt
     class Usage(NamedTuple):
         free: int = 1000
 
-    monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: Usage())
+    monkeypatch.setattr(preflight_module.shutil, "disk_usage", lambda place: Usage())
     found = looked(recipe(), shards, output=tmp_path / "run")["disk"]
     assert isinstance(found.error, StorageError)
     assert "0.0 MB are free" in found.text

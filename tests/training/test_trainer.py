@@ -14,21 +14,20 @@ import numpy as np
 import pytest
 import torch
 from model_fixtures import pretraining_model, random_rows, relative_difference
-from training.train_world import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
+from training.training_fixtures import ROWS, Toy, feed, same, snapshot, toy_batch, trainer
 
 from bertsmith.data.collate import collate
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.model import Model
-from bertsmith.training.optimizers import adamw, reference
-from bertsmith.training.passes import ComputeConfig
-from bertsmith.training.plan import TrainingPlan, Unfreeze
-from bertsmith.training.schedules import constant_then_decay
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.optimizers import adamw, bert_adam
+from bertsmith.training.plan import Schedule, TrainingPlan, Unfreeze
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import DeviceValues, Diverged, Step
-from bertsmith.training.stopper import StopSignal
 from bertsmith.training.trainer import Trainer
 from bertsmith.types import Batch, Loss
 
-LEVEL = TrainingPlan(steps=12, learning_rate=0.05, schedule=constant_then_decay.Config())
+LEVEL = TrainingPlan(steps=12, learning_rate=0.05, schedule=Schedule("constant_then_decay"))
 
 
 # --- accumulation ----------------------------------------------------------------------------------------------------
@@ -56,8 +55,8 @@ def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
 
 def bert_trainer(micro_batch_size: int, model: Model | None = None, **how: Any) -> Trainer:
     made = model or pretraining_model(layers=2, dropout=0.0, attention_dropout=0.0)
-    plan = TrainingPlan(steps=3, learning_rate=1e-3, schedule=constant_then_decay.Config())
-    return Trainer(made, bert_feed(micro_batch_size), plan=plan, optimizer=reference.Config(), **how)
+    plan = TrainingPlan(steps=3, learning_rate=1e-3, schedule=Schedule("constant_then_decay"))
+    return Trainer(made, bert_feed(micro_batch_size), plan=plan, optimizer=bert_adam.Config(), **how)
 
 
 def test_four_times_eight_rows_are_thirty_two() -> None:
@@ -170,7 +169,7 @@ def test_scores_without_learning() -> None:
 @pytest.mark.parametrize("clip", [0.0, 0.1, 1e6])
 def test_gradients_are_clipped_together(clip: float) -> None:
     """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
-    made = trainer(plan=LEVEL, optimiser=reference.Config(), compute=ComputeConfig(max_grad_norm=clip))
+    made = trainer(plan=LEVEL, optimiser=bert_adam.Config(), compute=ComputeConfig(max_grad_norm=clip))
     twin = Toy()
     twin(twin.corrupt(toy_batch(0))).mean().backward()
     norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in twin.parameters()))
@@ -196,8 +195,8 @@ def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
     seen = []
     before = snapshot(made.module.state_dict())
     for _ in made:
-        with_gradient = {weight.depth for weight in made.weights if weight.tensor.grad is not None}
-        moved = {weight.depth for weight in made.weights if not torch.equal(weight.tensor, before[weight.name])}
+        with_gradient = {weight.group for weight in made.weights if weight.tensor.grad is not None}
+        moved = {weight.group for weight in made.weights if not torch.equal(weight.tensor, before[weight.name])}
         assert moved == with_gradient
         seen.append(moved)
         before = snapshot(made.module.state_dict())
@@ -214,13 +213,13 @@ def test_what_sleeps_does_not_count_in_the_norm() -> None:
 
 def test_deeper_parts_move_less() -> None:
     """Adam's first corrected update is as long as the rate: 0.05 at the top, halved for each part further down."""
-    plan = TrainingPlan(steps=2, learning_rate=0.05, layer_decay=0.5, schedule=constant_then_decay.Config())
+    plan = TrainingPlan(steps=2, learning_rate=0.05, layer_decay=0.5, schedule=Schedule("constant_then_decay"))
     made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
     before = snapshot(made.module.state_dict())
     next(made)
     for weight in made.weights:
         moved = (weight.tensor.detach() - before[weight.name]).abs()
-        expected = 0.05 * 0.5 ** (2 - weight.depth)
+        expected = 0.05 * 0.5 ** (2 - weight.group)
         assert moved.max().item() == pytest.approx(expected, rel=1e-2), weight.name
 
 
@@ -423,7 +422,7 @@ def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
 def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignal() as stopper:
-        made = trainer(stopper=stopper)
+        made = trainer(stop_signal=stopper)
         seen = []
         for step in made:
             seen.append(step.number)
@@ -449,7 +448,7 @@ def test_what_sleeps_drops_nothing() -> None:
         steps=4, learning_rate=1e-3, unfreeze=(Unfreeze(after=0, groups=1), Unfreeze(after=0.5, groups=99))
     )
     model = pretraining_model(layers=2, dropout=0.1, attention_dropout=0.0)
-    made = Trainer(model, bert_feed(32), plan=thawing, optimizer=reference.Config())
+    made = Trainer(model, bert_feed(32), plan=thawing, optimizer=bert_adam.Config())
     next(made)
     assert [part.training for part in made.model.layer_groups()] == [False] * (made.groups - 1) + [True]
     next(made)

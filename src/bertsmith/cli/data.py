@@ -9,20 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import (
-    Corpora,
-    DecodingErrors,
-    Encoding,
-    Field,
-    FileFormat,
-    Json,
-    Limit,
-    Output,
-    Quiet,
-    Workers,
-    print_result,
-    read_options,
-)
+from bertsmith.cli import options as opt
 
 app = typer.Typer()
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)
@@ -31,8 +18,8 @@ app.add_typer(tokenizer_app, name="tokenizer")
 
 @tokenizer_app.command("train")
 def tokenizer_train(
-    corpus: Corpora,
-    output: Output,
+    corpus: opt.Corpora,
+    output: opt.Output,
     kind: Annotated[
         str,
         typer.Option(help="wordpiece (BERT), byte_bpe (RoBERTa), bpe (GPT-1), unigram (ALBERT), words or characters."),
@@ -46,14 +33,14 @@ def tokenizer_train(
     max_words: Annotated[
         int, typer.Option(min=1000, help="Maximum number of distinct words kept in memory while counting.")
     ] = 1_000_000,
-    file_format: FileFormat = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: DecodingErrors = "strict",
-    workers: Workers = None,
-    limit: Limit = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    workers: opt.Workers = None,
+    limit: opt.Limit = None,
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Train a tokenizer. The result is deterministic and does not depend on the number of workers."""
     from bertsmith import config
@@ -67,7 +54,7 @@ def tokenizer_train(
         output,
         settings=config.override(defaults, overrides),
         vocab_size=vocab_size,
-        read_options=read_options(file_format, field, encoding, errors),
+        read_options=opt.read_options(file_format, field, encoding, errors),
         max_words=max_words,
         workers=workers,
         limit=limit,
@@ -79,7 +66,7 @@ def tokenizer_train(
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
     }
-    print_result(facts, as_json, lambda: terminal.trained_tokenizer(tokenizer, output))
+    opt.print_result(facts, as_json, lambda: terminal.trained_tokenizer(tokenizer, output))
 
 
 @tokenizer_app.command("show")
@@ -90,7 +77,7 @@ def tokenizer_show(
     specials: Annotated[
         bool, typer.Option("--specials", help="Parse special tokens such as [MASK] in the text.")
     ] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
     from bertsmith.reports import terminal
@@ -99,26 +86,26 @@ def tokenizer_show(
     tokenizer = load(folder)
     if text is None:
         facts = terminal.tokenizer_facts(tokenizer)
-        print_result(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
+        opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
         return
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
     facts = terminal.encoding_facts(tokenizer, texts, encoded)
-    print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
+    opt.print_result(facts, as_json, lambda: terminal.encoding_table(tokenizer, texts, encoded, facts))
 
 
 @tokenizer_app.command("stats")
 def tokenizer_stats(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Tokenizer or model folder.")],
-    corpus: Corpora,
-    file_format: FileFormat = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: DecodingErrors = "strict",
-    workers: Workers = None,
-    limit: Limit = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    corpus: opt.Corpora,
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    workers: opt.Workers = None,
+    limit: opt.Limit = None,
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
     from bertsmith.data import prepare as run
@@ -127,18 +114,18 @@ def tokenizer_stats(
     facts = run.measure_tokenizer(
         folder,
         corpus,
-        read_options=read_options(file_format, field, encoding, errors),
+        read_options=opt.read_options(file_format, field, encoding, errors),
         workers=workers,
         limit=limit,
         quiet=quiet or as_json,
     )
-    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
 def prepare(
-    corpus: Corpora,
-    output: Output,
+    corpus: opt.Corpora,
+    output: opt.Output,
     tokenizer: Annotated[Path, typer.Option("--tokenizer", "-t", metavar="DIR", help="Tokenizer or model folder.")],
     held_out: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="Fraction of documents held out for evaluation, selected by hash.")
@@ -148,24 +135,24 @@ def prepare(
     shard_tokens: Annotated[int, typer.Option(min=1024, help="Tokens per shard file.")] = 2**24,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing shard set.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the corpus and write nothing.")] = False,
-    file_format: FileFormat = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: DecodingErrors = "strict",
-    workers: Workers = None,
-    limit: Limit = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    workers: opt.Workers = None,
+    limit: opt.Limit = None,
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Tokenize a corpus into shards. If interrupted, run the same command again to resume."""
     from bertsmith.data import prepare as run
     from bertsmith.data.shards import remove_shard_set
     from bertsmith.reports import terminal
 
-    options = read_options(file_format, field, encoding, errors)
+    options = opt.read_options(file_format, field, encoding, errors)
     if dry_run:
         facts = run.preview(corpus, tokenizer=tokenizer, read_options=options)
-        print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
+        opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
@@ -183,13 +170,13 @@ def prepare(
         quiet=quiet or as_json,
     )
     facts = terminal.shard_facts(index, output)
-    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Shard set.")],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Verify the checksums of all files of a shard set."""
     from bertsmith.data.shards import verify as verify_shards
@@ -202,6 +189,6 @@ def verify(
         if not as_json:
             terminal.verified_file(report)
     bad = [report.name for report in reports if not report.ok]
-    print_result({"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}, as_json)
+    opt.print_result({"folder": str(folder), "ok": not bad, "files": [asdict(report) for report in reports]}, as_json)
     if bad:
         raise DataError(f"{len(bad)} of {len(reports)} files in {folder} are damaged: {', '.join(bad[:5])}")

@@ -32,18 +32,9 @@ SAMPLES = (
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
 # A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).
-SETTINGS = (
-    "encoder.layers=2",
-    "encoder.width=128",
-    "encoder.heads=2",
-    "max_length=64",
-    "batch_size=8",
-    "minutes=2",
-    "learning_rate=2e-3",
-    "eval_every=500",
-    "eval_rows=512",
-    "save_every=500",
-)
+SHAPE = ("encoder.layers=2", "encoder.width=128", "encoder.heads=2", "max_length=64", "batch_size=8")
+SCHEDULE = ("minutes=2", "learning_rate=2e-3", "eval_every=500", "eval_rows=512", "save_every=500")
+SETTINGS = (*SHAPE, *SCHEDULE)
 # without next-sentence pre-training [CLS] does not represent the sentence: classify the mean of all tokens
 FINETUNING = ("learning_rate=5e-4", "epochs=4", "batch_size=16", "max_length=64", "head.pooling=mean")
 SEEDS = 3
@@ -109,11 +100,11 @@ def run_demo(output: Path, *, minutes: float = MINUTES, quiet: bool = False) -> 
 def _pretrain(output: Path, *, minutes: float, quiet: bool) -> None:
     """Two minutes of pre-training, and the held-out losses next to their baselines."""
     from bertsmith import recipes  # imports torch, which the first steps do not need
-    from bertsmith.training.pretraining import pretrain
+    from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import with_overrides
 
     recipe = with_overrides(recipes.find("bert/quick"), [*SETTINGS, f"minutes={minutes}"])
-    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, picture=True)
+    pretrain(recipe, output / "shards", output / "run", device="cpu", quiet=quiet, chart=True)
     terminal_runs.run_card(read_run(output / "run"))
 
 
@@ -128,8 +119,8 @@ def _fill(model: Path) -> None:
 
 def _finetune(output: Path) -> None:
     """A small task from the demo's text, compared with the majority class and with random initial weights."""
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune
+    from bertsmith.training.finetune import finetune
+    from bertsmith.training.recipe import make_finetune_config
 
     files = _write_task(output / "task", (output / "text" / ENGLISH).read_text(encoding="utf-8"))
     accuracies: dict[str, list[float]] = {"random weights": [], "pre-trained weights": []}

@@ -39,29 +39,23 @@ def evaluate(
 ) -> None:
     """Evaluate a fine-tuned model. Reports scores, baselines, confusion matrix, calibration and the worst errors."""
     from bertsmith.errors import BertsmithError, DataError
-    from bertsmith.evaluation import terminal
+    from bertsmith.evaluation import evaluator, terminal
     from bertsmith.evaluation.evaluation import evaluate_with
-    from bertsmith.evaluation.evaluator import (
-        evaluation_files,
-        find_model_folder,
-        finetune_config_of,
-        make_evaluation_config,
-    )
     from bertsmith.evaluation.output_files import write_evaluation
 
     if sum(path is not None for path in (data, dev, file)) > 1:
         raise BertsmithError("pass only one of --data, --dev and --file: each names the examples")
     if dev and split != "dev":
         raise BertsmithError(f"--dev names the examples of dev: with --split {split} pass --file FILE")
-    finetuned = finetune_config_of(find_model_folder(model))
-    files = evaluation_files(finetuned, given_files(**{"data": data, split: dev or file}), split=split)
-    settings = make_evaluation_config(finetuned, task, overrides or [])
+    finetuned = evaluator.finetune_config_of(evaluator.find_model_folder(model))
+    files = evaluator.evaluation_files(finetuned, given_files(**{"data": data, split: dev or file}), split=split)
+    settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
     result = evaluate_with(settings, model, files, split, device, quiet=quiet or as_json)
     if not result.scores and not (output and result.submission):
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
     facts = result.to_dict() | {"written": [str(path) for path in written]}
-    print_result(facts, as_json, lambda: terminal.evaluation(result, written))
+    print_result(facts, as_json, lambda: terminal.print_evaluation(result, written))
 
 
 @app.command()
@@ -78,24 +72,20 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict all examples of a file. Without -o, print JSON lines on stdout."""
-    from bertsmith.evaluation.evaluator import (
-        find_model_folder,
-        finetune_config_of,
-        make_evaluation_config,
-        open_evaluator,
-    )
-    from bertsmith.evaluation.output_files import as_lines, check_output, prediction_rows, write_predictions
+    from bertsmith.evaluation import evaluator
+    from bertsmith.evaluation.output_files import check_output, json_lines, prediction_rows, write_predictions
     from bertsmith.reports import terminal
 
     if output:
         check_output(output)
-    settings = make_evaluation_config(finetune_config_of(find_model_folder(model)), task, overrides or [])
-    evaluator = open_evaluator(settings, model, {"test": file}, device=device)
-    rows = prediction_rows(evaluator, quiet=quiet or as_json)
+    finetuned = evaluator.finetune_config_of(evaluator.find_model_folder(model))
+    settings = evaluator.make_evaluation_config(finetuned, task, overrides or [])
+    opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device)
+    rows = prediction_rows(opened, quiet=quiet or as_json)
     if output is None:
-        for line in as_lines(rows):
+        for line in json_lines(rows):
             sys.stdout.write(line)
         return
     count = write_predictions(rows, output)
-    facts = {"model": str(evaluator.folder), "task": evaluator.task.name, "examples": count, "output": str(output)}
+    facts = {"model": str(opened.folder), "task": opened.task.name, "examples": count, "output": str(output)}
     print_result(facts, as_json, lambda: terminal.facts_table(facts))

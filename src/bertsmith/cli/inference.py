@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli.options import (
-    DecodingErrors,
-    Device,
-    Encoding,
-    Field,
-    FileFormat,
-    Json,
-    Limit,
-    ModelFolder,
-    Quiet,
-    print_result,
-    read_options,
-)
+from bertsmith.cli import options as opt
 
 app = typer.Typer()
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]
@@ -29,7 +17,7 @@ Index = Annotated[int | None, typer.Option(min=1, help="Counted from 1; default:
 
 @app.command("fill-mask")
 def fill_mask(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     text: Annotated[
         str, typer.Argument(help="Text with one or more [MASK]; adjacent masks are filled together as one phrase.")
     ],
@@ -37,8 +25,8 @@ def fill_mask(
     target: Annotated[
         list[str] | None, typer.Option("--target", metavar="WORD", help="Score this word; may be repeated.")
     ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Predict the masked words of a text."""
     from bertsmith.inference.predictor import Predictor
@@ -46,28 +34,28 @@ def fill_mask(
 
     result = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
     masks = result if result and isinstance(result[0], list) else [result]
-    print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
+    opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
 
 @app.command("next-sentence")
 def next_sentence(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A text that may follow it.")],
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Predict whether text B follows text A."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
     result = Predictor.open(model, device=device).next_sentence(first, second)
-    print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
+    opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
 @app.command()
 def embed(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT", help="A file of texts (txt: one per line), or a text.")],
     output: Annotated[
         Path | None,
@@ -87,37 +75,37 @@ def embed(
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale the vectors to length 1.")
     ] = None,
-    file_format: FileFormat = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: DecodingErrors = "strict",
-    limit: Limit = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    limit: opt.Limit = None,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compute text embeddings."""
     from bertsmith.inference.text_files import EmbeddingOptions, embed_source, parse_layers
     from bertsmith.reports import terminal_predictions
 
     options = EmbeddingOptions(pooling, parse_layers(layers), combine, normalize)
-    reading = read_options(_one_text_per_line(file_format, source), field, encoding, errors)
+    reading = opt.read_options(_one_text_per_line(file_format, source), field, encoding, errors)
     facts = embed_source(
         model, source, output, options=options, reading=reading, limit=limit, device=device, quiet=quiet or as_json
     )
-    print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
+    opt.print_result(facts, as_json, lambda: terminal_predictions.embeddings(facts))
 
 
 @app.command()
 def classify(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts of any length.")],
     second: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Second text of each pair, for models of text pairs.")
     ] = None,
     top_k: TopK = 1,
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Predict labels, or numbers for a regression model."""
     from bertsmith.inference.predictor import Predictor
@@ -126,17 +114,17 @@ def classify(
     inputs = texts if second is None else [(text, second) for text in texts]
     results = Predictor.open(model, device=device).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
-    facts = {"predictions": [{"text": text, "found": some} for text, some in zip(texts, lists, strict=True)]}
-    print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
+    facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
+    opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
 
 
 @app.command()
 def ner(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     source: Source,
     unit: Annotated[str, typer.Option(help="The unit that the model tags: word, part or character.")] = "word",
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Find the named entities of a text."""
     from bertsmith.inference.predictor import Predictor
@@ -144,12 +132,12 @@ def ner(
     from bertsmith.reports import terminal_predictions
 
     entities = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type]
-    print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
+    opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
 @app.command()
 def ask(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="The question.")],
     context: Annotated[
         str, typer.Option("--context", "-c", metavar="FILE|TEXT", help="Text of any length that contains the answer.")
@@ -162,8 +150,8 @@ def ask(
             help="Predict no answer if it outscores the best answer by MARGIN; default: the model's threshold.",
         ),
     ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Answer a question with a span of a text."""
     from bertsmith.inference.predictor import Predictor
@@ -174,69 +162,69 @@ def ask(
     result = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
-    print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
+    opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
 
 
 @app.command()
 def choose(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     question: Annotated[str, typer.Argument(help="A question, or the beginning of a text.")],
     choices: Annotated[list[str], typer.Argument(metavar="CHOICE...", help="At least two.")],
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Choose one of several answers or endings."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
     result = Predictor.open(model, device=device).choose(question, choices)
-    print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
+    opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
 @app.command()
 def rank(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     query: Annotated[str, typer.Argument(help="The query.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file of texts (txt: one per line).")],
     positive: Annotated[
         str, typer.Option(metavar="LABEL", help="Label whose probability is the score; default: the second of two.")
     ] = "",
     top_k: TopK = 10,
-    file_format: FileFormat = "auto",
-    field: Field = "text",
-    encoding: Encoding = "utf-8",
-    errors: DecodingErrors = "strict",
-    limit: Limit = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    file_format: opt.FileFormat = "auto",
+    field: opt.Field = "text",
+    encoding: opt.Encoding = "utf-8",
+    errors: opt.DecodingErrors = "strict",
+    limit: opt.Limit = None,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
-    reading = read_options(_one_text_per_line(file_format, file), field, encoding, errors)
+    reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
     ranked = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
-    print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
+    opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
 @app.command()
 def attention(
-    model: ModelFolder,
+    model: opt.ModelFolder,
     text: Annotated[str, typer.Argument(help="A text.")],
     second: Annotated[str | None, typer.Argument(metavar="[SECOND]", help="Second text of a pair.")] = None,
     layer: Index = None,
     head: Index = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
     facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
-    print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
+    opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 
 def _one_text_per_line(file_format: str, path: str) -> str:

@@ -84,7 +84,7 @@ def export(
     if to not in ("onnx", "sentence-transformers"):
         raise BertsmithError(f"--to {to}: unknown format; choose onnx or sentence-transformers")
     if to == "onnx":
-        from bertsmith.export import conversion, onnx
+        from bertsmith.export import graph, onnx
 
         facts = onnx.export_onnx(
             model,
@@ -92,7 +92,7 @@ def export(
             head=head,
             pooling=pooling,
             normalize=normalize,
-            opset=conversion.OPSET if opset is None else opset,
+            opset=graph.DEFAULT_OPSET if opset is None else opset,
             tolerance=onnx.TOLERANCE if tolerance is None else tolerance,
         )
     else:

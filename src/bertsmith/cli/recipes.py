@@ -29,7 +29,7 @@ def init(
     from bertsmith.training.recipe import with_overrides
 
     if recipe is None:
-        from bertsmith.training.preflight.sizes import recipe_facts
+        from bertsmith.training.preflight_trial import recipe_facts
 
         known = [{"recipe": name, "about": recipes.about(name)} for name in recipes.names()]
         facts: dict[str, Any] = {"recipes": [one | recipe_facts(recipes.find(one["recipe"])) for one in known]}
@@ -65,14 +65,14 @@ def check(
 def run_preflight(recipe: Any, data: Path, output: Path | None, *, device: str, as_json: bool) -> None:
     """Prints each check as it completes; raises the first problem's error at the end."""
     from bertsmith.reports import terminal
-    from bertsmith.training.preflight import checklist
+    from bertsmith.training import preflight
 
     findings = []
-    for finding in checklist.check(recipe, data, output=output, device=device):
+    for finding in preflight.preflight(recipe, data, output=output, device=device):
         findings.append(finding)
         if not as_json:
             terminal.preflight_check(finding.to_dict())
-    print_result(checklist.summary(findings), as_json)
+    print_result(preflight.summary(findings), as_json)
     for finding in findings:
         if finding.error is not None:
             raise finding.error

@@ -102,7 +102,7 @@ def ablate(
     from bertsmith.reports import terminal_runs
     from bertsmith.studies.ablations import ablate as study
     from bertsmith.studies.ablations import candidates, trials
-    from bertsmith.training.finetuning.sweep import parse_learning_rates
+    from bertsmith.training.sweep import parse_learning_rates
 
     quiet = quiet or as_json
     result = study(

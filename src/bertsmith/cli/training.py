@@ -8,19 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import (
-    Data,
-    Device,
-    Json,
-    ModelFolder,
-    Overrides,
-    Quiet,
-    RecipeName,
-    TaskData,
-    TaskName,
-    given_files,
-    print_result,
-)
+from bertsmith.cli import options as opt
 from bertsmith.cli.recipes import run_preflight
 from bertsmith.errors import BertsmithError
 
@@ -42,10 +30,10 @@ Track = Annotated[
 
 @app.command()
 def pretrain(
-    recipe: RecipeName,
-    data: Data,
+    recipe: opt.RecipeName,
+    data: opt.Data,
     output: RunFolder,
-    overrides: Overrides = None,
+    overrides: opt.Overrides = None,
     start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
     resume: Resume = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
@@ -54,14 +42,14 @@ def pretrain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check recipe, data, memory and a few steps (as `check`).")
     ] = False,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Pre-train a model on shards. If interrupted, run the same command again to resume."""
     from bertsmith import recipes
     from bertsmith.reports import terminal
-    from bertsmith.training.pretraining import pretrain as run_pretraining
+    from bertsmith.training.pretrain import pretrain as run_pretraining
     from bertsmith.training.recipe import with_overrides
     from bertsmith.training.trackers import check_trackers
 
@@ -78,10 +66,10 @@ def pretrain(
         device=device,
         resume=resume,
         quiet=quiet or as_json,
-        picture=chart,
+        chart=chart,
         trackers=tuple(track or ()),
     )
-    print_result(facts, as_json, lambda: terminal.facts_table(facts))
+    opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
 
 
 @app.command()
@@ -94,14 +82,14 @@ def compare(
             "then settings for all of them.",
         ),
     ],
-    data: Data,
+    data: opt.Data,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the runs; finished runs are skipped.")
     ],
     jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel.")] = 1,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Pre-train several recipes and compare them. Prints a table and a chart, and writes an HTML page."""
     from bertsmith import recipes
@@ -117,15 +105,15 @@ def compare(
     folders = run_comparison(chosen, data, output, jobs=jobs, device=device, quiet=quiet, say=say)
     runs = [read_run(folder) for folder in folders]
     page = output / PAGE
-    print_result({"runs": scores(runs), "page": str(page)}, as_json, lambda: terminal_runs.comparison(runs))
+    opt.print_result({"runs": scores(runs), "page": str(page)}, as_json, lambda: terminal_runs.comparison(runs))
     if not as_json:
         terminal.console.print(f"\ncurves: {page}")
 
 
 @app.command()
 def finetune(
-    model: ModelFolder,
-    task: TaskName,
+    model: opt.ModelFolder,
+    task: opt.TaskName,
     output: RunFolder,
     overrides: Annotated[
         list[str] | None,
@@ -135,7 +123,7 @@ def finetune(
     ] = None,
     train: Annotated[Path | None, typer.Option(metavar="FILE", help="Training examples.")] = None,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="Examples to score on.")] = None,
-    data: TaskData = None,
+    data: opt.TaskData = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev is kept.")
     ] = "",
@@ -143,26 +131,26 @@ def finetune(
     jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel, on a GPU with enough memory.")] = 1,
     resume: Resume = "auto",
     track: Track = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: Json = False,
+    device: opt.Device = "auto",
+    quiet: opt.Quiet = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Fine-tune a model on a task. With several learning rates or seeds, print all scores and keep the best model."""
     from bertsmith.reports import terminal, terminal_runs
-    from bertsmith.training.finetuning.sweep import parse_learning_rates, sweep
-    from bertsmith.training.finetuning.tuning import make_finetune_config
-    from bertsmith.training.finetuning.work import finetune as run_finetuning
+    from bertsmith.training.finetune import finetune as run_finetuning
+    from bertsmith.training.recipe import make_finetune_config
+    from bertsmith.training.sweep import parse_learning_rates, sweep
     from bertsmith.training.trackers import check_trackers
 
     check_trackers(track or ())
-    settings = make_finetune_config(task, model, given_files(train=train, dev=dev, data=data), overrides or [])
+    settings = make_finetune_config(task, model, opt.given_files(train=train, dev=dev, data=data), overrides or [])
     options: dict[str, Any] = {"device": device, "quiet": quiet or as_json, "trackers": tuple(track or ())}
     if not learning_rates and seeds == 1:
         facts = run_finetuning(settings, output, resume=resume, **options)
-        print_result(facts, as_json, lambda: terminal.facts_table(facts))
+        opt.print_result(facts, as_json, lambda: terminal.facts_table(facts))
         return
     if resume != "auto":
         raise BertsmithError("--resume is for a single run: with --learning-rates or --seeds finished runs are skipped")
     rates = parse_learning_rates(learning_rates) or [settings.learning_rate]
     result = sweep(settings, output, learning_rates=rates, seeds=seeds, jobs=jobs, **options)
-    print_result(result, as_json, lambda: terminal_runs.sweep(result))
+    opt.print_result(result, as_json, lambda: terminal_runs.sweep(result))

@@ -1,4 +1,4 @@
-"""Files -> documents, one after another with bounded memory: the front door of every corpus."""
+"""Files -> documents, one after another with bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from bertsmith.config import did_you_mean
 from bertsmith.data import formats
-from bertsmith.data.text_files import SUFFIXES, OpenFile, shown, text_blocks, unreadable
+from bertsmith.data.text_files import SUFFIXES, OpenFile, printable, read_error, text_blocks
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.types import Document
 
@@ -28,18 +28,18 @@ BY_EXTENSION: dict[str, CorpusFormat] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-SEPARATORS = {"blank": formats.BLANK, "line": formats.LINE, "file": formats.WHOLE}
+SEPARATORS = {"blank": formats.BLANK, "line": formats.LINE, "file": formats.NEVER}
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read. `auto` goes by the extension, and by the first line for WikiExtractor's layout."""
+    """How files are read. `auto` decides by the extension, and by the first line for WikiExtractor."""
 
     format: CorpusFormat = "auto"
-    field: str = "text"  # column or key that holds the document, in jsonl, csv, tsv and parquet
+    field: str = "text"  # column or key of the document in jsonl, csv, tsv and parquet
     encoding: str = "utf-8"
-    errors: Errors = "strict"  # what to do with bytes that are not of the encoding
-    max_characters: int = 8 * 2**20  # characters; a longer document goes on as further documents
+    errors: Errors = "strict"  # for bytes that are invalid in the encoding
+    max_characters: int = 8 * 2**20  # of a document; a longer one is split into several
 
     def __post_init__(self) -> None:
         for name, kinds in (("format", CorpusFormat), ("errors", Errors)):
@@ -51,18 +51,18 @@ class ReadOptions:
         try:
             b"text".decode(self.encoding)
         except LookupError:
-            raise ConfigError(f"encoding={self.encoding} is not an encoding that Python knows") from None
+            raise ConfigError(f"encoding={self.encoding} is not an encoding of Python") from None
         except UnicodeError:
-            pass  # known, and these four bytes are not of it
+            pass  # a known encoding in which these bytes are invalid
 
 
 class Corpus:
-    """The documents of some files and folders. Iterate it as often as needed; the counts are those of the last time."""
+    """The documents of files and folders. It can be iterated repeatedly; the counts are those of the last iteration."""
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], reading: ReadOptions | None = None) -> None:
-        self.options = reading or ReadOptions()
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], options: ReadOptions | None = None) -> None:
+        self.options = options or ReadOptions()
         self.files = find_files(paths)
-        self.split_documents = 0  # documents that were longer than `reading.max_characters`
+        self.split_documents = 0  # documents of more than `max_characters`
         self._sizes = [_size(path) for path in self.files]
         self._finished = 0
         self._open: OpenFile | formats.ParquetColumn | None = None
@@ -74,13 +74,13 @@ class Corpus:
 
     @property
     def bytes_read(self) -> int:
-        """How many of `bytes_total` are behind us."""
+        """Bytes of `bytes_total` read so far."""
         return self._finished + (self._open.position if self._open else 0)
 
     def __iter__(self) -> Iterator[Document]:
         self.split_documents = self._finished = 0
         for path, size in zip(self.files, self._sizes, strict=True):
-            name = shown(path)
+            name = printable(path)
             for line, text, part, title in self._read(path, name):
                 self.split_documents += part == 1
                 yield Document(text, f"{name}:{line}", title)
@@ -88,48 +88,48 @@ class Corpus:
             self._finished += size
 
     def _read(self, path: Path, name: str) -> Iterator[formats.Piece]:
-        reading = self.options
-        layout = reading.format if reading.format != "auto" else _by_extension(path)
-        if layout == "parquet":
-            with closing(formats.ParquetColumn(path, reading.field, errors=reading.errors)) as column:
+        options = self.options
+        format = options.format if options.format != "auto" else _format_by_extension(path)
+        if format == "parquet":
+            with closing(formats.ParquetColumn(path, options.field, errors=options.errors)) as column:
                 self._open = column
-                yield from column.rows(reading.max_characters)
+                yield from column.rows(options.max_characters)
             return
         with closing(OpenFile(path)) as file:
             self._open = file
-            blocks = text_blocks(file, encoding=reading.encoding, errors=reading.errors)
-            if layout == "auto":
+            blocks = text_blocks(file, encoding=options.encoding, errors=options.errors)
+            if format == "auto":
                 first = next(blocks, "")
-                layout = "wiki" if first.lstrip().startswith("<doc id=") else "blank"
+                format = "wiki" if first.lstrip().startswith("<doc id=") else "blank"
                 blocks = chain([first], blocks)
-            yield from self._pieces(blocks, layout, name)
+            yield from self._pieces(blocks, format, name)
 
-    def _pieces(self, blocks: Iterable[str], layout: CorpusFormat, name: str) -> Iterator[formats.Piece]:
-        field, longest = self.options.field, self.options.max_characters
-        if layout == "wiki":
-            return formats.articles(blocks, longest, name=name)
-        if layout == "jsonl":
-            return formats.json_lines(blocks, field, longest, name=name)
-        if layout in ("csv", "tsv"):
-            return formats.table(blocks, field, longest, name=name, tabs=layout == "tsv")
-        return formats.separated(blocks, SEPARATORS[layout], longest)
+    def _pieces(self, blocks: Iterable[str], format: CorpusFormat, name: str) -> Iterator[formats.Piece]:
+        field, max_characters = self.options.field, self.options.max_characters
+        if format == "wiki":
+            return formats.articles(blocks, max_characters, name=name)
+        if format == "jsonl":
+            return formats.json_lines(blocks, field, max_characters, name=name)
+        if format in ("csv", "tsv"):
+            return formats.table(blocks, field, max_characters, name=name, tabs=format == "tsv")
+        return formats.split_at(blocks, SEPARATORS[format], max_characters)
 
 
 def empty_corpus_error(corpus: Corpus) -> DataError:
-    """The error for a consumer that got nothing: an empty corpus is known only when it has been read."""
-    names = ", ".join(map(shown, corpus.files[:3])) + (" …" if len(corpus.files) > 3 else "")
+    """The error of a caller that received no document: a corpus is known to be empty only after reading it."""
+    names = ", ".join(map(printable, corpus.files[:3])) + (" …" if len(corpus.files) > 3 else "")
     return DataError(f"no text in {names} ({len(corpus.files)} files, {corpus.bytes_total:,} bytes)")
 
 
 def find_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The files that paths, folders (all below, but nothing hidden) and glob patterns name, each once, in order."""
-    found: dict[str, Path] = {}
+    """The files of paths, folders (recursively, without hidden ones) and glob patterns, each once, in order."""
+    files: dict[str, Path] = {}
     for given in paths:
         for path in _files_of(Path(given)):
-            found.setdefault(os.path.realpath(path), path)
-    if not found:
-        raise DataError(f"no files in {', '.join(map(shown, paths)) or 'an empty list of paths'}")
-    return list(found.values())
+            files.setdefault(os.path.realpath(path), path)
+    if not files:
+        raise DataError(f"no files in {', '.join(map(printable, paths)) or 'an empty list of paths'}")
+    return list(files.values())
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -138,42 +138,42 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
         return _files_below(path)
     if path.exists():
-        raise DataError(f"{shown(path)} is neither a file nor a folder")
+        raise DataError(f"{printable(path)} is neither a file nor a folder")
     if glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
-            raise DataError(f"no file matches {shown(path)}")
+            raise DataError(f"no file matches {printable(path)}")
         return [file for match in matches for file in _files_of(Path(match))]
     parent = path.parent
     if not parent.is_dir():
-        raise DataError(f"{shown(path)} does not exist: there is no folder {shown(parent)}")
-    near = did_you_mean(path.name, os.listdir(parent), "" if parent == Path() else f"{shown(parent)}/")
-    raise DataError(f"{shown(path)} does not exist{near}")
+        raise DataError(f"{printable(path)} does not exist: there is no folder {printable(parent)}")
+    near = did_you_mean(path.name, os.listdir(parent), "" if parent == Path() else f"{printable(parent)}/")
+    raise DataError(f"{printable(path)} does not exist{near}")
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """Links to folders are followed, but into no folder twice: links can lead round in a circle."""
+    """Follows links to folders, but enters no folder twice, because links can form a cycle."""
     files: list[Path] = []
     entered: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=_refused):
-        entered.add(os.path.realpath(place))
-        unhidden = [name for name in folders if not name.startswith(".")]
-        folders[:] = [name for name in unhidden if os.path.realpath(os.path.join(place, name)) not in entered]
-        files += [Path(place, name) for name in names if not name.startswith(".")]
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_raise):
+        entered.add(os.path.realpath(parent))
+        visible = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in visible if os.path.realpath(os.path.join(parent, name)) not in entered]
+        files += [Path(parent, name) for name in names if not name.startswith(".")]
     return sorted(files)
 
 
-def _refused(error: OSError) -> None:
-    raise unreadable(error.filename, error)
+def _raise(error: OSError) -> None:
+    raise read_error(error.filename, error)
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
 
 
-def _by_extension(path: Path) -> CorpusFormat:
+def _format_by_extension(path: Path) -> CorpusFormat:
     plain = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
     return BY_EXTENSION.get(plain.suffix.lower(), "auto")

@@ -1,7 +1,7 @@
-"""How documents lie in a file: blocks of text, or rows of a table -> one `Piece` per document.
+"""Corpus formats: blocks of text, or rows of a table -> one `Piece` per document.
 
-A document longer than `longest` characters comes as several pieces; memory stays bounded however long a line or a
-document is. Errors name the place as `{name}:{line}` or `{name}:{row}`.
+A document of more than `max_characters` becomes several pieces, so that memory is bounded however long a line or a
+document is. Errors start with `{name}:{line}` or `{name}:{row}`.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from itertools import chain
 from pathlib import Path
 
 from bertsmith.config import did_you_mean
-from bertsmith.data.sentences import pieces
-from bertsmith.data.text_files import SURROGATE, shown
+from bertsmith.data.sentences import split_long_text
+from bertsmith.data.text_files import SURROGATE, printable
 from bertsmith.errors import DataError
 
-Piece = tuple[int, str, int, str]  # line where it begins, text, number of the piece in its document, title
+Piece = tuple[int, str, int, str]  # first line, text, number of the piece in its document, title
 
 BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 LINE = re.compile(r"\n\s*")
-WHOLE = re.compile(r"\n(?!)")  # never: the file is the document
+NEVER = re.compile(r"\n(?!)")  # the file is one document
 ARTICLE_END = re.compile(r"\n(?:</doc>\s+|(?=<doc id=))")
 ENTITY = re.compile(r"&(?:lt|gt|amp|quot|nbsp|#\d{1,7});")
-LONGEST_RECORD = 2**26  # characters of a JSON line or a CSV field; beyond it the file is taken to be something else
+LONGEST_RECORD = 2**26  # characters of a JSON line or a CSV field; longer ones are an error
 
 
-def separated(blocks: Iterable[str], separator: re.Pattern[str], longest: int) -> Iterator[Piece]:
-    """Documents with a separator between them; the separator must begin with a newline."""
+def split_at(blocks: Iterable[str], separator: re.Pattern[str], max_characters: int) -> Iterator[Piece]:
+    """Documents between separators; a separator must start with a newline."""
     rest, line, part = "", 1, 0
     for block in blocks:
         text, start = rest + block, 0
         for match in separator.finditer(text, max(rest.rfind("\n"), 0)):
-            yield from cut(text[start : match.start()], line, part, longest)
+            yield from cut(text[start : match.start()], line, part, max_characters)
             line += text.count("\n", start, match.end())
             start, part = match.end(), 0
         rest = text[start:]
-        if len(rest) > longest:
-            ready, kept = _full_pieces(rest, longest)
-            yield from _placed(rest, ready, line, part)
+        if len(rest) > max_characters:
+            complete, kept = _complete_pieces(rest, max_characters)
+            yield from _with_lines(rest, complete, line, part)
             line += rest.count("\n") - kept.count("\n")
-            rest, part = kept, part + len(ready)
-    yield from cut(rest, line, part, longest)
+            rest, part = kept, part + len(complete)
+    yield from cut(rest, line, part, max_characters)
 
 
-def cut(text: str, line: int, part: int, longest: int, title: str = "") -> list[Piece]:
-    """The pieces of a document, or of the end of one; one piece, mostly, and none where there is only white space."""
+def cut(text: str, line: int, part: int, max_characters: int, title: str = "") -> list[Piece]:
+    """The pieces of a document or of its end: usually one, none if there is only white space."""
     stripped = text.strip()
-    if len(stripped) > longest:
-        return list(_placed(text, pieces(text, longest), line, part, title))
+    if len(stripped) > max_characters:
+        return list(_with_lines(text, split_long_text(text, max_characters), line, part, title))
     if not stripped:
         return []
     if text[0].isspace():
@@ -59,31 +59,31 @@ def cut(text: str, line: int, part: int, longest: int, title: str = "") -> list[
     return [(line, stripped, part, title)]
 
 
-def _placed(text: str, found: Iterable[tuple[int, str]], line: int, part: int, title: str = "") -> Iterator[Piece]:
-    """(offset, piece) pairs of a text, the first one being number `part`, with the lines that they begin in."""
+def _with_lines(text: str, pieces: Iterable[tuple[int, str]], line: int, part: int, title: str = "") -> Iterator[Piece]:
+    """(offset, piece) pairs of a text as pieces with their lines, numbered from `part`."""
     before = 0
-    for number, (offset, piece) in enumerate(found, start=part):
+    for number, (offset, piece) in enumerate(pieces, start=part):
         line += text.count("\n", before, offset)
         before = offset
         yield line, piece, number, title
 
 
-def _full_pieces(text: str, longest: int) -> tuple[list[tuple[int, str]], str]:
-    """Of a document that goes on: the pieces that are certain, with their offsets, and what must be kept."""
+def _complete_pieces(text: str, max_characters: int) -> tuple[list[tuple[int, str]], str]:
+    """Of a document that continues: its complete pieces with their offsets, and the rest."""
     body = len(text.rstrip())
-    found = list(pieces(text[:body], longest))
-    if len(found) > 1:
-        return found[:-1], text[found[-1][0] :]
-    if len(text) <= 2 * longest:
+    pieces = list(split_long_text(text[:body], max_characters))
+    if len(pieces) > 1:
+        return pieces[:-1], text[pieces[-1][0] :]
+    if len(text) <= 2 * max_characters:
         return [], text
-    # a flood of white space, of which only matters whether it holds a line end
-    return found, "\n" if "\n" in text[body:] else " "
+    # a long run of white space, of which only matters whether it contains a line end
+    return pieces, "\n" if "\n" in text[body:] else " "
 
 
-def articles(blocks: Iterable[str], longest: int, *, name: str) -> Iterator[Piece]:
-    """WikiExtractor's `<doc id=… title="…">` blocks, with their titles; an empty redirect is no document."""
+def articles(blocks: Iterable[str], max_characters: int, *, name: str) -> Iterator[Piece]:
+    """WikiExtractor's `<doc id=… title="…">` blocks, with their titles; empty redirects are skipped."""
     title = ""
-    for line, text, part, _ in separated(chain(blocks, ["\n"]), ARTICLE_END, longest):
+    for line, text, part, _ in split_at(chain(blocks, ["\n"]), ARTICLE_END, max_characters):
         if part == 0:
             head, _, text = text.partition("\n")
             if not (head.startswith("<doc id=") and head.endswith(">")):
@@ -97,11 +97,11 @@ def articles(blocks: Iterable[str], longest: int, *, name: str) -> Iterator[Piec
             title = html.unescape(title)
         if "&" in text:
             text = ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
-        yield from cut(text, line, part, longest, title)
+        yield from cut(text, line, part, max_characters, title)
 
 
-def json_lines(blocks: Iterable[str], field: str, longest: int, *, name: str) -> Iterator[Piece]:
-    """One JSON object a line; the document is its `field`."""
+def json_lines(blocks: Iterable[str], field: str, max_characters: int, *, name: str) -> Iterator[Piece]:
+    """One JSON object per line; the document is its `field`."""
     for line, row in _lines(blocks, name):
         if not row or row.isspace():
             continue
@@ -111,11 +111,11 @@ def json_lines(blocks: Iterable[str], field: str, longest: int, *, name: str) ->
         except json.JSONDecodeError as error:
             raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON that can be read: {error}") from None
+            raise DataError(f"{where}: invalid JSON: {error}") from None
         if not isinstance(record, dict):
-            raise DataError(f"{where}: a JSON object is needed, found {type(record).__name__}")
+            raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
         if field not in record:
-            raise missing_field(where, field, record)
+            raise missing_field_error(where, field, record)
         text = record[field]
         if text is None:
             continue
@@ -123,12 +123,12 @@ def json_lines(blocks: Iterable[str], field: str, longest: int, *, name: str) ->
             raise DataError(f"{where}: {field!r} must be a string, found {type(text).__name__}")
         if "\\u" in row:
             text = SURROGATE.sub("\ufffd", text)
-        yield from _in_row(text.replace("\r\n", "\n").replace("\r", "\n"), line, longest)
+        yield from _in_row(text.replace("\r\n", "\n").replace("\r", "\n"), line, max_characters)
 
 
-def table(blocks: Iterable[str], field: str, longest: int, *, name: str, tabs: bool) -> Iterator[Piece]:
-    """CSV with a header line, or TSV (`tabs`), where a quote is just a quote and no field holds a line end."""
-    csv.field_size_limit(max(LONGEST_RECORD, csv.field_size_limit()))  # one for the process; 128 KiB at first
+def table(blocks: Iterable[str], field: str, max_characters: int, *, name: str, tabs: bool) -> Iterator[Piece]:
+    """CSV with a header, or TSV (`tabs`), which has no quoting and no line ends in fields."""
+    csv.field_size_limit(max(LONGEST_RECORD, csv.field_size_limit()))  # global; 128 KiB by default
     lines = (f"{line}\n" for _, line in _lines(blocks, name))
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
     header: list[str] = []
@@ -143,25 +143,25 @@ def table(blocks: Iterable[str], field: str, longest: int, *, name: str, tabs: b
         if not header:
             header = [column.strip() for column in row]
             if field not in header:
-                raise missing_field(name, field, header)
+                raise missing_field_error(name, field, header)
         elif row:
             if len(row) != len(header):
                 raise DataError(f"{name}:{line}: {len(row)} fields, but the header has {len(header)}")
-            yield from _in_row(row[header.index(field)], line, longest)
+            yield from _in_row(row[header.index(field)], line, max_characters)
         line = reader.line_num + 1
 
 
-def _in_row(text: str, row: int, longest: int) -> list[Piece]:
-    return [(row, piece, part, "") for _, piece, part, _ in cut(text, row, 0, longest)]
+def _in_row(text: str, row: int, max_characters: int) -> list[Piece]:
+    return [(row, piece, part, "") for _, piece, part, _ in cut(text, row, 0, max_characters)]
 
 
 class ParquetColumn:
-    """One column of text in a Parquet file. `position` is its share of the bytes on disk, by the rows read."""
+    """One text column of a Parquet file. `position` estimates the bytes read from the rows read."""
 
     def __init__(self, path: Path, field: str, *, errors: str = "strict") -> None:
-        import pyarrow.parquet  # here, because it takes long to import
+        import pyarrow.parquet  # slow to import
 
-        self.name, self.field, self.errors = shown(path), field, errors
+        self.name, self.field, self.errors = printable(path), field, errors
         self.position = 0
         try:
             self._size = path.stat().st_size
@@ -170,7 +170,7 @@ class ParquetColumn:
             raise DataError(f"{self.name} is not Parquet that can be read: {_first_line(error)}") from None
         schema = self._file.schema_arrow
         if field not in schema.names:
-            raise missing_field(self.name, field, schema.names)
+            raise missing_field_error(self.name, field, schema.names)
         kind = schema.field(field).type
         if str(getattr(kind, "value_type", kind)) not in ("string", "large_string", "string_view"):
             raise DataError(f"{self.name}: {field!r} must be a column of strings, found {kind}")
@@ -178,8 +178,8 @@ class ParquetColumn:
     def close(self) -> None:
         self._file.close()
 
-    def rows(self, longest: int) -> Iterator[Piece]:
-        """Documents, with the row (from 1) where the other layouts have the line; a null is no document."""
+    def rows(self, max_characters: int) -> Iterator[Piece]:
+        """Documents, with the row (from 1) in place of the line; nulls are skipped."""
         import pyarrow
 
         row, rows = 0, max(self._file.metadata.num_rows, 1)
@@ -200,18 +200,19 @@ class ParquetColumn:
                     raise DataError(
                         f"{self.name}:{row}: byte {error.start:,} of {self.field!r} is not UTF-8: pass --errors replace"
                     ) from None
-                yield from _in_row(text, row, longest)
+                yield from _in_row(text, row, max_characters)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def missing_field(where: str, field: str, known: Iterable[str]) -> DataError:
-    """Names what is there instead."""
+def missing_field_error(where: str, field: str, known: Iterable[str]) -> DataError:
+    """The error that lists the existing fields."""
     names = list(known)
-    listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "") or "nothing"
-    return DataError(f"{where}: no field {field!r}, only {listed}{did_you_mean(field, names)} Name it with --field")
+    listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "") or "none"
+    near = did_you_mean(field, names)
+    return DataError(f"{where}: no field {field!r} (fields: {listed}): pass another --field{near}")
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,7 @@
-"""Text that is on every machine, for trying things out with no download: Python's own documentation, a little Korean.
+"""Sample text without a download: prose from Python's own documentation, and a little Korean.
 
-English prose is taken from Python's help topics and from the docstrings of its library and of installed packages.
-Sources are parsed, never imported.
+English prose comes from Python's help topics and from the docstrings of its library and of installed packages. Sources
+are parsed, never imported.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from importlib import resources
 from itertools import chain
 from pathlib import Path
 
-from bertsmith.data.document_hash import Seen, document_hash
 from bertsmith.types import Document
 
-LARGEST_SOURCE = 2**20  # bytes; what is longer is generated, mostly
-LEAST_QUOTED = 0.2  # share of a source between triple quotes: parsing takes time, and this tells what is worth it
+LARGEST_SOURCE = 2**20  # bytes; longer sources are mostly generated
+MIN_QUOTED = 0.2  # fraction of a source between triple quotes; others are not worth parsing
 SHORTEST_DOCUMENT = 200  # characters
 SKIPPED_FOLDER = re.compile(
     r"[._].*|tests?|testing|idlelib|site-packages|dist-packages|.*\.(?:dist-info|egg-info)|_vendor"
@@ -51,10 +50,11 @@ ENDS = re.compile(r"[.!?][\"'”’)]?$")
 
 
 def python_documentation(*, limit: int = 3_000_000) -> Iterator[Document]:
-    """English documents of `limit` characters together: help topics first, then a document for each module."""
+    """English documents of `limit` characters in total: help topics first, then one document per module."""
     from pydoc_data.topics import topics
 
-    seen, size = Seen(), 0
+    seen: set[str] = set()
+    size = 0
     folders = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     modules = ((source, _docstrings(path)) for folder in folders for source, path in _modules(Path(folder)))
     for source, texts in chain(((f"help {name}", [text]) for name, text in sorted(topics.items())), modules):
@@ -67,52 +67,56 @@ def python_documentation(*, limit: int = 3_000_000) -> Iterator[Document]:
 
 
 def korean_samples() -> Iterator[Document]:
-    """Korean documents that were written for this package."""
+    """Korean documents written for this package."""
     text = resources.files(__package__).joinpath("korean.txt").read_text(encoding="utf-8")
     for number, document in enumerate(text.split("\n\n"), start=1):
         yield Document(document.strip(), f"korean.txt:{number}")
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(dotted name, file) of the Python sources below a folder, tests left out, in the order of their names."""
-    for place, folders, names in os.walk(folder):
+    """(dotted name, file) of the Python sources below a folder except tests, sorted by name."""
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not SKIPPED_FOLDER.fullmatch(name))
         for name in sorted(names):
             if name.endswith(".py") and not SKIPPED_FILE.fullmatch(name):
-                path = Path(place, name)
+                path = Path(parent, name)
                 yield ".".join(path.relative_to(folder).with_suffix("").parts), path
 
 
 def _docstrings(path: Path) -> list[str]:
-    """The docstrings of a source file in their order; none where there are few, or it cannot be read or parsed."""
+    """The docstrings of a source file in order; none if these are few or the file cannot be parsed."""
     try:
         source = path.read_bytes() if path.stat().st_size <= LARGEST_SOURCE else b""
         quoted = sum(map(len, source.split(b'"""')[1::2]))
-        if quoted <= LEAST_QUOTED * len(source):
+        if quoted <= MIN_QUOTED * len(source):
             return []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's escape sequences
-            return list(_below(ast.parse(source)))
+            warnings.simplefilter("ignore")  # invalid escape sequences in other packages
+            return list(_docstrings_below(ast.parse(source)))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
 
 
-def _below(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    if text := ast.get_docstring(node, clean=False):  # paragraphs() does that
+def _docstrings_below(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    if text := ast.get_docstring(node, clean=False):  # paragraphs() cleans it
         yield text
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _below(child)
+            yield from _docstrings_below(child)
 
 
-def _document(source: str, texts: Iterable[str], seen: Seen) -> Document:
-    """The paragraphs that read as prose and were not seen before, one a line."""
-    found = (paragraph for text in texts for paragraph in paragraphs(text))
-    return Document("\n".join(paragraph for paragraph in found if seen.add(document_hash(paragraph))), source)
+def _document(source: str, texts: Iterable[str], seen: set[str]) -> Document:
+    """The paragraphs that are prose and not in `seen`, one per line."""
+    new: list[str] = []
+    for paragraph in (paragraph for text in texts for paragraph in paragraphs(text)):
+        if paragraph not in seen:
+            seen.add(paragraph)
+            new.append(paragraph)
+    return Document("\n".join(new), source)
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """The prose in a piece of documentation: paragraphs and list items, unwrapped, without markup, code and tables."""
+    """The prose of a docstring: paragraphs and list items, unwrapped, without markup, code and tables."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if CODE.search(block):
             continue
@@ -129,9 +133,9 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def _prose(lines: list[str]) -> Iterator[str]:
-    """The lines as one paragraph, if it is sentences made of words."""
+    """The lines as one paragraph, if it consists of sentences."""
     text = " ".join(lines).strip()
-    if text[:1].islower() or not ENDS.search(text):  # most of what is no prose, before the slow part
+    if text[:1].islower() or not ENDS.search(text):  # a cheap test before the slow ones
         return
     for pattern, replacement in MARKUP:
         text = pattern.sub(replacement, text)

@@ -1,7 +1,6 @@
-"""Text -> sentences, for next-sentence prediction: one pass of one regular expression and a few cheap questions.
+"""Rule-based sentence splitting: one pass of one regular expression, and a few cheap checks of its matches.
 
-Written for English and Korean; other scripts are split at their own full stops. Owns what ends a sentence and where
-a text that is too long is cut; knows nothing of files or tokens.
+Written for English and Korean; other scripts are split at their own full stops.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from collections.abc import Iterator
 OPENERS = "\"'“‘«‹([{「『【〈《（—–-"
 CLOSERS = "\"'”’»›)\\]}」』】〉》）"
 LOWER = "a-zß-öø-ÿα-ώа-џ"
-WIDE = "。！？｡"  # these end a sentence without a space behind them
+WIDE = "。！？｡"  # these end a sentence without a following space
 MARKS = f".!?…{WIDE}"
 
-# A match ends where a sentence may end; it has group 1 where that is still to be asked. It begins with one set of
-# characters because the engine skips to such a set quickly, and a run of marks is only looked at from its first one,
-# so that time stays linear.
+# A match ends where a sentence may end; it has group 1 if further checks are needed. It starts with one character set,
+# because the engine skips to such a set quickly, and a run of marks only matches from its first one, so that time is
+# linear.
 CANDIDATE = re.compile(
     rf"""
     [\n{MARKS}।॥؟۔։።။។] (?<![{MARKS}][{MARKS}])
     (?:
       (?<![\n{WIDE}]) (?<!\([!?])                              # not "(?)"
       [.!?…]* [{CLOSERS}]* (?:\[\w{{1,4}}\])*                  # closing quotes and brackets, a footnote "[4]"
-      (?! (?<=["'”’]) [ ] (?:하고|하며|하는|하자|라고|라며|라는|이라|고[ ]) )  # a Korean quotation goes on
+      (?! (?<=["'”’]) [ ] (?:하고|하며|하는|하자|라고|라며|라는|이라|고[ ]) )  # a Korean quotation continues
       (?: (?=[ ][A-Z]) (?: (?<=[a-z]{{4}}\.) (?<!ssrs\.) | (?<=[0-9]{{4}}\.) | (?<=["”)]\.) )
         | (?=[ ]) (?<=[가-힣][다요까죠음]\.)
         | (?= [ \t\u00a0\u3000]+ (?:[{OPENERS}][ ]?)* [^\s{LOWER}.,;:!?…&~{OPENERS}] ) () )
@@ -42,12 +41,12 @@ def _words(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
-ALWAYS_GO_ON = _words(
+ALWAYS_CONTINUES = _words(
     "Mr Mrs Ms Dr Prof Gen Col Capt Lt Sgt Maj Cpl Pvt Adm Cmdr Rev Hon Gov Sen Rep Pres Messrs Mme Mlle Mt Ft Fr "
     "Asst vs e.g i.e E.g I.e cf Cf viz lit"
 )
-GO_ON_BEFORE_A_NUMBER = _words("No Nos no nos Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec")
-GO_ON_UNLESS_A_STARTER = _words(
+CONTINUES_BEFORE_NUMBER = _words("No Nos no nos Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec")
+CONTINUES_UNLESS_STARTER = _words(
     "St Jr Sr Inc Ltd Co Corp Bros al Ave Blvd Rd Apt Fig Figs fig figs Eq Eqs Vol vol Vols vols Op op cit Ch ch Sec "
     "sec Art art pp ca Ca fl approx Approx ed eds Ed Eds Est dept Dept Univ"
 )
@@ -57,7 +56,7 @@ STARTERS = _words(
     "Another Both Each Every Many Most Some Several One No Not Now Here What Where Who Why How Such Other Others Under "
     "Over Until To Please Nobody Neither"
 )
-AFTER_AN_HOUR = _words(
+AFTER_AM_PM = _words(
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday EST EDT CST CDT MST MDT PST PDT GMT UTC CET BST KST JST "
     "Eastern Central Pacific"
 )
@@ -69,13 +68,13 @@ NOT_SPACE = re.compile(r"\S")
 LONGEST_ABBREVIATION = 8
 
 
-def split(text: str, *, longest: int = 4096) -> list[str]:
-    """The sentences of a text, stripped, in order; together they hold every character that is not white space."""
+def split_sentences(text: str, *, max_characters: int = 4096) -> list[str]:
+    """The sentences of a text, stripped, in order; no character except white space is lost."""
     sentences: list[str] = []
     start = 0
     for match in CANDIDATE.finditer(text):
         end = match.end()
-        if match.lastindex and _goes_on(text, start, match.start(), end):
+        if match.lastindex and _continues(text, start, match.start(), end):
             continue
         sentence = text[start:end].strip()
         start = end
@@ -83,69 +82,70 @@ def split(text: str, *, longest: int = 4096) -> list[str]:
             sentences.append(sentence)
     if sentence := text[start:].strip():
         sentences.append(sentence)
-    if max(map(len, sentences), default=0) > longest:
-        return [piece for sentence in sentences for _, piece in pieces(sentence, longest)]
+    if max(map(len, sentences), default=0) > max_characters:
+        return [piece for sentence in sentences for _, piece in split_long_text(sentence, max_characters)]
     return sentences
 
 
-def pieces(text: str, longest: int) -> Iterator[tuple[int, str]]:
-    """A text as (offset, piece) of at most `longest` characters, cut at a line end, sentence end, space, or hard."""
-    found = NOT_SPACE.search(text)
-    while found is not None:
-        start = found.start()
-        end = len(text) if len(text) - start <= longest else cut(text, start, start + longest)
+def split_long_text(text: str, max_characters: int) -> Iterator[tuple[int, str]]:
+    """(offset, piece) of at most `max_characters`, cut at a line end, sentence end or space, or anywhere."""
+    match = NOT_SPACE.search(text)
+    while match is not None:
+        start = match.start()
+        end = len(text) if len(text) - start <= max_characters else find_cut(text, start, start + max_characters)
         yield start, text[start:end].rstrip()
-        found = NOT_SPACE.search(text, end)
+        match = NOT_SPACE.search(text, end)
 
 
-def cut(text: str, start: int, end: int) -> int:
-    """The best place to cut text[start:end]: a small first piece is worse than a lesser kind of place."""
+def find_cut(text: str, start: int, end: int) -> int:
+    """The best position to cut text[start:end]; line and sentence ends count only in its second half."""
     middle = (start + end) // 2
-    if (place := text.rfind("\n", middle, end)) >= 0:
-        return place + 1
-    ends = [place + len(mark) for mark in (". ", "? ", "! ", "。") if (place := text.rfind(mark, middle, end)) >= 0]
+    if (position := text.rfind("\n", middle, end)) >= 0:
+        return position + 1
+    marks = (". ", "? ", "! ", "。")
+    ends = [position + len(mark) for mark in marks if (position := text.rfind(mark, middle, end)) >= 0]
     if ends:
         return max(ends)
     return text.rfind(" ", start, end) + 1 or end
 
 
-def _goes_on(text: str, start: int, place: int, end: int) -> bool:
-    """Whether the sentence that began at `start` goes on after the mark at `place`, with its closers, to `end`."""
-    if text[place] not in ".…":
+def _continues(text: str, start: int, mark: int, end: int) -> bool:
+    """Whether the sentence from `start` continues after the mark at `mark` and its closing quotes up to `end`."""
+    if text[mark] not in ".…":
         return False
-    near = max(start, place - 2 * LONGEST_ABBREVIATION)  # never look further back: the sentence may be long
-    begin = max(text.rfind(" ", near, place) + 1, near)
-    word = text[begin:place].lstrip(OPENERS).rpartition("(")[2]
-    if text[place] == "…" or text[place + 1] in ".…" or text[begin - 2 : place] == ". ":
-        return _ellipsis_goes_on(text, start, place, end)
+    near = max(start, mark - 2 * LONGEST_ABBREVIATION)  # a bound, because the sentence may be long
+    begin = max(text.rfind(" ", near, mark) + 1, near)
+    word = text[begin:mark].lstrip(OPENERS).rpartition("(")[2]
+    if text[mark] == "…" or text[mark + 1] in ".…" or text[begin - 2 : mark] == ". ":
+        return _continues_after_ellipsis(text, start, mark, end)
     if not word or len(word) > LONGEST_ABBREVIATION:
         return False
     if word[-1] >= "가" or word[-1].isdigit() or (len(word) > 1 and word[-1] in "IVX"):
-        return _number_goes_on(text, start, begin, word, end)
-    if word in ALWAYS_GO_ON:
+        return _continues_after_number(text, start, begin, word, end)
+    if word in ALWAYS_CONTINUES:
         return True
-    if len(word) == 1 or word in GO_ON_UNLESS_A_STARTER or word in GO_ON_BEFORE_A_NUMBER or ACRONYM.fullmatch(word):
-        return _abbreviation_goes_on(word, text, end)
+    if len(word) == 1 or word in CONTINUES_UNLESS_STARTER or word in CONTINUES_BEFORE_NUMBER or ACRONYM.fullmatch(word):
+        return _continues_after_abbreviation(word, text, end)
     return False
 
 
-def _abbreviation_goes_on(word: str, text: str, end: int) -> bool:
+def _continues_after_abbreviation(word: str, text: str, end: int) -> bool:
     """Whether the word after an abbreviation, an initial or an acronym belongs to the same sentence."""
     match = NEXT_WORD.match(text, end)
     if match is None:
         return False
     follower, dot = match.groups()
-    if word in GO_ON_BEFORE_A_NUMBER:
+    if word in CONTINUES_BEFORE_NUMBER:
         return follower[0].isdigit()
     if word in ("a.m", "p.m"):
-        return follower in AFTER_AN_HOUR
+        return follower in AFTER_AM_PM
     if text[end - 1] != "." and follower[0].isupper():  # a closing quote or bracket after it: "… in the U.N."
         return False
     return follower not in STARTERS or dot == "."  # a starter with a dot is an initial: "J. A. Finch"
 
 
-def _number_goes_on(text: str, start: int, begin: int, word: str, end: int) -> bool:
-    """Whether "12.", "IV." or "가." counts items, or is part of a date such as "2023. 4. 5.", and so ends nothing."""
+def _continues_after_number(text: str, start: int, begin: int, word: str, end: int) -> bool:
+    """Whether "12.", "IV." or "가." is a list number or part of a date such as "2023. 4. 5."."""
     before = text[start:begin].strip() if begin - start < 2 * LONGEST_ABBREVIATION else "…"
     if not before and ENUMERATOR.fullmatch(word):
         return word[-1].isdigit() or len(word) > 1 or start == 0 or text[start - 1] == "\n"
@@ -159,9 +159,9 @@ def _number_goes_on(text: str, start: int, begin: int, word: str, end: int) -> b
     return begin - 3 >= start and text[begin - 2] == "." and text[begin - 3].isdigit()
 
 
-def _ellipsis_goes_on(text: str, start: int, place: int, end: int) -> bool:
-    """Dots within a sentence: where nothing stands before them, before "I", and in Korean unless a verb ended."""
-    before = text[max(start, place - 2 * LONGEST_ABBREVIATION) : place].rstrip(" .…")
+def _continues_after_ellipsis(text: str, start: int, mark: int, end: int) -> bool:
+    """Whether dots are within a sentence: at its start, before "I", and in Korean unless they follow a verb."""
+    before = text[max(start, mark - 2 * LONGEST_ABBREVIATION) : mark].rstrip(" .…")
     match = NEXT_WORD.match(text, end)
     if match is None or not before:
         return not before

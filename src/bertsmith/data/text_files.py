@@ -1,6 +1,6 @@
-"""Files -> blocks of text: opening, decompressing, decoding, each failure told in one line.
+"""Files -> blocks of text: opening, decompressing and decoding, with one-line errors.
 
-Owns what bytes can do to us. Blocks have a fixed size, so the same file gives the same blocks, compressed or not.
+Blocks have a fixed size, so that a file has the same blocks whether it is compressed or not.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ ARCHIVES = {"zip": (0, b"PK\x03\x04"), "7-Zip": (0, b"7z\xbc\xaf\x27\x1c"), "tar
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def shown(path: str | os.PathLike[str]) -> str:
-    """A path as it can be printed: names that are not UTF-8 exist."""
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path that can be printed even if its name is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def unreadable(path: str | os.PathLike[str], error: OSError) -> DataError | StorageError:
-    """What the operating system refused."""
+def read_error(path: str | os.PathLike[str], error: OSError) -> DataError | StorageError:
+    """The error for an OSError while reading."""
     kind = StorageError if error.errno == errno.EIO else DataError
-    return kind(f"{shown(path)} cannot be read: {error.strerror or error}")
+    return kind(f"{printable(path)} cannot be read: {error.strerror or error}")
 
 
 class OpenFile:
-    """The bytes of one file, decompressed. `position` is how many of its bytes on disk have been read."""
+    """The decompressed bytes of a file. `position` is the number of its bytes on disk that have been read."""
 
     def __init__(self, path: Path) -> None:
-        self.name = shown(path)
+        self.name = printable(path)
         self._path = path
         self.delivered = 0  # bytes, after decompression
         with ExitStack() as stack:
@@ -56,10 +56,10 @@ class OpenFile:
                 head = self._raw.read(512)
                 self._raw.seek(0)
             except OSError as error:
-                raise unreadable(path, error) from None
+                raise read_error(path, error) from None
             self.compression = _compression(path, head)
             self._stream = _decompressed(self._raw, self.compression)
-            stack.pop_all()  # from here on close() does it
+            stack.pop_all()  # now close() is responsible
 
     @property
     def position(self) -> int:
@@ -79,11 +79,11 @@ class OpenFile:
         return b"".join(parts)
 
     def line_at(self, offset: int) -> int:
-        """The line that a byte is in. Reads the file once more: counting lines always would slow every reader."""
-        line, again = 1, OpenFile(self._path)
-        with closing(again):
-            while again.delivered < offset and (block := again.read()):
-                line += block.count(b"\n", 0, len(block) - max(again.delivered - offset, 0))
+        """The line of a byte. Reads the file again, because counting lines would slow down all reading."""
+        line, file = 1, OpenFile(self._path)
+        with closing(file):
+            while file.delivered < offset and (block := file.read()):
+                line += block.count(b"\n", 0, len(block) - max(file.delivered - offset, 0))
         return line
 
     def _read_some(self, size: int) -> bytes:
@@ -91,23 +91,23 @@ class OpenFile:
             return bytes(self._stream.read(size) if self._stream is self._raw else self._stream.read1(size))
         except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise unreadable(self.name, error) from None
-            cut_short = isinstance(error, EOFError) or "truncated" in str(error).lower()
+                raise read_error(self.name, error) from None
+            truncated = isinstance(error, EOFError) or "truncated" in str(error).lower()
             raise DataError(
-                f"{self.name}: the {self.compression} data {'ends too early' if cut_short else 'is damaged'}; "
-                f"{self.delivered:,} bytes of text could be read before that: fetch the file again"
+                f"{self.name}: the {self.compression} data is {'truncated' if truncated else 'damaged'} "
+                f"after {self.delivered:,} bytes of text: download the file again"
             ) from None
 
 
 def text_blocks(file: OpenFile, *, encoding: str = "utf-8", errors: str = "strict") -> Iterator[str]:
-    """The text of a file, block by block: no byte order mark, every line end a \\n, no lone surrogate."""
+    """The text of a file in blocks, without byte order mark and lone surrogates, every line end as \\n."""
     may_surrogate = codecs.lookup(encoding).name != "utf-8"
     first, held = True, ""
     for block in _decoded(file, encoding, errors):
         if first and block:
             block, first = block.removeprefix("\ufeff"), False
         block = held + block
-        held = "\r" if block.endswith("\r") else ""  # its \n may come with the next block
+        held = "\r" if block.endswith("\r") else ""  # its \n may be in the next block
         block = block[: len(block) - len(held)]
         if "\r" in block:
             block = block.replace("\r\n", "\n").replace("\r", "\n")
@@ -137,13 +137,13 @@ def _decoded(file: OpenFile, encoding: str, errors: str) -> Iterator[str]:
 
 
 def _compression(path: Path, head: bytes) -> str | None:
-    """What the file is packed with; a name that promises what the bytes are not is an error."""
-    promised = SUFFIXES.get(path.suffix.lower())
-    found = next((kind for kind, magic in MAGIC.items() if magic.match(head)), None)
-    if promised and found != promised:
-        what = f"{found} data" if found else "nothing" if not head else "uncompressed or unknown data"
-        raise DataError(f"{shown(path)} is named {path.suffix} but holds {what}: rename it or fetch it again")
-    return found
+    """The compression by the first bytes; a suffix of another compression is an error."""
+    by_name = SUFFIXES.get(path.suffix.lower())
+    by_bytes = next((kind for kind, magic in MAGIC.items() if magic.match(head)), None)
+    if by_name and by_bytes != by_name:
+        what = f"{by_bytes} data" if by_bytes else "no data" if not head else "uncompressed or unknown data"
+        raise DataError(f"{printable(path)} has suffix {path.suffix} but {what}: rename or download it again")
+    return by_bytes
 
 
 def _decompressed(raw: Any, compression: str | None) -> Any:
@@ -154,26 +154,26 @@ def _decompressed(raw: Any, compression: str | None) -> Any:
     if compression == "xz":
         return lzma.LZMAFile(raw)
     if compression == "zstd":
-        import pyarrow  # here, because it takes long to import
+        import pyarrow  # slow to import
 
         return pyarrow.CompressedInputStream(raw, "zstd")
     return raw
 
 
 def _refuse_archives(name: str, data: bytes) -> None:
-    for kind, (place, magic) in ARCHIVES.items():
-        if data[place : place + len(magic)] == magic and b"\0" in data[:512]:
-            raise DataError(f"{name} is a {kind} archive, not text: unpack it and name the folder")
+    for kind, (offset, magic) in ARCHIVES.items():
+        if data[offset : offset + len(magic)] == magic and b"\0" in data[:512]:
+            raise DataError(f"{name} is a {kind} archive, not text: unpack it and pass the folder")
 
 
 def _not_text(file: OpenFile, encoding: str, error: UnicodeDecodeError) -> DataError:
-    """Says where: `error.object` ends with what the file delivered last, perhaps after bytes kept from before."""
+    """`error.object` ends with the last block read and may start with bytes of the block before."""
     offset = file.delivered - len(error.object) + error.start
-    found = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end][:4])
+    shown = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end][:4])
     if offset == 0 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        advice = "it looks like --encoding utf-16"
+        advice = "try --encoding utf-16"
     else:
-        advice = "name its --encoding (such as cp949 or latin-1), or pass --errors replace"
+        advice = "pass its --encoding (such as cp949 or latin-1), or --errors replace"
         if file.compression:
             advice += f"; or the {file.compression} data is damaged"
-    return DataError(f"{file.name}:{file.line_at(offset)}: byte {offset:,} ({found}) is not {encoding}: {advice}")
+    return DataError(f"{file.name}:{file.line_at(offset)}: byte {offset:,} ({shown}) is not {encoding}: {advice}")

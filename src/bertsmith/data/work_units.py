@@ -1,105 +1,164 @@
-"""Documents -> work units -> tokens: what one worker does with a few megabytes of text.
+"""Documents -> work units -> tokens: the part of `prepare` that runs in worker processes.
 
-Units are cut by the text alone, so that the result is the same for any number of workers.
+Units are formed by the text alone, so that the result does not depend on the number of workers. Document hashes and the
+held-out split depend only on the text of a document; they are part of the format of shards and must never change.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.data.document_hash import document_hash, is_held_out
-from bertsmith.data.sentences import split
+from bertsmith.data.sentences import split_sentences
 from bertsmith.data.shards.format import EncodedDocuments
-from bertsmith.errors import DataError
+from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
 UNIT_CHARACTERS = 2**21
+TO_SPACES = bytes.maketrans(b"\t\n\v\f\r", b"     ")
+
+
+def document_hash(text: str) -> int:
+    """64 bits of BLAKE2b over the UTF-8 text, with each run of ASCII white space as one space and none at the ends."""
+    data = text.encode("utf-8", "surrogatepass").translate(TO_SPACES).strip(b" ")
+    while b"  " in data:
+        data = data.replace(b"  ", b" ")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+
+
+def is_held_out(value: int, fraction: float, *, seed: int = 0) -> bool:
+    """Whether the document with that hash is held out; a larger fraction includes the documents of a smaller one."""
+    if not 0 <= fraction <= 1:
+        raise ConfigError(f"held_out={fraction} must be a fraction between 0 and 1")
+    digest = blake2b(value.to_bytes(8, "little"), digest_size=8, salt=seed.to_bytes(8, "little", signed=True)).digest()
+    return int.from_bytes(digest, "little") < fraction * 2**64
+
+
+class HashSet:
+    """A set of document hashes. Ten million take 134 MB (201 MB while it grows); a Python set takes 715 MB."""
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * 2**10))  # open addressing, a power of two; 0 is an empty slot
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        return self._slots.itemsize * len(self._slots)
+
+    def add(self, value: int) -> bool:
+        """Adds a hash; returns whether it is new."""
+        if 3 * self._count >= 2 * len(self._slots):
+            self._grow()
+        if not self._insert(value or 1):  # 0 and 1 count as equal, as rare as any other collision
+            return False
+        self._count += 1
+        return True
+
+    def _insert(self, value: int) -> bool:
+        slots, last = self._slots, len(self._slots) - 1
+        index = value & last  # every bit of the hash is random
+        while slots[index]:
+            if slots[index] == value:
+                return False
+            index = index + 1 & last
+        slots[index] = value
+        return True
+
+    def _grow(self) -> None:
+        former = self._slots
+        self._slots = array("Q", bytes(16 * len(former)))
+        for value in former:
+            if value:
+                self._insert(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Some documents in corpus order, about `UNIT_CHARACTERS` together."""
+class WorkUnit:
+    """Consecutive documents of a corpus, about `UNIT_CHARACTERS` in total."""
 
     number: int
     texts: list[str]
-    bytes_read: int = 0  # of the corpus on disk, when the unit was complete: for progress only
+    bytes_read: int = 0  # of the corpus on disk up to the end of the unit, for progress
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedUnit:
-    """The tokens of a unit, document by document, with what decides whether a document is kept and where it goes."""
+    """The tokens of a unit, with the hashes that decide which documents are kept and which are held out."""
 
     number: int
     bytes_read: int
     characters: int
     hashes: NDArray[np.uint64]  # [documents]
     held_out: NDArray[np.bool_]  # [documents]
-    pieces: EncodedDocuments | None  # None when only the hashes were asked for
+    documents: EncodedDocuments | None  # None if only the hashes are needed
 
     def select(self, keep: NDArray[np.bool_]) -> EncodedDocuments:
-        """The pieces of the documents that `keep` [documents] names."""
-        assert self.pieces is not None
-        whole = self.pieces
-        sentence_kept = np.repeat(keep, whole.document_sentences)
-        token_kept = np.repeat(sentence_kept, whole.sentence_lengths)
+        """The documents selected by `keep` [documents]."""
+        assert self.documents is not None
+        keep_sentence = np.repeat(keep, self.documents.document_sentences)
+        keep_token = np.repeat(keep_sentence, self.documents.sentence_lengths)
         return EncodedDocuments(
-            tokens=whole.tokens[token_kept],
-            sentence_lengths=whole.sentence_lengths[sentence_kept],
-            document_sentences=whole.document_sentences[keep],
+            tokens=self.documents.tokens[keep_token],
+            sentence_lengths=self.documents.sentence_lengths[keep_sentence],
+            document_sentences=self.documents.document_sentences[keep],
         )
 
 
-def work_units(documents: Iterable[Document], *, position: Any = None) -> Iterator[Unit]:
-    """Groups documents; `position.bytes_read`, if given, is noted in each unit."""
+def work_units(documents: Iterable[Document], *, position: Any = None) -> Iterator[WorkUnit]:
+    """Groups documents into units; each stores `position.bytes_read` if `position` is given."""
     texts: list[str] = []
     size = number = 0
     for document in documents:
         texts.append(document.text)
         size += len(document.text)
         if size >= UNIT_CHARACTERS:
-            yield Unit(number, texts, position.bytes_read if position else 0)
+            yield WorkUnit(number, texts, position.bytes_read if position else 0)
             texts, size, number = [], 0, number + 1
     if texts:
-        yield Unit(number, texts, position.bytes_read if position else 0)
+        yield WorkUnit(number, texts, position.bytes_read if position else 0)
 
 
-def encode_unit(unit: Unit, *, tokenizer: str, fingerprint: str, held_out: float, skip: int = 0) -> EncodedUnit:
-    """Sentences and tokens of a unit; of a unit below `skip` (finished by an earlier run) only the hashes."""
+def encode_unit(unit: WorkUnit, *, tokenizer: str, fingerprint: str, held_out: float, skip: int = 0) -> EncodedUnit:
+    """The tokens of a unit; only the hashes of a unit below `skip`, which an earlier run finished."""
     hashes = np.array([document_hash(text) for text in unit.texts], dtype=np.uint64)
-    apart = np.array([is_held_out(int(value), held_out) for value in hashes], dtype=np.bool_)
-    pieces = None if unit.number < skip else encode_documents(unit.texts, cached_tokenizer(tokenizer, fingerprint))
-    characters = sum(map(len, unit.texts))
-    return EncodedUnit(unit.number, unit.bytes_read, characters, hashes, apart, pieces)
+    is_out = np.array([is_held_out(int(value), held_out) for value in hashes], dtype=np.bool_)
+    skipped = unit.number < skip
+    documents = None if skipped else encode_documents(unit.texts, cached_tokenizer(tokenizer, fingerprint))
+    return EncodedUnit(unit.number, unit.bytes_read, sum(map(len, unit.texts)), hashes, is_out, documents)
 
 
 def encode_documents(texts: list[str], tokenizer: Tokenizer) -> EncodedDocuments:
-    """Every document as sentences of ids; sentences without a token vanish, documents stay (perhaps empty)."""
+    """The tokens of each sentence of each document; drops sentences without tokens, keeps empty documents."""
     sentences: list[str] = []
     per_document = np.empty(len(texts), dtype=np.int64)
-    for place, text in enumerate(texts):
-        found = split(text)
-        sentences += found
-        per_document[place] = len(found)
+    for number, text in enumerate(texts):
+        document = split_sentences(text)
+        sentences += document
+        per_document[number] = len(document)
     tokens, lengths = tokenizer.encode_ids(sentences)
-    real = lengths > 0
+    nonempty = lengths > 0
     ends = np.cumsum(per_document)
-    real_before = np.concatenate([[0], np.cumsum(real)])
-    document_sentences = real_before[ends] - real_before[ends - per_document]
-    assert lengths.max(initial=0) < 2**16, "sentences are cut to a length that keeps them far below this"
-    return EncodedDocuments(tokens, lengths[real].astype(np.uint16), document_sentences.astype(np.uint32))
+    nonempty_before = np.concatenate([[0], np.cumsum(nonempty)])
+    document_sentences = nonempty_before[ends] - nonempty_before[ends - per_document]
+    assert lengths.max(initial=0) < 2**16, "split_sentences limits the length of sentences"
+    return EncodedDocuments(tokens, lengths[nonempty].astype(np.uint16), document_sentences.astype(np.uint32))
 
 
 @lru_cache(maxsize=2)
 def cached_tokenizer(folder: str, fingerprint: str) -> Tokenizer:
-    """The tokenizer in a folder, read once per process; by its fingerprint, for another may come to lie there."""
-    found = load(folder)
-    if found.fingerprint != fingerprint:
-        raise DataError(f"the tokenizer in {folder} was exchanged while it was in use: start again")
-    return found
+    """The tokenizer in a folder, loaded once per process; the fingerprint detects that it was replaced."""
+    tokenizer = load(folder)
+    if tokenizer.fingerprint != fingerprint:
+        raise DataError(f"the tokenizer in {folder} was replaced while it was in use: start again")
+    return tokenizer

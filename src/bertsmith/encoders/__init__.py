@@ -1,1 +1,1 @@
-"""One file = one encoder = one name on the command line; `encoder.py` is what all of them are."""
+"""One file per encoder; the file name is its name on the command line. `encoder.py` is the contract."""

@@ -1,6 +1,6 @@
-"""ALBERT: narrow tables, and layers that share their weights (Lan et al. 2020; albert: modeling.py).
+"""ALBERT: factorised embeddings and layers that share weights (Lan et al. 2020; albert: modeling.py).
 
-T flat places, R places that are read, E width of the tables, D width.
+E width of the embeddings, D width.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from bertsmith.nn.attention import Attention, AttentionContext
 from bertsmith.nn.fp8 import LazyNorm
 from bertsmith.nn.transformer import Block, FeedForward
 
-Half = Literal["both", "attention", "feed_forward"]
-Owner = tuple[Half, str, int]  # of blocks: what they hold; whether a group's or a layer's, and which one's
+Content = Literal["both", "attention", "feed_forward"]
+Owner = tuple[Content, str, int]  # of a block: its sub-layers; "group" or "layer", and the number of that
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransformerConfig):
     """ALBERT-base of version 2 by default: without dropout."""
 
-    layers: int = 12  # Transformer layers that a token goes through, whether or not they share their weights
+    layers: int = 12  # Transformer layers, whether or not they share weights
     vocab_size: int = 30_000  # rows of the token table; pre-training takes its tokenizer's, rounded up
-    embedding_width: int = 128  # of the token, position and segment tables; a map leads from there to the width
-    dropout: float = 0.0  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.0  # on probabilities
+    embedding_width: int = 128  # of token, position and segment embeddings, which are projected to the width
+    dropout: float = 0.0  # on embeddings and on the output of each attention and feed-forward layer
+    attention_dropout: float = 0.0  # on attention probabilities
     activation: str = "gelu_new"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
-    pooler: bool = True  # one vector for each text, which sentence_order reads
-    sharing: Literal["all", "attention", "feed_forward", "none"] = "all"  # what layers have in common; norms go along
-    groups: int = 1  # of layers one behind the other; only those of one group share
-    inner_layers: int = 1  # blocks that a layer is made of, one behind the other, each with weights of its own
+    pooler: bool = True  # one vector per text, which sentence_order reads
+    sharing: Literal["all", "attention", "feed_forward", "none"] = "all"  # what layers share, with its norms
+    groups: int = 1  # of consecutive layers; layers share within a group
+    inner_layers: int = 1  # consecutive blocks in a layer, each with weights of its own
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = {**SIZES, "xlarge": (24, 2048), "xxlarge": (12, 4096)}
 
@@ -45,19 +45,19 @@ class Config(TransformerConfig):
         if not 1 <= self.groups <= self.layers:
             raise ConfigError(f"groups={self.groups} must be from 1 to layers={self.layers}")
         if self.sharing == "none" and self.groups > 1:
-            raise ConfigError(f"groups={self.groups} share nothing with sharing=none: leave one of the two out")
+            raise ConfigError(f"groups={self.groups} has no effect with sharing=none: remove one of the two settings")
         if self.inner_layers < 1:
             raise ConfigError(f"inner_layers={self.inner_layers} must be at least 1")
 
     @classmethod
     def size(cls, name: str, *, vocab_size: int) -> Self:
         """A published size, or one of BERT's smaller ones (P-ALBERT Table 1; Turc et al. 2019)."""
-        made = super().size(name, vocab_size=vocab_size)
-        return replace(made, heads=16) if name == "xlarge" else made  # of width 128
+        config = super().size(name, vocab_size=vocab_size)
+        return replace(config, heads=16) if name == "xlarge" else config  # head width 128
 
     @property
     def projects(self) -> bool:
-        """There is a map from the tables to the width even where both are equal."""
+        """Embeddings are projected even where their width equals the model's."""
         return True
 
     def group_of(self, layer: int) -> int:
@@ -65,20 +65,20 @@ class Config(TransformerConfig):
         return int(layer / (self.layers / self.groups))
 
     def owners(self) -> Iterator[tuple[Owner, ...]]:
-        """Whose weights a token meets in each layer: the layer's own where they are not the group's."""
+        """Per layer, the owners of its blocks: the group for shared weights, else the layer."""
         for layer in range(self.layers):
             own, shared = ("layer", layer), ("group", self.group_of(layer))
             if self.sharing in ("all", "none"):
                 yield (("both", *(shared if self.sharing == "all" else own)),)
             else:
-                first, second = (shared, own) if self.sharing == "attention" else (own, shared)
-                yield ("attention", *first), ("feed_forward", *second)
+                attention, feed_forward = (shared, own) if self.sharing == "attention" else (own, shared)
+                yield ("attention", *attention), ("feed_forward", *feed_forward)
 
-    def make_half(self, half: Half) -> Block:
-        """A block, or the half of one with its norm."""
-        if half == "both":
+    def make_block_with(self, content: Content) -> Block:
+        """A block with both sub-layers, or with one of them."""
+        if content == "both":
             return self.make_block()
-        width, dropout, lower = self.width, self.attention_dropout, half == "attention"
+        width, dropout, lower = self.width, self.attention_dropout, content == "attention"
         return Block(
             attention=Attention(width=width, heads=self.heads, dropout=dropout) if lower else None,
             feed_forward=None if lower else FeedForward(width=width, inner=self.inner, layer_config=self.layer_config),
@@ -93,12 +93,12 @@ class Config(TransformerConfig):
 
 
 class ALBERT(TransformerEncoder):
-    """Blocks that are walked several times. With sharing=all:
+    """Blocks that run several times. With sharing=all:
 
-    tables (E) ─ norm ─ project (E → D) ─ block ─ block ─ … ─ the same block ─ pooler
+    embeddings (E) ─ norm ─ project (E → D) ─ block ─ block ─ … ─ the same block ─ pooler
 
-    A shared block is one part of `depths()`, at the depth of the lowest layer that walks it: it learns at the rate of
-    that layer, and thaws with it.
+    A shared block is one of `layer_groups()`, at the depth of the lowest layer that runs it: it has the learning rate
+    of that layer and is unfrozen with it.
     """
 
     config: Config
@@ -108,34 +108,35 @@ class ALBERT(TransformerEncoder):
         self.layers = config.layers * config.inner_layers
 
     def make_blocks(self) -> nn.ModuleList:
-        """The blocks that have weights, by owner and inner layer, owners in the order in which a token meets them."""
+        """The distinct blocks, by owner and inner layer; owners in the order of execution."""
         config, numbers = self.config, dict[Owner, int]()
         layers = [[numbers.setdefault(owner, len(numbers)) for owner in owners] for owners in config.owners()]
-        self.walk = [[(number, inner) for number in layer] for layer in layers for inner in range(config.inner_layers)]
+        inner_layers = range(config.inner_layers)
+        self.block_indices = [[(number, inner) for number in layer] for layer in layers for inner in inner_layers]
         return nn.ModuleList(
-            nn.ModuleList(config.make_half(half) for _ in range(config.inner_layers)) for half, *_ in numbers
+            nn.ModuleList(config.make_block_with(content) for _ in inner_layers) for content, *_ in numbers
         )
 
-    def step(
+    def run_layer(
         self, layer: int, x: Tensor | LazyNorm, context: AttentionContext, indices: Tensor | None
     ) -> tuple[Tensor | LazyNorm, Tensor | None]:
-        """See `TransformerEncoder.step`; where attention stands alone, only it is told the places."""
-        first, *rest = self._walked(layer)
+        """See `TransformerEncoder.run_layer`; of two blocks, the first has selected the tokens."""
+        first, *rest = self._blocks_of(layer)
         x, probabilities_BHLL = first(x, context, indices)
         for block in rest:
             x, _ = block(x, context)
         return x, probabilities_BHLL
 
     def layer_groups(self) -> list[nn.Module]:
-        """Embeddings, each block that has weights, pooler."""
+        """Embeddings, each distinct block, pooler."""
         blocks = [block for owner in self.blocks for block in cast(nn.ModuleList, owner)]
         return [self.embeddings, *blocks, *([] if self.pooler is None else [self.pooler])]
 
     def execution_order(self) -> list[nn.Module]:
         """Embeddings, the blocks of each layer, pooler."""
-        blocks = [block for layer in range(self.layers) for block in self._walked(layer)]
+        blocks = [block for layer in range(self.layers) for block in self._blocks_of(layer)]
         return [self.embeddings, *blocks, *([] if self.pooler is None else [self.pooler])]
 
-    def _walked(self, layer: int) -> list[nn.Module]:
-        """The block of a layer, or its two halves."""
-        return [cast(nn.ModuleList, self.blocks[number])[inner] for number, inner in self.walk[layer]]
+    def _blocks_of(self, layer: int) -> list[nn.Module]:
+        """The block of a layer, or one block for each of its sub-layers."""
+        return [cast(nn.ModuleList, self.blocks[number])[inner] for number, inner in self.block_indices[layer]]

@@ -17,4 +17,4 @@ class Config(TransformerConfig):
 
 
 class BERT(TransformerEncoder):
-    """Tables as wide as the blocks, blocks that share nothing, and a pooler with tanh."""
+    """Embeddings as wide as the blocks, and a pooler with tanh."""

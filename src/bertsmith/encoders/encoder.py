@@ -1,10 +1,10 @@
-"""What every encoder is: batch in, encoding out, parts from bottom to top. Knows no encoder by name, no objective."""
+"""The contract of encoders: an encoder maps a `Batch` to an `Encoding`. Knows no encoder by name and no objective."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,30 @@ from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.types import Batch, Encoding
 
 FOLDER = "bertsmith.encoders"
+# What the vector of a token depends on: all tokens of its text; it and the tokens before it; or two halves, one of
+# which depends on it and the tokens before it, the other on it and the tokens after it
+Direction = Literal["both", "forward", "forward_and_backward"]
+Input = Literal["ids", "characters"]
 
 
 class Encoder(nn.Module):
-    """A batch becomes an encoding. D width, V rows of the table, E its width, R places that are read."""
+    """Maps a batch to an encoding. T flat tokens, R selected tokens, D width, V rows and E width of the token table."""
 
     width: int
-    layers: int  # of an encoding that keeps them, embeddings not counted
-    max_positions: int  # the longest text that it takes
-    segment_types: int  # kinds of text that it tells apart; fewer than 2: it does not look at them
-    causal: bool  # a place sees only what stands before it
-    has_pooler: bool  # it can make one vector of each text
-    layer_config: LayerConfig
+    layers: int  # in an encoding with layers, without the embeddings
+    max_positions: int  # the maximum length of a text
+    segment_types: int  # below 2: segment ids are not read
+    has_pooler: bool  # an encoding can have a pooled vector per text
+    layer_config: LayerConfig  # for the heads of objectives
+    direction: Direction = "both"
+    stateful: ClassVar[bool] = False  # continues from the state that the previous batch has left
+    compiles: ClassVar[bool] = True  # by torch.compile, as one graph
+    reads: ClassVar[frozenset[Input]] = frozenset({"ids"})
 
     def forward(
         self,
         batch: Batch,
+        state: Any = None,
         *,
         indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
@@ -38,49 +46,46 @@ class Encoder(nn.Module):
     ) -> Encoding:
         """The encoding of a batch.
 
-        `places`: by objective, flat places [R]; where they are given, the last layer is computed only there. `pool`:
-        one vector for each text, if the encoder can make one. `return_layers`, `return_attentions`: the outputs and the
-        attention probabilities of all layers stay in the encoding.
+        `state`: `Encoding.state` of the previous batch, for stateful encoders. `indices`: by objective, flat token
+        indices [R]; where given, the last layer is computed only there. `pool`: also one vector per text, where the
+        encoder has a pooler. `return_layers`, `return_attentions`: also the outputs of all layers and their attention
+        probabilities.
         """
         raise NotImplementedError
 
     def embed(self, batch: Batch) -> Tensor:
-        """The vectors [T, E] of all places below the first block, as wide as the token table."""
+        """The embeddings [T, E] of all tokens, before any projection to the width."""
         raise NotImplementedError
 
     def layer_groups(self) -> list[nn.Module]:
-        """Its parts from bottom to top; every parameter is in exactly one."""
+        """Its modules from bottom to top; every parameter is in exactly one."""
         raise NotImplementedError
 
     def execution_order(self) -> list[nn.Module]:
-        """Its parts in the order in which a token goes through them: those that layers share as often as they do."""
+        """Its modules in the order in which a token passes through them; shared modules appear repeatedly."""
         return self.layer_groups()
 
     @property
     def token_embeddings(self) -> Tensor | None:
-        """The token table [V, E], which language-model heads share; E may be less than the width. None: no table."""
+        """The token table [V, E], to which objectives tie their output layer; None where an encoder has none."""
         return None
 
     def check(self, batch: Batch) -> None:
-        """Raises where the batch is not for this encoder. Looks at ids only on the CPU: elsewhere it would wait."""
+        """Raises for texts that are too long and, on the CPU, for ids out of range; a GPU would have to synchronise."""
         if batch.max_seqlen > self.max_positions:
             raise BertsmithError(
                 f"texts of up to {batch.max_seqlen} tokens do not fit the encoder's {self.max_positions} positions"
             )
         if torch.compiler.is_compiling() or batch.input_ids.device.type != "cpu":
             return
-        table = self.token_embeddings
-        known = {
-            "token": (batch.input_ids, 1 << 31 if table is None else len(table)),
-            "segment": (batch.segment_ids, self.segment_types),
-        }
-        for what, (numbers, limit) in known.items():
-            if what == "segment" and limit < 2:
-                continue
-            least, most = (int(bound) for bound in numbers.aminmax())
-            if least < 0 or most >= limit:
-                wrong = least if least < 0 else most
-                raise BertsmithError(f"{what} {wrong} is outside this encoder's table of {limit} {what}s")
+        tables = {"segment": (batch.segment_ids, self.segment_types)} if self.segment_types >= 2 else {}
+        if self.token_embeddings is not None:
+            tables = {"token": (batch.input_ids, len(self.token_embeddings)), **tables}
+        for name, (ids, size) in tables.items():
+            smallest, largest = (int(bound) for bound in ids.aminmax())
+            if smallest < 0 or largest >= size:
+                wrong = smallest if smallest < 0 else largest
+                raise BertsmithError(f"{name} id {wrong} is outside the encoder's table of {size} {name}s")
 
 
 class EncoderConfig(Protocol):

@@ -1,6 +1,6 @@
-"""What came after BERT, each with a switch of its own; with all of them ModernBERT (Warner et al. 2024, §2.1.1).
+"""BERT with the changes of later encoders, each a setting: pre-norm, gated feed-forward, rotary embeddings, no biases.
 
-T flat places, D width.
+All of them together are ModernBERT (Warner et al. 2024, §2.1.1).
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from bertsmith.nn.attention import Attention
 from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.transformer import Block, FeedForward, GatedFeedForward, PreNormBlock
 
-MULTIPLE = 64  # of which a gated feed-forward's inner width is one where it is not given
-INNER = {"base": 1152, "large": 2624}  # of the published sizes
+MULTIPLE = 64  # of the default width of a gated feed-forward
+FEED_FORWARD = {"base": 1152, "large": 2624}  # of the published sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransformerConfig):
-    """ModernBERT's choices in BERT-base's shape by default."""
+    """ModernBERT's settings at BERT-base's size by default."""
 
     # differs from the paper: attention is global in every layer
 
-    norm: Literal["before", "after"] = "before"  # where each half of a block has its norm; after: as BERT
-    gated: bool = True  # one half of the feed-forward's inner vector opens and shuts the other half; false: as BERT
-    feed_forward: int | None = None  # inner width; where absent 4 times the width, if gated 2/3 of that
-    rotary: bool = True  # positions turn queries and keys; false: they are rows of a table, as in BERT
-    rotary_base: float = 10_000.0  # the larger, the slower the slowest turns: for longer texts
-    biases: bool = False  # of norms, of the matrices of blocks and of that in the head for words; true: as BERT
-    depth_scaled: bool = False  # what each half of a block adds begins smaller, by the root of twice the layers
-    segment_types: int = 0  # kinds of text in a row; 0: none are told apart; next_sentence wants 2
-    dropout: float = 0.0  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.0  # on probabilities
-    layer_norm_eps: float = 1e-5  # of the norms
-    pooler: bool = False  # one vector for each text, which next_sentence reads
+    norm: Literal["before", "after"] = "before"  # pre-norm or post-norm; after: as BERT
+    gated: bool = True  # gated linear units in the feed-forward; false: as BERT
+    feed_forward: int | None = None  # width of the feed-forward layers; by default 4 times the width, if gated 8/3
+    rotary: bool = True  # rotary position embeddings; false: learned ones, as BERT
+    rotary_base: float = 10_000.0  # base of the rotary angles (rope_theta); larger for longer texts
+    biases: bool = False  # of layer norms, of the linear layers of blocks and of the MLM head; true: as BERT
+    depth_scaled: bool = False  # divide the initial weights of each sub-layer's last matrix by √(2 · layers)
+    segment_types: int = 0  # segments of a text; 0: no segment embeddings; next_sentence needs 2
+    dropout: float = 0.0  # on embeddings and on the output of each attention and feed-forward layer
+    attention_dropout: float = 0.0  # on attention probabilities
+    layer_norm_eps: float = 1e-5
+    pooler: bool = False  # one vector per text, which next_sentence reads
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = {**SIZES, "base": (22, 768), "large": (28, 1024)}
     min_segment_types: ClassVar[int] = 0
@@ -50,16 +50,16 @@ class Config(TransformerConfig):
         if self.norm not in ("before", "after"):
             raise ConfigError(f"norm={self.norm} must be one of before, after")
         if not self.rotary_base > 1:
-            raise ConfigError(f"rotary_base={self.rotary_base} must be over 1")
+            raise ConfigError(f"rotary_base={self.rotary_base} must be above 1")
 
     @classmethod
     def size(cls, name: str, *, vocab_size: int) -> Self:
         """ModernBERT-base or -large (P-ModernBERT §2.1.3), or one of BERT's smaller sizes (Turc et al. 2019)."""
-        return replace(super().size(name, vocab_size=vocab_size), feed_forward=INNER.get(name))
+        return replace(super().size(name, vocab_size=vocab_size), feed_forward=FEED_FORWARD.get(name))
 
     @property
     def inner(self) -> int:
-        """As given, or what has about as many weights as BERT's four times the width."""
+        """As set, or with about as many weights as a feed-forward of four times the width without gates."""
         if self.feed_forward is not None or not self.gated:
             return super().inner
         return math.ceil(8 * self.width / (3 * MULTIPLE)) * MULTIPLE
@@ -70,7 +70,7 @@ class Config(TransformerConfig):
 
     @property
     def head_layer_config(self) -> LayerConfig:
-        """The head that guesses words has GELU whatever the blocks have."""
+        """The MLM head has GELU regardless of the blocks' activation."""
         return replace(self.layer_config, lm_head_activation="gelu")
 
     @property
@@ -78,7 +78,7 @@ class Config(TransformerConfig):
         return self.rotary_base if self.rotary else None
 
     def make_layer(self, layer: int) -> Block | PreNormBlock:
-        """The block of a layer, counted from 0; that of the first one finds its input normed by the embeddings."""
+        """The block of a layer, counted from 0; the first has no attention norm: its input is normalised."""
         layer_config, width = self.layer_config, self.width
         attention = Attention(width=width, heads=self.heads, dropout=self.attention_dropout, biases=self.biases)
         feed_forward = (GatedFeedForward if self.gated else FeedForward)(
@@ -107,7 +107,7 @@ class Config(TransformerConfig):
 
 
 class Modern(TransformerEncoder):
-    """tables ─ norm ─ block ─ block ─ … ─ block with a norm behind it; the tables are one, or up to three."""
+    """Embeddings ─ norm ─ block ─ … ─ block ─ norm; position and segment embeddings are optional."""
 
     config: Config
 
@@ -120,5 +120,5 @@ class Modern(TransformerEncoder):
                         weight.div_(math.sqrt(2 * config.layers))
 
     def make_blocks(self) -> nn.ModuleList:
-        """One for each layer."""
+        """One block per layer."""
         return nn.ModuleList(self.config.make_layer(layer) for layer in range(self.layers))

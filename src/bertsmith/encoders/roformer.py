@@ -1,4 +1,4 @@
-"""RoFormer: BERT's blocks, whose queries and keys are turned by their positions (Su et al. 2021)."""
+"""RoFormer: BERT with rotary position embeddings (Su et al. 2021)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from bertsmith.nn.transformer import Pooler
 class Config(TransformerConfig):
     """BERT-base's shape by default."""
 
-    # differs from the paper: where a text is asked something, its first vector goes through a matrix and the blocks'
-    # activation first, as in transformers
+    # differs from the paper: the pooler has the blocks' activation, as in transformers
 
-    pooler: bool = False  # one vector for each text, which next_sentence reads; heads for texts bring theirs
-    pooler_dropout: float = 0.0  # on a text's first vector before the pooler, as transformers' head for texts has it
+    pooler: bool = False  # one vector per text, which next_sentence reads; fine-tuning adds it
+    pooler_dropout: float = 0.0  # before the pooler, as in transformers' sequence classification
 
     @property
     def rope_theta(self) -> float:
-        """That of the paper (§3.2.2) and of all published models."""
+        """That of the paper (§3.2.2) and of the published models."""
         return 10_000.0
 
     def make_pooler(self) -> Pooler:
-        """The first matrix of transformers' heads for texts."""
+        """Dropout, linear layer and activation of transformers' sequence classification."""
         return Pooler(self.width, activation=self.activation, dropout=self.pooler_dropout)
 
     def build(self) -> RoFormer:
@@ -33,4 +32,4 @@ class Config(TransformerConfig):
 
 
 class RoFormer(TransformerEncoder):
-    """Tables of tokens and segments, blocks that share nothing, and no pooler until a text is asked something."""
+    """Token and segment embeddings; no pooler unless an objective needs one."""

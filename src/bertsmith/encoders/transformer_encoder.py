@@ -1,14 +1,14 @@
-"""What BERT and its family share: the settings of a bidirectional Transformer, and the way through it.
+"""The settings and the forward pass that BERT and its family share.
 
-An encoder of the family says what is its own: the tables' width, the first position, which block makes which layer. No
-entry of the registry itself. T flat places, R places that are read, N texts, E width of the tables, D width.
+An encoder of the family overrides what differs: the width of its embeddings, the first position, the blocks. This file
+is not an encoder itself. T flat tokens, R selected tokens, N texts, E width of the embeddings, D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +39,21 @@ class TransformerConfig:
     """BERT-base by default."""
 
     layers: int = 12  # Transformer blocks
-    width: int = 768  # of the vector of each token
-    heads: int = 12  # of attention in each block; they share the width
-    feed_forward: int | None = None  # inner width; four times the width where absent
+    width: int = 768  # of the hidden states
+    heads: int = 12  # attention heads of each block, which divide the width
+    feed_forward: int | None = None  # width of the feed-forward layers; by default four times the width
     vocab_size: int = 30_522  # rows of the token table; pre-training takes its tokenizer's, rounded up
-    max_positions: int = 512  # the longest text that can be read, in tokens
-    segment_types: int = 2  # kinds of text in a row: first and second
-    dropout: float = 0.1  # on embeddings and on what each half of a block adds
-    attention_dropout: float = 0.1  # on probabilities
+    max_positions: int = 512  # maximum length of a text in tokens
+    segment_types: int = 2  # segments of a text: 2 for first and second text
+    dropout: float = 0.1  # on embeddings and on the output of each attention and feed-forward layer
+    attention_dropout: float = 0.1  # on attention probabilities
     activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
-    layer_norm_eps: float = 1e-12  # of the norms
+    layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of new weights
-    truncated_init: bool = True  # no new weight is over two deviations
-    causal: bool = False  # the left-to-right model of P-BERT §5.1
-    pooler: bool = True  # one vector for each text, which next_sentence reads
-    padding_id: int = 0  # the token whose vector does not learn
+    truncated_init: bool = True  # redraw new weights beyond two standard deviations
+    causal: bool = False  # tokens attend only to earlier tokens: the left-to-right model of P-BERT §5.1
+    pooler: bool = True  # one vector per text, which next_sentence reads
+    padding_id: int = 0  # the token whose embedding is not trained
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
     min_segment_types: ClassVar[int] = 1
@@ -65,75 +65,74 @@ class TransformerConfig:
         if self.segment_types < self.min_segment_types:
             raise ConfigError(f"segment_types={self.segment_types} must be at least {self.min_segment_types}")
         if self.width % self.heads:
-            raise ConfigError(
-                f"width={self.width} cannot be split among heads={self.heads}: it must be a multiple of it"
-            )
+            raise ConfigError(f"width={self.width} must be a multiple of heads={self.heads}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 0 and less than 1")
         if self.rope_theta is not None and self.width // self.heads % 2:
             raise ConfigError(
-                f"positions turn pairs of numbers: width={self.width} over heads={self.heads} must be even"
+                f"rotary embeddings need an even head width: width={self.width} / heads={self.heads} is odd"
             )
         if not 0 <= self.padding_id < self.vocab_size:
-            raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocab_size}")
-        _ = self.layer_config
+            raise ConfigError(f"padding_id={self.padding_id} is outside a vocabulary of {self.vocab_size} tokens")
+        _ = self.layer_config  # checks its settings
 
     @classmethod
     def size(cls, name: str, *, vocab_size: int) -> Self:
-        """A published size by its name: `sizes` lists them."""
+        """A published size by its name, one of `sizes`."""
         if name not in cls.sizes:
             kind, known = cls.__module__.rpartition(".")[2], ", ".join(cls.sizes)
-            raise ConfigError(f"{name!r} is no size of {kind}: {known}{did_you_mean(name, cls.sizes)}")
+            hint = did_you_mean(name, cls.sizes)
+            raise ConfigError(f"{name!r} is not a size of {kind}: expected one of {known}{hint}")
         layers, width = cls.sizes[name]
         return cls(layers=layers, width=width, heads=width // HEAD_WIDTH, vocab_size=vocab_size)
 
     @property
     def inner(self) -> int:
+        """The width of the feed-forward layers."""
         return 4 * self.width if self.feed_forward is None else self.feed_forward
 
     @property
     def layer_config(self) -> LayerConfig:
         return LayerConfig(
-            self.activation,
-            self.layer_norm_eps,
-            self.initializer_range,
-            self.truncated_init,
-            self.dropout,
-            self.attention_dropout,
+            activation=self.activation,
+            layer_norm_eps=self.layer_norm_eps,
+            initializer_range=self.initializer_range,
+            truncated_init=self.truncated_init,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
         )
 
     @property
     def embedding_width(self) -> int:
-        """The width of the embedding tables; a map leads from there to the width where the two differ."""
+        """The width of the embeddings, which are projected to the width where the two differ."""
         return self.width
 
     @property
     def projects(self) -> bool:
-        """Whether there is such a map."""
+        """Whether the embeddings are projected."""
         return self.embedding_width != self.width
 
     @property
     def head_layer_config(self) -> LayerConfig:
-        """How the heads over this encoder are made."""
+        """The settings of heads over this encoder."""
         return self.layer_config
 
     @property
     def first_position(self) -> int:
-        """The row of the position table that a text's first token takes; those before it are nobody's."""
+        """The row of the position table of a text's first token; earlier rows are unused."""
         return 0
 
     @property
     def rope_theta(self) -> float | None:
-        """The base of the angles by which positions turn queries and keys; None: they are learned, rows of a table."""
+        """The base of rotary position embeddings; None: positions are learned embeddings."""
         return None
 
     def make_pooler(self) -> Pooler:
-        """What makes one vector of a text's first one."""
         return Pooler(self.width)
 
     def make_block(self) -> Block:
-        """One block with weights of its own."""
+        """A new block."""
         return make_block(width=self.width, heads=self.heads, inner=self.inner, layer_config=self.layer_config)
 
     def build(self) -> TransformerEncoder:
@@ -151,36 +150,39 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.width, self.layers = config.width, config.layers
         self.max_positions, self.segment_types = config.max_positions, config.segment_types
-        self.causal, self.has_pooler, self.layer_config = config.causal, config.pooler, config.head_layer_config
-        narrow = config.embedding_width
+        self.has_pooler, self.layer_config = config.pooler, config.head_layer_config
+        self.direction = "forward" if config.causal else "both"
+        embedding_width = config.embedding_width
         self.embeddings = Embeddings(
-            nn.Embedding(config.vocab_size, narrow, padding_idx=config.padding_id),
-            nn.Embedding(config.first_position + config.max_positions, narrow) if config.rope_theta is None else None,
-            nn.Embedding(config.segment_types, narrow) if config.segment_types else None,
-            norm=config.layer_config.layer_norm(narrow),
+            nn.Embedding(config.vocab_size, embedding_width, padding_idx=config.padding_id),
+            nn.Embedding(config.first_position + config.max_positions, embedding_width)
+            if config.rope_theta is None
+            else None,
+            nn.Embedding(config.segment_types, embedding_width) if config.segment_types else None,
+            norm=config.layer_config.layer_norm(embedding_width),
             dropout=config.dropout,
             first_position=config.first_position,
-            project=nn.Linear(narrow, self.width) if config.projects else None,
+            project=nn.Linear(embedding_width, self.width) if config.projects else None,
         )
         self.blocks = self.make_blocks()
         self.pooler = config.make_pooler() if config.pooler else None
         self.layer_config.init_weights(self)
 
     def make_blocks(self) -> nn.ModuleList:
-        """The blocks that have weights."""
+        """One block per layer."""
         return nn.ModuleList(self.config.make_block() for _ in range(self.layers))
 
-    def step(
+    def run_layer(
         self, layer: int, x: Tensor | LazyNorm, context: AttentionContext, indices: Tensor | None
     ) -> tuple[Tensor | LazyNorm, Tensor | None]:
-        """What layer number `layer`, counted from 0, makes of what the one below it made; see `Block.forward`."""
-        found: tuple[Tensor | LazyNorm, Tensor | None] = self.blocks[layer](x, context, indices)
-        return found
+        """Layer `layer`, counted from 0; see `Block.forward`."""
+        output: tuple[Tensor | LazyNorm, Tensor | None] = self.blocks[layer](x, context, indices)
+        return output
 
     def embed(self, batch: Batch) -> Tensor:
         """See `Encoder.embed`."""
         segments_T = batch.segment_ids.flatten()
-        if self.segment_types == 1:  # whatever a tokenizer calls them
+        if self.segment_types == 1:  # the tokenizer may count two
             segments_T = torch.zeros_like(segments_T)
         embedded_TE: Tensor = self.embeddings(batch.input_ids.flatten(), batch.position_ids.flatten(), segments_T)
         return embedded_TE
@@ -188,6 +190,7 @@ class TransformerEncoder(Encoder):
     def forward(
         self,
         batch: Batch,
+        state: Any = None,
         *,
         indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,
@@ -204,7 +207,7 @@ class TransformerEncoder(Encoder):
         attentions: list[Tensor] = []
         for layer in range(self.layers):
             last = layer == self.layers - 1
-            x, probabilities_BHLL = self.step(layer, x, context, selection.indices if last else None)
+            x, probabilities_BHLL = self.run_layer(layer, x, context, selection.indices if last else None)
             if return_layers:
                 layers.append(materialize(x).to(self.token_embeddings.dtype))
             attentions += [] if probabilities_BHLL is None else [probabilities_BHLL]
@@ -221,7 +224,7 @@ class TransformerEncoder(Encoder):
         )
 
     def layer_groups(self) -> list[nn.Module]:
-        """Embeddings, each block that has weights, pooler."""
+        """Embeddings, blocks, pooler."""
         return [self.embeddings, *self.blocks, *([] if self.pooler is None else [self.pooler])]
 
     @property
@@ -242,7 +245,7 @@ class TransformerEncoder(Encoder):
             batch.cu_seqlens,
             max_seqlen=batch.max_seqlen,
             dense=batch.dense,
-            causal=self.causal,
+            causal=self.config.causal,
             dtype=self.token_embeddings.dtype,
             head_width=head_width,
             dropout=self.config.attention_dropout if self.training else 0.0,

@@ -1,1 +1,1 @@
-"""A model folder for other programs: ONNX for any runtime, sentence-transformers. What is written is measured first."""
+"""Export of models: ONNX and sentence-transformers. Exports are compared with the model before they are kept."""

@@ -1,4 +1,4 @@
-"""The card (README.md) of an export, from facts that are at hand. Cannot fail: every fact is only ever printed."""
+"""The model card (README.md) of an export."""
 
 from __future__ import annotations
 
@@ -7,43 +7,37 @@ from collections.abc import Mapping, Sequence
 
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
-from bertsmith.model_io.model_card import pipeline_tag, plain, table
+from bertsmith.model_io.model_card import plain, table
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 
 def export_card(
     name: str,
     *,
-    what: str,
-    front: Mapping[str, object],
+    description: str,
+    metadata: Mapping[str, object],
     tables: Mapping[str, Mapping[str, object]],
-    use: Sequence[str],
+    usage: Sequence[str],
 ) -> bytes:
-    """The card: `what` it is in one sentence, tables of facts as they come, and how it is used, as Python."""
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
-    lines += [f"# {plain(name)}", "", what, ""]
+    """The card: YAML metadata, a one-sentence description, tables, and Python lines that use the export."""
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in metadata.items()), "---", ""]
+    lines += [f"# {plain(name)}", "", description, ""]
     for title, facts in tables.items():
         lines += table(title, facts)
-    lines += ["## Use", "", "```python", *use, "```", ""]
-    lines += ["`checksums.json` holds size and sha256 of the files of this folder. This card may be edited.", ""]
+    lines += ["## Usage", "", "```python", *usage, "```", ""]
+    lines += ["`checksums.json` has the size and sha256 of every file of this folder. This card may be edited.", ""]
     return "\n".join(lines).encode("utf-8", "replace")
 
 
-def task_of(model: Model) -> dict[str, object]:
-    """What the hub calls the use of the model, where it has a name for it."""
-    tag = pipeline_tag(model.objectives)
-    return {"pipeline_tag": tag} if tag else {}
-
-
-def shape_of(model: Model, tokenizer: Tokenizer) -> dict[str, object]:
-    """The size of a model in figures."""
+def model_facts(model: Model, tokenizer: Tokenizer) -> dict[str, object]:
+    """Architecture and size of a model."""
     encoder = model.encoder
     return {
         "encoder": type(encoder).__name__,
         "layers": encoder.layers,
         "width": encoder.width,
-        "positions": encoder.max_positions,
+        "max length": encoder.max_positions,
         "parameters": parameter_count(model),
-        "heads": ", ".join(model.objectives) or "none: vectors",
+        "heads": ", ".join(model.objectives) or "none (embeddings)",
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
     }

@@ -1,6 +1,6 @@
-"""A model folder as ONNX: one graph for onnxruntime and its like, tokenizer and settings beside it.
+"""A model folder as ONNX: model.onnx for onnxruntime and other runtimes, with tokenizer and config files.
 
-It is compared with the model before it gets its name; one that says something else is not left behind.
+The file is compared with the model before the folder gets its final name; if they differ, nothing is left behind.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.export.cards import export_card, shape_of, task_of
-from bertsmith.export.conversion import (
+from bertsmith.export.cards import export_card, model_facts
+from bertsmith.export.graph import (
+    DEFAULT_OPSET,
     MAX_INLINE_BYTES,
-    MODEL,
-    OPSET,
-    WEIGHTS,
+    MODEL_FILE,
+    WEIGHTS_FILE,
     OnnxFiles,
+    OnnxModule,
     check_opset,
     convert,
-    need_packages,
+    require_packages,
 )
-from bertsmith.export.graph import OnnxModule
 from bertsmith.export.parity import check_parity, measure_parity
 from bertsmith.inference.forward import require_head
-from bertsmith.model_io.checksums import SEAL, seal
+from bertsmith.model_io.checksums import CHECKSUMS, checksums_file
 from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.durable import Disk, WrittenFile, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-VECTORS = "vectors"  # instead of a head's name: the encoder alone
+VECTORS = "vectors"  # --head vectors exports the encoder without heads
 TOLERANCE = 1e-4
 
 
@@ -43,104 +44,107 @@ def export_onnx(
     head: str | None = None,
     pooling: str | None = None,
     normalize: bool = False,
-    opset: int = OPSET,
+    opset: int = DEFAULT_OPSET,
     tolerance: float = TOLERANCE,
-    most_in_one: int = MAX_INLINE_BYTES,
+    max_inline_bytes: int = MAX_INLINE_BYTES,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
-    """Writes the model of a folder as ONNX, and gives what was measured.
+    """Exports the model of a folder to ONNX, and returns facts about the export.
 
-    `head`: the one to write, or `vectors`; all that are there where it is left out. `pooling` adds one vector for each
-    text to the vectors, `normalize` makes it of length 1. Weights of more than `most_in_one` bytes go into a file
-    beside the graph. A difference from the model over `tolerance` is an error.
+    `head`: the head to export, or `vectors`; default: all heads. `pooling` adds one vector per text to the hidden
+    states, `normalize` divides it by its L2 norm. Weights of more than `max_inline_bytes` go to an external file. A
+    `ParityError` is raised if outputs differ from the model's by more than `tolerance`.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(output))
-    need_packages()
+    require_packages()
     check_opset(opset)
     check_target(final, replace=False)
     if normalize and pooling is None:
-        raise BertsmithError("--normalize is for the vectors that --pooling makes")
+        raise BertsmithError("--normalize needs --pooling")
     if pooling is not None and head not in (None, VECTORS):
-        raise BertsmithError(f"--pooling makes vectors of texts, and the head {head} has none: leave out one of them")
-    bare = pooling is not None or head == VECTORS
-    model, tokenizer, _ = open_model(folder, objectives=() if bare else None)
+        raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
+    without_heads = pooling is not None or head == VECTORS
+    model, tokenizer, _ = open_model(folder, objectives=() if without_heads else None)
     if head not in (None, VECTORS):
         model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
-    graph = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
+    module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, tokenizer, final.name, {})
-    converted = convert(graph, opset=opset, most_in_one=most_in_one)
-    aside = partial_path(final)
-    if aside.exists():
-        disk.remove_folder(aside)
-    disk.make_folder(aside)
+    files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
+    partial = partial_path(final)
+    if partial.exists():
+        disk.remove_folder(partial)
+    disk.make_folder(partial)
     try:
-        facts, written = _write_graph(aside, graph, tokenizer, converted, tolerance=tolerance, disk=disk)
-        contents[CARD] = _card(final.name, graph, tokenizer, facts)
+        facts, written = _write_model(partial, module, tokenizer, files, tolerance=tolerance, disk=disk)
+        contents[CARD] = _card(final.name, module, tokenizer, facts)
         for file, data in contents.items():
-            written[file] = disk.write_file(aside / file, [data], atomic=False)
-        disk.write_file(aside / SEAL, [seal(written)], atomic=False)
+            written[file] = disk.write_file(partial / file, [data], atomic=False)
+        disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)
     except BaseException:
         with suppress(StorageError):
-            disk.remove_folder(aside)
+            disk.remove_folder(partial)
         raise
-    disk.commit_folder(aside, final)
+    disk.commit_folder(partial, final)
     return {"output": str(final), **facts}
 
 
-def _write_graph(
-    aside: Path, graph: OnnxModule, tokenizer: Tokenizer, converted: OnnxFiles, *, tolerance: float, disk: Disk
+def _write_model(
+    folder: Path, module: OnnxModule, tokenizer: Tokenizer, files: OnnxFiles, *, tolerance: float, disk: Disk
 ) -> tuple[dict[str, Any], dict[str, WrittenFile]]:
-    """Writes the graph and its weights; gives what was measured of them."""
-    written: dict[str, WrittenFile] = {MODEL: disk.write_file(aside / MODEL, [converted.model], atomic=False)}
-    if converted.weights is not None:
-        written[WEIGHTS] = disk.write_file(aside / WEIGHTS, converted.weights, atomic=False)
-    found = measure_parity(graph, aside / MODEL, tokens=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
-    largest = check_parity(found, tolerance, MODEL)
+    """Writes the ONNX files and measures their parity."""
+    path = folder / MODEL_FILE
+    written: dict[str, WrittenFile] = {MODEL_FILE: disk.write_file(path, [files.model], atomic=False)}
+    if files.weights is not None:
+        written[WEIGHTS_FILE] = disk.write_file(folder / WEIGHTS_FILE, files.weights, atomic=False)
+    checks = measure_parity(module, path, vocab_size=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
     facts = {
         "format": "onnx",
-        "opset": converted.opset,
-        "inputs": list(graph.input_names),
-        "outputs": list(graph.output_names),
+        "opset": files.opset,
+        "inputs": list(module.input_names),
+        "outputs": list(module.output_names),
         "bytes": sum(one.bytes for one in written.values()),
-        "parity": [one.to_json() for one in found],
-        "largest_difference": largest,
+        "parity": [one.to_json() for one in checks],
+        "max_abs_diff": check_parity(checks, tolerance, MODEL_FILE),
         "tolerance": tolerance,
     }
     return facts, written
 
 
-def _card(name: str, graph: OnnxModule, tokenizer: Tokenizer, facts: dict[str, Any]) -> bytes:
-    measured: dict[str, object] = {}
+def _card(name: str, module: OnnxModule, tokenizer: Tokenizer, facts: dict[str, Any]) -> bytes:
+    parity: dict[str, object] = {}
     for one in facts["parity"]:
         texts = f"{one['texts']} texts of up to" if one["texts"] > 1 else "1 text of"
-        measured[f"{texts} {one['length']} tokens{', padded' if one['padded'] else ''}"] = f"{one['difference']:.2g}"
+        batch = f"{texts} {one['max_length']} tokens{', padded' if one['padded'] else ''}"
+        parity[batch] = f"{one['max_abs_diff']:.2g}"
     export: dict[str, object] = {
         "format": f"ONNX, opset {facts['opset']}",
         "inputs": ", ".join(facts["inputs"]),
         "outputs": ", ".join(facts["outputs"]),
-        "vector of a text": f"{graph.pooling}{', of length 1' if graph.normalize else ''}" if graph.pooling else "–",
+        "pooling": f"{module.pooling}{', normalized' if module.normalize else ''}" if module.pooling else "–",
     }
     tables: dict[str, dict[str, object]] = {
         "Export": export,
-        "Shape": shape_of(graph.model, tokenizer),
-        "Largest difference from the model": measured,
+        "Model": model_facts(module.model, tokenizer),
+        "Maximum absolute difference from the model": parity,
     }
-    fed = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    inner = "[encoding.{}]".format if not graph.multiple_choice else "[[encoding.{}]]".format
-    use = [
+    attributes = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+    nested = "[[encoding.{}]]".format if module.multiple_choice else "[encoding.{}]".format
+    usage = [
         "import numpy",
         "import onnxruntime",
         "import tokenizers",
         "",
         'tokenizer = tokenizers.Tokenizer.from_file("path/to/this/folder/tokenizer.json")',
         'session = onnxruntime.InferenceSession("path/to/this/folder/model.onnx")',
-        f"tokenizer.enable_truncation({graph.model.encoder.max_positions})",
+        f"tokenizer.enable_truncation({module.model.encoder.max_positions})",
         'encoding = tokenizer.encode("A text.")',
         "inputs = {",
-        *(f'    "{name}": numpy.array({inner(fed[name])}),' for name in graph.input_names),
+        *(f'    "{name}": numpy.array({nested(attributes[name])}),' for name in module.input_names),
         "}",
-        f"{', '.join(graph.output_names)}{',' * (len(graph.output_names) == 1)} = session.run(None, inputs)",
+        f"{', '.join(module.output_names)}{',' * (len(module.output_names) == 1)} = session.run(None, inputs)",
     ]
-    front = {"library_name": "onnx", "tags": ["onnx", "bertsmith"], **task_of(graph.model)}
-    what = "A model written by bertsmith as an ONNX graph. Rows are padded at their end; outputs there say nothing."
-    return export_card(name, what=what, front=front, tables=tables, use=use)
+    metadata: dict[str, object] = {"library_name": "onnx", "tags": ["onnx", "bertsmith"]}
+    if tag := pipeline_tag(module.model.objectives):
+        metadata["pipeline_tag"] = tag
+    description = "An ONNX model written by bertsmith. Pad rows at the end; outputs at padding are undefined."
+    return export_card(name, description=description, metadata=metadata, tables=tables, usage=usage)

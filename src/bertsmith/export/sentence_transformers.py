@@ -1,6 +1,6 @@
-"""A model folder as one of sentence-transformers: the encoder, and how the vector of a text is made of it.
+"""A model folder for sentence-transformers: the encoder, with its pooling.
 
-The folder is opened again and its vectors compared before it gets its name.
+The folder is loaded again and its embeddings compared before it gets its final name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.export.cards import export_card, shape_of
+from bertsmith.export.cards import export_card, model_facts
 from bertsmith.export.graph import POOLINGS
 from bertsmith.export.parity import ParityError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.model_io.checksums import SEAL, read_seal, seal
+from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, read_checksums
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import CARD, check_target, open_model, save_model
 from bertsmith.model_io.sentence_transformers import SentenceSettings, sentence_files, tanh_pooler
@@ -37,33 +37,33 @@ def export_sentence_transformers(
     tolerance: float = TOLERANCE,
     disk: Disk | None = None,
 ) -> dict[str, Any]:
-    """Writes the encoder of a folder so that sentence-transformers and `bertsmith.load` give the same vectors.
+    """Writes the encoder of a folder so that sentence-transformers and `bertsmith.load` compute equal embeddings.
 
-    `pooling` and `normalize`: as for `Predictor.embed`, whose default they are for whoever opens the folder.
+    `pooling` and `normalize` become the defaults of `Predictor.embed` for the new folder.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(output))
     check_target(final, replace=False)
     if pooling not in POOLINGS:
-        raise BertsmithError(f"pooling {pooling} is not known: {', '.join(POOLINGS)}")
+        raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
     model, tokenizer, _ = open_model(folder, objectives=())
     if pooling == "pooled" and tanh_pooler(model.encoder) is None:
-        raise BertsmithError(f"{folder} has no pooler with tanh to make pooled vectors: use pooling mean or first")
-    settings, aside = SentenceSettings(pooling, normalize), partial_path(final)
-    if aside.exists():
-        disk.remove_folder(aside)
-    save_model(model, tokenizer, aside, disk=disk)
+        raise BertsmithError(f"{folder} has no pooler with tanh: use pooling mean or first")
+    settings, partial = SentenceSettings(pooling, normalize), partial_path(final)
+    if partial.exists():
+        disk.remove_folder(partial)
+    save_model(model, tokenizer, partial, disk=disk)
     try:
-        facts = _finish(aside, final.name, model, tokenizer, settings, tolerance=tolerance, disk=disk)
+        facts = _add_files(partial, final.name, model, tokenizer, settings, tolerance=tolerance, disk=disk)
     except BaseException:
         with suppress(StorageError):
-            disk.remove_folder(aside)
+            disk.remove_folder(partial)
         raise
-    disk.commit_folder(aside, final)
+    disk.commit_folder(partial, final)
     return {"output": str(final), **facts}
 
 
-def _finish(
-    aside: Path,
+def _add_files(
+    folder: Path,
     name: str,
     model: Model,
     tokenizer: Tokenizer,
@@ -72,65 +72,62 @@ def _finish(
     tolerance: float,
     disk: Disk,
 ) -> dict[str, Any]:
-    """The files that make a model folder one of sentence-transformers."""
+    """Adds the files of sentence-transformers to a model folder."""
     encoder = model.encoder
-    written: dict[str, WrittenFile] = dict(read_seal(aside) or {})
+    written: dict[str, WrittenFile] = dict(read_checksums(folder) or {})
     for file, data in sentence_files(settings, encoder).items():
-        disk.make_folder((aside / file).parent)
-        written[file] = disk.write_file(aside / file, [data], atomic=False)
-    largest = _difference(aside, model, tokenizer, settings)
-    if not largest <= tolerance:
+        disk.make_folder((folder / file).parent)
+        written[file] = disk.write_file(folder / file, [data], atomic=False)
+    difference = _max_abs_diff(folder, model, tokenizer, settings)
+    if not difference <= tolerance:
         raise ParityError(
-            f"its vectors are up to {largest:.2g} away, more than --tolerance {tolerance:g}: nothing written"
+            f"its embeddings differ from the model's by up to {difference:.2g}, more than --tolerance {tolerance:g}: "
+            "nothing was written"
         )
     facts = {
         "format": "sentence-transformers",
         "pooling": settings.pooling,
         "normalize": settings.normalize,
         "width": encoder.width,
-        "length": encoder.max_positions,
+        "max_length": encoder.max_positions,
         "bytes": sum(one.bytes for one in written.values()),
-        "largest_difference": largest,
+        "max_abs_diff": difference,
         "tolerance": tolerance,
     }
-    written[CARD] = disk.write_file(aside / CARD, [_card(name, model, tokenizer, facts)], atomic=False)
-    inside = {file: one for file, one in written.items() if "/" not in file}
-    disk.write_file(aside / SEAL, [seal(inside)], atomic=False)
+    written[CARD] = disk.write_file(folder / CARD, [_card(name, model, tokenizer, facts)], atomic=False)
+    top_level = {file: one for file, one in written.items() if "/" not in file}
+    disk.write_file(folder / CHECKSUMS, [checksums_file(top_level)], atomic=False)
     return facts
 
 
-def _difference(aside: Path, model: Model, tokenizer: Tokenizer, settings: SentenceSettings) -> float:
-    """How far the vectors of the folder, opened again, are from those of the model, on texts of random tokens."""
-    draw = np.random.default_rng(0)
-    texts = [tokenizer.decode(draw.integers(0, tokenizer.vocab_size, length)) for length in LENGTHS]
+def _max_abs_diff(folder: Path, model: Model, tokenizer: Tokenizer, settings: SentenceSettings) -> float:
+    """The largest difference between embeddings of the loaded folder and of the model, on random texts."""
+    generator = np.random.default_rng(0)
+    texts = [tokenizer.decode(generator.integers(0, tokenizer.vocab_size, length)) for length in LENGTHS]
     pooling: Any = settings.pooling
-    ours = Predictor(model, tokenizer).encode(texts, pooling=pooling, normalize=settings.normalize)
-    again = Predictor.open(aside, device="cpu").encode(texts)
-    return float(np.abs(ours - again).max())
+    expected = Predictor(model, tokenizer).encode(texts, pooling=pooling, normalize=settings.normalize)
+    loaded = Predictor.open(folder, device="cpu").encode(texts)
+    return float(np.abs(expected - loaded).max())
 
 
 def _card(name: str, model: Model, tokenizer: Tokenizer, facts: dict[str, Any]) -> bytes:
+    poolings = {"mean": "mean of all tokens", "first": "first token", "pooled": "pooler output"}
     export = {
-        "vector of a text": {"mean": "mean over its tokens", "first": "its first token", "pooled": "the pooler's"}[
-            facts["pooling"]
-        ],
-        "of length 1": "yes" if facts["normalize"] else "no",
-        "longest text": f"{facts['length']} tokens",
+        "pooling": poolings[facts["pooling"]],
+        "normalized": "yes" if facts["normalize"] else "no",
+        "max length": f"{facts['max_length']} tokens",
     }
-    use = [
+    usage = [
         "from sentence_transformers import SentenceTransformer",
         "",
         'model = SentenceTransformer("path/to/this/folder")',
         'vectors = model.encode(["A text.", "Another."])',
     ]
-    front: dict[str, object] = {
+    metadata: dict[str, object] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": ["sentence-transformers", "feature-extraction", "bertsmith"],
     }
-    what = (
-        "An encoder written by bertsmith as a folder of sentence-transformers; bertsmith and transformers open it too."
-    )
-    return export_card(
-        name, what=what, front=front, tables={"Vectors": export, "Shape": shape_of(model, tokenizer)}, use=use
-    )
+    description = "An encoder written by bertsmith for sentence-transformers; bertsmith and transformers load it too."
+    tables: dict[str, dict[str, Any]] = {"Embeddings": export, "Model": model_facts(model, tokenizer)}
+    return export_card(name, description=description, metadata=metadata, tables=tables, usage=usage)

@@ -20,7 +20,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives.objective import Pipeline, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import apart
+from bertsmith.training.finetune_data import split_logits
 from bertsmith.types import Batch, Row
 
 BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
@@ -117,7 +117,7 @@ class LogitsQuery:
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         """See `Query`."""
-        return list(apart(model.predict(batch, self.objective), inputs, self.objective))
+        return list(split_logits(model.predict(batch, self.objective), inputs, self.objective))
 
 
 class TextModel(Protocol):

@@ -1,5 +1,4 @@
-"""Model folders in and out: every folder is one that transformers reads too. Runs no code that a folder brings.
+"""Model folders: `model_folder` saves and opens them, natively or as transformers does; no code of a folder is run.
 
-`model_folder` saves and opens, `importing` takes over what may only be touched with care (pickled weights) or was
-never a model folder (TensorFlow checkpoints).
+`importers` converts pickled weights and TensorFlow checkpoints into model folders.
 """

@@ -1,6 +1,6 @@
-"""The seal on a folder that we wrote: checksums.json, with size and sha256 of every file, itself sealed.
+"""checksums.json of a folder: size and sha256 of every file, with a checksum of its own.
 
-safetensors carries no checksum: a flipped bit in a weight would load without a word. Knows nothing of models.
+safetensors has no checksum: a flipped bit in a weight would load without an error.
 """
 
 from __future__ import annotations
@@ -13,60 +13,60 @@ from bertsmith.errors import DataError
 from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, memory_size, shown
 from bertsmith.system.durable import WrittenFile, checksummed_json, read_checksummed_json
 
-SEAL = "checksums.json"
+CHECKSUMS = "checksums.json"
 MOST_BYTES = MEBIBYTE
 FORMAT = 1
 
 
-def seal(written: Mapping[str, WrittenFile]) -> bytes:
+def checksums_file(written: Mapping[str, WrittenFile]) -> bytes:
     """The contents of checksums.json."""
     files = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in sorted(written.items())}
     return checksummed_json({"format": FORMAT, "files": files})
 
 
-def changed(folder: Path, name: str, claim: WrittenFile) -> str | None:
-    """What is wrong with a file, or nothing."""
+def difference(folder: Path, name: str, claim: WrittenFile) -> str | None:
+    """How a file differs from what was written; None where it does not."""
     with UntrustedFile(folder, name, most=memory_size()) as file:
         if file.size != claim.bytes:
-            return f"{file.path} has {file.size:,} bytes, not the {claim.bytes:,} that were written"
+            return f"{file.path} has {file.size:,} bytes instead of the {claim.bytes:,} that were written"
         digest = hashlib.sha256()
         for piece in file.pieces(0, file.size):
             digest.update(piece)
-    return None if digest.hexdigest() == claim.sha256 else f"{file.path} is not as it was written: its sha256 differs"
+    return None if digest.hexdigest() == claim.sha256 else f"{file.path} has changed: its sha256 differs"
 
 
-def read_seal(folder: Path) -> dict[str, WrittenFile] | None:
-    """What every file was when it was written; nothing in a folder without a seal."""
-    if not exists(folder, SEAL):
+def read_checksums(folder: Path) -> dict[str, WrittenFile] | None:
+    """Size and sha256 of every file when it was written; None in a folder without checksums."""
+    if not exists(folder, CHECKSUMS):
         return None
-    UntrustedFile(folder, SEAL, most=MOST_BYTES).close()
-    contents = read_checksummed_json(folder / SEAL, limit=MOST_BYTES + 1)
+    UntrustedFile(folder, CHECKSUMS, most=MOST_BYTES).close()
+    contents = read_checksummed_json(folder / CHECKSUMS, limit=MOST_BYTES + 1)
     files = contents.get("files")
     if contents.get("format") != FORMAT or not isinstance(files, dict):
-        raise DataError(f"{folder / SEAL}: format {shown(contents.get('format'))} is not one that this version reads")
+        raise DataError(f"{folder / CHECKSUMS}: format {shown(contents.get('format'))} is not supported")
     try:
         return {name: WrittenFile(int(claim["bytes"]), str(claim["sha256"])) for name, claim in files.items()}
     except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{folder / SEAL}: every file must have bytes and sha256") from error
+        raise DataError(f"{folder / CHECKSUMS}: every file must have bytes and sha256") from error
 
 
-def check_seal(folder: Path, *, editable: frozenset[str] = frozenset()) -> tuple[str, ...] | None:
-    """Compares every file with the seal; a changed one is a DataError, an `editable` one only a note.
+def verify_checksums(folder: Path, *, editable: frozenset[str] = frozenset()) -> tuple[str, ...] | None:
+    """Compares every file with its checksum: a changed file is a DataError, an `editable` one only a note.
 
-    Returns the notes, or None where the folder has no seal.
+    Returns the notes, or None where the folder has no checksums.
     """
-    files = read_seal(folder)
+    files = read_checksums(folder)
     if files is None:
         return None
     notes = []
     for name, claim in files.items():
         if name in editable and not exists(folder, name):
             notes.append(f"{folder / name} was removed")
-        elif (problem := changed(folder, name, claim)) is None:
+        elif (problem := difference(folder, name, claim)) is None:
             continue
         elif name in editable:
             notes.append(problem)
         else:
-            hint = f"copy it again, or, if it was changed on purpose, remove {SEAL}"
+            hint = f"copy it again or, if the change was intended, remove {CHECKSUMS}"
             raise DataError(f"{problem}: it is damaged or was edited; {hint}")
     return tuple(notes)

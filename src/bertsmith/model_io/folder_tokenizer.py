@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: its files checked before they are read, its rows no longer than the model's."""
+"""The tokenizer of a model folder: untrusted files, checked before they are read."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from bertsmith.types import Vocabulary
 JSON_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
 TEXT_FILES = ("vocab.txt", "merges.txt")
 MOST_BYTES = 64 * MEBIBYTE
-MOST_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has a quarter of that
+MOST_VALUES = 4_000_000  # a vocabulary of 250,000 with its merges has about 1,000,000
 
 
 def read_tokenizer(folder: Path, rows: int) -> Tokenizer:
-    """The tokenizer of a folder that a stranger may have written, for a table of so many rows."""
+    """The tokenizer of an untrusted folder, for a token table of `rows`."""
     present = [name for name in (*JSON_FILES, *TEXT_FILES) if exists(folder, name)]
     if not present:
-        raise DataError(f"{folder} has no tokenizer in it: {JSON_FILES[0]} or {TEXT_FILES[0]} should be there")
+        raise DataError(f"{folder} has no tokenizer: expected {JSON_FILES[0]} or {TEXT_FILES[0]}")
     for name in present:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
             found = parse_object(data, file.path, most_values=MOST_VALUES) if name in JSON_FILES else {}
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
-            check_fits(_tokens(found, data), rows, folder)  # before a tokenizer is built, which takes its time
+            check_fits(_tokens(found, data), rows, folder)  # before building, which is slow
     try:
         return tokenizers.load(folder)
     except BertsmithError:
         raise
-    except Exception as error:  # the tokenizers library raises nothing more special
+    except Exception as error:  # the tokenizers library has no exception class of its own
         reason = f"{type(error).__name__}: {shown(str(error), 200)}"
         raise DataError(f"{folder}: its tokenizer ({', '.join(present)}) cannot be read: {reason}") from error
 
 
 def check_fits(tokens: int, rows: int, where: Path) -> None:
-    """A DataError where there are more tokens than rows; more rows are common and do no harm."""
+    """A DataError where there are more tokens than rows; more rows are common padding."""
     if tokens > rows:
-        raise DataError(f"{where}: the tokenizer has {tokens:,} tokens, the model's table only {rows:,} rows")
+        raise DataError(f"{where}: the tokenizer has {tokens:,} tokens, the model's token table only {rows:,} rows")
 
 
 def _tokens(definition: Mapping[str, Any], lines: bytes) -> int:
-    """How many tokens there are at least."""
+    """A lower bound of the vocabulary size."""
     model = definition.get("model")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     if definition:
@@ -54,14 +54,14 @@ def _tokens(definition: Mapping[str, Any], lines: bytes) -> int:
 
 
 def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
-    """The same tokenizer, its rows no longer than the model has positions: that is what transformers cuts at."""
+    """The tokenizer with a maximum length of at most the model's positions, where transformers truncates."""
     if tokenizer.max_length <= positions:
         return tokenizer
     return type(tokenizer)(tokenizer.backend, special_tokens=tokenizer.special_tokens, max_length=positions)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What objectives need to know of a tokenizer."""
+    """The vocabulary that objectives read."""
     mask = tokenizer.special_tokens.mask
     return Vocabulary(
         size=tokenizer.vocab_size,

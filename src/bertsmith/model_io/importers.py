@@ -1,7 +1,7 @@
-"""Models of other makes into model folders of ours: pickled weights, Google's TensorFlow checkpoints, old folders.
+"""Imports models into model folders: pickled weights, Google's TensorFlow checkpoints, other model folders.
 
-Pickled weights are read by a child process that can do nothing else (`unpickling`); what it answers is read like any
-file of a stranger. Everything imported is opened once more from where it was written.
+Pickled weights are read by a sandboxed child process (`unpickling`), whose output is untrusted like any other file.
+Every imported folder is opened once more to verify it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bertsmith.tokenizers.wordpiece import WordPiece
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 GOOGLE_CONFIG, GOOGLE_VOCABULARY = "bert_config.json", "vocab.txt"
-MOST_SECONDS = 600  # on the clock, and one more for each 16 MiB
+MOST_SECONDS = 600  # plus one per 16 MiB
 MOST_PICKLED_FILES = 100
 
 
@@ -44,14 +44,14 @@ def import_folder(
     replace: bool = False,
     disk: Disk | None = None,
 ) -> FolderFacts:
-    """Writes `source` anew as a model folder and returns what opening that one shows.
+    """Writes `source` as a model folder and returns the summary of opening it.
 
-    `lowercase` is for Google's checkpoints, which do not say it; where it is None, a vocabulary without capital letters
-    means lower-casing.
+    `lowercase` is for Google's checkpoints, which do not store it; None: lower-case if the vocabulary has no capital
+    letters.
     """
     source, output, disk = Path(source), Path(os.path.abspath(output)), disk or Disk()
     if not source.is_dir():
-        raise DataError(f"{source} is no folder: what can be imported is a folder with weights")
+        raise DataError(f"{source} is not a folder: expected a folder with weights")
     check_target(output, replace=replace)
     if exists(source, WEIGHTS) or exists(source, INDEX):
         notes = _import_safetensors(source, output, replace=replace, disk=disk)
@@ -79,25 +79,22 @@ def _save(
     replace: bool,
     disk: Disk,
 ) -> list[str]:
-    """Writes the model; `tokenizer` makes the tokenizer for a table of so many rows."""
-    loading = Loader(weights, read_json(source, settings), source / settings)
-    words = tokenizer(loading.vocab_size())
-    model, facts = loading.build(words), {"imported from": source.resolve().name}
+    """Saves the model; `tokenizer` builds the tokenizer for a token table of that many rows."""
+    loader = Loader(weights, read_json(source, settings), source / settings)
+    words = tokenizer(loader.vocab_size())
+    model, facts = loader.build(words), {"imported from": source.resolve().name}
     save_model(model, words, output, facts=facts, replace=replace, disk=disk)
-    return loading.notes
-
-
-# --- TensorFlow ----------------------------------------------------------------------------------------------------
+    return loader.notes
 
 
 def _import_google(source: Path, output: Path, *, lowercase: bool | None, replace: bool, disk: Disk) -> list[str]:
     found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(found) != 1:
         what = f"{len(found)} TensorFlow checkpoints" if found else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
-        raise DataError(f"{source} has {what} in it: what can be imported is a folder with one model")
+        raise DataError(f"{source} has {what}: expected a folder with one model")
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
-    reason = "as asked"
+    reason = "as requested"
     if lowercase is None:
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
         reason = f"as the vocabulary has {'no ' if lowercase else ''}capital letters"
@@ -109,9 +106,6 @@ def _import_google(source: Path, output: Path, *, lowercase: bool | None, replac
     with TensorFlowCheckpoint(source, found[0]) as weights:
         notes = _save(weights, GOOGLE_CONFIG, tokenizer, source, output, replace=replace, disk=disk)
     return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
-
-
-# --- pickled weights -----------------------------------------------------------------------------------------------
 
 
 def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) -> list[str]:
@@ -137,7 +131,7 @@ def _pickled_files(source: Path) -> list[str]:
         return [PICKLED]
     found = read_json(source, PICKLED_INDEX).get("weight_map")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise DataError(f"{source / PICKLED_INDEX}: weight_map must say for every tensor in which file it is")
+        raise DataError(f"{source / PICKLED_INDEX}: weight_map must map every tensor to a file")
     files = sorted(set(found.values()))
     if not 0 < len(files) <= MOST_PICKLED_FILES:
         raise DataError(f"{source / PICKLED_INDEX} lists {len(files):,} files")
@@ -145,16 +139,16 @@ def _pickled_files(source: Path) -> list[str]:
 
 
 def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
-    """A safetensors file, as the child process sends it, piece by piece."""
+    """A safetensors file from the child process, in pieces."""
     command = [sys.executable, "-P", "-m", "bertsmith.model_io.unpickling"]
-    # nothing else of our surroundings: keys and tokens are none of its business
-    surroundings = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    surroundings |= {
+    # no other environment variables: they may hold keys and tokens
+    environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    environment |= {
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
         "CUDA_VISIBLE_DEVICES": "",
     }
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=surroundings, cwd="/") as child:
+    with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=environment, cwd="/") as child:
         alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)
         alarm.daemon = True
         alarm.start()
@@ -164,7 +158,7 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
             yield from _bounded(child.stdout, file, most=2 * file.size + MARGIN)
             message = child.stderr.read(10_000).decode("utf-8", "replace").strip().splitlines()
             if child.wait() != 0:
-                end = f"it ended with status {child.returncode}, for want of memory or time"
+                end = f"it exited with status {child.returncode}, out of memory or time"
                 reason = message[-1] if message and child.returncode == 1 else end
                 raise DataError(f"{file.path} cannot be imported: {shown(reason, 300)}")
         finally:
@@ -177,5 +171,5 @@ def _bounded(stream: IO[bytes], file: UntrustedFile, *, most: int) -> Iterator[b
     while piece := stream.read(MEBIBYTE):
         total += len(piece)
         if total > most:
-            raise DataError(f"{file.path} cannot be imported: its {file.size:,} bytes come to more than {most:,}")
+            raise DataError(f"{file.path} cannot be imported: its {file.size:,} bytes expand to more than {most:,}")
         yield piece

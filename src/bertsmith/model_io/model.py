@@ -1,4 +1,4 @@
-"""An encoder and the objectives that ask it: the one module that a trainer sees. Knows neither by name."""
+"""A model: one encoder and its objectives, the module that the trainer trains."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from bertsmith.encoders.encoder import Encoder
-from bertsmith.encoders.encoder import EncoderConfig as EncoderSettings
+from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.nn.fp8 import enable_fp8
-from bertsmith.objectives.objective import BuildContext, Objective, Pipeline
-from bertsmith.objectives.objective import ObjectiveConfig as ObjectiveSettings
+from bertsmith.objectives.objective import BuildContext, Objective, ObjectiveConfig, Pipeline
 from bertsmith.types import Batch, Encoding, Loss, Vocabulary
 
 
 class Model(nn.Module):
-    """`hide`, then `forward`: refill, encode once, score each.
+    """`corrupt`, then `forward`: sample replacements, encode once, compute the loss of each objective.
 
-    Hiding stands apart, because the counts that a loss is divided by are wanted before the forward.
+    `corrupt` is separate because the counts that the loss is divided by are needed before the forward.
     """
 
     def __init__(self, encoder: Encoder, objectives: Iterable[Objective]) -> None:
@@ -32,7 +30,7 @@ class Model(nn.Module):
         for objective in self._each():
             if objective.reads_pooled and not encoder.has_pooler:
                 raise ConfigError(f"{objective.name} reads the pooled vector of each text: the encoder has no pooler")
-            if objective.causal and not encoder.causal:
+            if objective.causal and encoder.direction == "both":
                 raise ConfigError(
                     f"{objective.name} predicts the next token: it needs a causal encoder, set causal=true"
                 )
@@ -44,43 +42,41 @@ class Model(nn.Module):
     @classmethod
     def build(
         cls,
-        encoder: EncoderSettings,
-        objectives: Iterable[ObjectiveSettings],
+        encoder: EncoderConfig,
+        objectives: Iterable[ObjectiveConfig],
         *,
         vocabulary: Vocabulary | None = None,
         seed: int = 0,
     ) -> Self:
-        """A model with new weights; `vocabulary` and `seed` say how objectives hide words."""
+        """A model with new weights; objectives corrupt batches by `vocabulary` and `seed`."""
         made = encoder.build()
         context = build_context(made, vocabulary=vocabulary, seed=seed)
         return cls(made, [settings.build(context) for settings in objectives])
 
     def corrupt(self, batch: Batch) -> Batch:
-        """The batch with every objective's question in it."""
+        """The batch with the inputs and labels of every objective."""
         for objective in self._each():
             batch = objective.corrupt(batch)
         return batch
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """How many things are asked of a hidden batch [], by part of the loss."""
+        """The number of labels [] of a corrupted batch, by loss term."""
         return {part: count for objective in self._each() for part, count in objective.counts(batch).items()}
 
     def forward(self, batch: Batch) -> Loss:
-        """The loss of a hidden batch; the encoder computes its last layer only where an objective reads it."""
+        """The loss of a corrupted batch; the encoder computes its last layer only at tokens that objectives read."""
         table = self.encoder.token_embeddings
         losses: list[Loss] = []
         for objective in self._each():
-            batch, guessing = objective.sample_replacements(batch, self.encoder.embed, table)
-            losses += [] if guessing is None else [guessing]
+            batch, loss = objective.sample_replacements(batch, self.encoder.embed, table)
+            losses += [] if loss is None else [loss]
         encoding = self._encode(batch, self._each())
         return reduce(add, [*losses, *(objective.loss(encoding, batch, table) for objective in self._each())])
 
     def predict(self, batch: Batch, name: str) -> Tensor:
-        """The logits of one objective for a batch as it is: at its places in the batch, or at all where it has none."""
+        """The logits of one objective for an uncorrupted batch, at its indices, or at every token where it has none."""
         if name not in self.objectives:
-            raise BertsmithError(
-                f"this model was not made for {name}: it has {', '.join(self.objectives) or 'no heads'}"
-            )
+            raise BertsmithError(f"this model has no head {name}: it has {', '.join(self.objectives) or 'none'}")
         objective = cast(Objective, self.objectives[name])
         if objective.indices(batch) is None:
             everywhere = torch.arange(batch.input_ids.numel(), device=batch.input_ids.device)
@@ -88,43 +84,43 @@ class Model(nn.Module):
         return objective.predict(self._encode(batch, [objective]), batch, self.encoder.token_embeddings)
 
     def _encode(self, batch: Batch, objectives: list[Objective]) -> Encoding:
-        """The encoding with all that these objectives read, and no more."""
-        places: dict[str, Tensor] = {}
+        """The encoding with what these objectives read."""
+        indices: dict[str, Tensor] = {}
         for objective in objectives:
             if objective.reads_pooled or objective.reads_all_tokens:
                 continue
-            asked = objective.indices(batch)
-            if asked is None:
-                raise BertsmithError(f"{objective.name} has asked nothing of this batch: hide it first")
-            places[objective.name] = asked
+            selected = objective.indices(batch)
+            if selected is None:
+                raise BertsmithError(f"{objective.name} has no indices in this batch: corrupt it first")
+            indices[objective.name] = selected
         return_layers = any(objective.reads_all_layers for objective in objectives)
-        everywhere = return_layers or any(objective.reads_all_tokens for objective in objectives)
-        found: Encoding = self.encoder(
-            batch.replace(indices=places),
-            indices=None if everywhere else places,
+        all_tokens = return_layers or any(objective.reads_all_tokens for objective in objectives)
+        encoding: Encoding = self.encoder(
+            batch.replace(indices=indices),
+            indices=None if all_tokens else indices,
             pool=any(objective.reads_pooled for objective in objectives),
             return_layers=return_layers,
         )
-        return found
+        return encoding
 
     def head_for(self, *pipelines: Pipeline) -> str | None:
         """The name of the first objective whose predictions one of these pipelines decodes."""
         return next((head.name for head in self._each() if head.pipeline in pipelines), None)
 
     def layer_groups(self) -> list[nn.Module]:
-        """The encoder's parts from bottom to top, then the objectives; every parameter is in exactly one."""
+        """The encoder's modules from bottom to top, then the objectives; every parameter is in exactly one."""
         return [*self.encoder.layer_groups(), self.objectives]
 
     def enable_fp8(self, *, whole: bool = True) -> None:
-        """From here on, in what stands between the bottom part and the heads; weights and their names stay.
+        """Uses FP8 between the embeddings and the heads; weights and their names stay.
 
-        `whole`: blocks as a whole where they can. A block then takes the weights of the norm below it.
+        `whole`: fused blocks where possible. A block then contains the weights of the layer norm below it.
         """
         for part in self.layer_groups()[1:-1]:
             enable_fp8(part, blocks=whole)
 
     def with_encoder(self, encoder: Encoder) -> Model:
-        """The same heads, shared with this model, over another encoder of the same width and layers."""
+        """The same heads, shared with this model, on another encoder of the same width and layers."""
         return Model(encoder, self._each())
 
     def _each(self) -> list[Objective]:

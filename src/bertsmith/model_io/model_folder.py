@@ -1,4 +1,4 @@
-"""Model folders: written whole or not at all, opened with everything checked. Runs no code that a folder brings."""
+"""Model folders: written atomically, opened with every value checked; no code of a folder is run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import BertsmithError, DataError
-from bertsmith.model_io.checksums import SEAL, check_seal, seal
+from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, verify_checksums
 from bertsmith.model_io.folder_tokenizer import fitted, read_tokenizer
 from bertsmith.model_io.huggingface.format import format_of
 from bertsmith.model_io.loading import FolderFormat, Loader, parameter_count
@@ -26,18 +26,18 @@ from bertsmith.tokenizers.folder import json_bytes
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 CONFIG, CARD = "config.json", "README.md"
-RETIRED = ".retired"  # ends the name of the folder that a new one is just replacing
+RETIRED = ".retired"  # suffix of a folder while a new one replaces it
 
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """What opening a folder has shown besides the model itself."""
+    """What is known of an opened folder besides the model."""
 
     folder: Path
     architectures: tuple[str, ...]
-    sealed: bool  # it has checksums, and every file is as it was written
+    sealed: bool  # it has checksums, and every file matches
     parameters: int
-    notes: tuple[str, ...]  # what a user should hear: new heads, weights left out, a padded table
+    notes: tuple[str, ...]  # for users: new heads, unused weights, a padded token table
 
 
 def save_model(
@@ -49,9 +49,10 @@ def save_model(
     replace: bool = False,
     disk: Disk | None = None,
 ) -> None:
-    """Writes a model folder that transformers opens too; the same model under the same name gives the same bytes.
+    """Writes a model folder, in transformers' format where it has a class for the model, else natively.
 
-    `facts` go into the model card as they are. An existing folder is an error, unless it is to be replaced.
+    The same model under the same name gives the same bytes. `facts` go into the model card. An existing folder is an
+    error unless `replace` is set.
     """
     disk, final = disk or Disk(), Path(os.path.abspath(folder))
     aside = partial_path(final)
@@ -64,12 +65,12 @@ def save_model(
     for name, data in contents.items():
         written[name] = disk.write_file(aside / name, [data], atomic=False)
     written[WEIGHTS] = disk.write_file(aside / WEIGHTS, file_chunks(folder_format(model).tensors(model)), atomic=False)
-    disk.write_file(aside / SEAL, [seal(written)], atomic=False)
+    disk.write_file(aside / CHECKSUMS, [checksums_file(written)], atomic=False)
     _exchange(aside, final, final.with_name(final.name + RETIRED), disk)
 
 
 def _exchange(aside: Path, final: Path, retired: Path, disk: Disk) -> None:
-    """Puts a folder in the place of another; at every moment one of them is there whole."""
+    """Replaces a folder; at every moment one of the two is complete."""
     if final.exists():
         if retired.exists():
             disk.remove_folder(retired)
@@ -87,10 +88,10 @@ def open_model(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
-    """The model and tokenizer of a folder, ours or transformers', on the CPU and ready for use.
+    """The model and tokenizer of a native or transformers folder, on the CPU, in evaluation mode.
 
-    `objectives`: which heads to open, by name or with settings; all that are there where it is left out. `new_heads`:
-    those that begin anew, whatever the folder has. `seed` is the key of what the objectives hide.
+    `objectives`: which heads to load, by name or with settings; None: all. `new_heads`: heads with new weights,
+    whatever the folder has. `seed`: of the corruption of batches.
     """
     return _opened(Path(folder), objectives=objectives, new_heads=new_heads, seed=seed, dtype=dtype)
 
@@ -104,67 +105,69 @@ def open_for(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Model, Tokenizer, FolderFacts]:
-    """The encoder of a folder under new heads for `objectives`, to be fine-tuned; heads in `keep` are taken over.
+    """The encoder of a folder with new heads for fine-tuning; heads in `keep` are loaded.
 
-    New heads begin with numbers drawn by `seed`, whatever was drawn before. A pooler that no head reads is left out.
-    One of the notes says what is new and what was left out. `dropout`: the encoder's, instead of what the folder says.
+    New weights depend on `seed` alone. A pooler that no head reads is removed. A note lists new and unused weights.
+    `dropout`: of the encoder, instead of the folder's.
     """
     wanted = list(objectives)
     if twice := {name_of(settings) for settings in wanted} & set(map(_name, keep := list(keep))):
-        raise BertsmithError(f"{sorted(twice)[0]} cannot be kept and begin anew")
-    how: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
+        raise BertsmithError(f"{sorted(twice)[0]} cannot be both kept and new")
+    options: dict[str, Any] = {"objectives": keep, "new_heads": wanted, "keep_pooler": False, "dropout": dropout}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _opened(Path(folder), **how, seed=seed, dtype=dtype)
+        return _opened(Path(folder), **options, seed=seed, dtype=dtype)
 
 
 def _name(objective: str | ObjectiveConfig) -> str:
     return objective if isinstance(objective, str) else name_of(objective)
 
 
-def _opened(folder: Path, **how: Any) -> tuple[Model, Tokenizer, FolderFacts]:
+def _opened(folder: Path, **options: Any) -> tuple[Model, Tokenizer, FolderFacts]:
     _expect_model_folder(folder)
-    notes = check_seal(folder, editable=frozenset({CARD}))
+    notes = verify_checksums(folder, editable=frozenset({CARD}))
     settings = read_json(folder, CONFIG)
     with WeightFiles.of(folder) as weights:
-        loading = Loader(weights, settings, folder / CONFIG, notes=list(notes or ()))
-        tokenizer = read_tokenizer(folder, loading.vocab_size())
-        model = loading.build(tokenizer, **how)
-    facts = FolderFacts(folder, loading.architectures, notes is not None, parameter_count(model), tuple(loading.notes))
+        loader = Loader(weights, settings, folder / CONFIG, notes=list(notes or ()))
+        tokenizer = read_tokenizer(folder, loader.vocab_size())
+        model = loader.build(tokenizer, **options)
+    facts = FolderFacts(folder, loader.architectures, notes is not None, parameter_count(model), tuple(loader.notes))
     return model, fitted(tokenizer, model.encoder.max_positions), facts
 
 
 def verify_folder(folder: str | Path) -> tuple[str, ...] | None:
-    """Compares every file with checksums.json: a changed one is a DataError; None where the folder has no checksums."""
+    """Compares every file with checksums.json: a changed file is a DataError; None where there are no checksums."""
     if not Path(folder).is_dir():
-        raise DataError(f"{folder} is no folder")
-    return check_seal(Path(folder))
+        raise DataError(f"{folder} is not a folder")
+    return verify_checksums(Path(folder))
 
 
 def _expect_model_folder(folder: Path) -> None:
-    """One line for whoever brings something else."""
+    """A one-line error for anything but a model folder."""
     if not folder.is_dir():
         before = folder.with_name(folder.name + RETIRED)
-        hint = f"; it was just being replaced: what it held before is in {before}" if before.is_dir() else ""
-        raise DataError(f"{folder} is no folder: a model is a folder with {CONFIG} and {WEIGHTS}{hint}")
+        hint = f"; a replacement was interrupted: its previous contents are in {before}" if before.is_dir() else ""
+        raise DataError(f"{folder} is not a folder: a model is a folder with {CONFIG} and {WEIGHTS}{hint}")
     if exists(folder, CONFIG) and (exists(folder, WEIGHTS) or exists(folder, INDEX)):
         return
     for name in sorted(os.listdir(folder)):
         if name.endswith(".index") or name.startswith("pytorch_model"):
             kind = "a TensorFlow checkpoint is" if name.endswith(".index") else "pickled weights are"
-            raise DataError(f"{folder / name}: {kind} not opened directly: bertsmith import {folder} -o OUTPUT")
+            raise DataError(
+                f"{folder / name}: {kind} not opened directly: convert with bertsmith import {folder} -o OUTPUT"
+            )
     missing = CONFIG if not exists(folder, CONFIG) else WEIGHTS
-    raise DataError(f"{folder} is no model folder: it has no {missing}")
+    raise DataError(f"{folder} is not a model folder: it has no {missing}")
 
 
 def check_target(final: Path, *, replace: bool) -> None:
-    """Raises where a model folder may not be written."""
+    """Raises where a model folder cannot be written."""
     if not final.exists() or (final.is_dir() and not os.listdir(final)):
         return
     if not final.is_dir() or not replace:
-        raise BertsmithError(f"{final} exists: choose another folder, or have it replaced")
+        raise BertsmithError(f"{final} exists: choose another folder or replace it")
     if not exists(final, CONFIG):
-        raise BertsmithError(f"{final} holds something else than a model and is not replaced: choose another folder")
+        raise BertsmithError(f"{final} is not a model folder and is not replaced: choose another folder")
 
 
 def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mapping[str, object]) -> dict[str, bytes]:

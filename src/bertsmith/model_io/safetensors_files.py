@@ -1,7 +1,7 @@
-"""Safetensors files: every claim of a header checked before anything is allocated for it, tensors read one by one.
+"""Safetensors files: headers are checked before anything is allocated, tensors are read one by one.
 
-The format: 8 bytes length of the header, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors without
-gaps. Knows tensors and files, and nothing of models.
+The format: 8 bytes for the length of the header, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors
+without gaps. `WeightFiles` joins the files that an index lists.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ WIDTHS |= dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E5M2"), 1)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a file: where it lies and what it is."""
+    """Type, shape and byte range of one tensor."""
 
-    kind: str  # as the format writes it: F32, BF16, I64, ...
+    kind: str  # in the header: F32, BF16, I64, ...
     shape: tuple[int, ...]
     begin: int  # in bytes from the start of the file
     end: int
 
 
 class SafetensorsFile:
-    """A file whose header has been checked: `entries` by name, `fill` to read one."""
+    """A file with a checked header: `entries` by name, `fill` reads one."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.file = UntrustedFile(folder, name)
@@ -57,18 +57,18 @@ class SafetensorsFile:
             raise
 
     def fill(self, name: str, target: torch.Tensor) -> None:
-        """Reads a tensor into one of its shape, whatever floating point type that has."""
+        """Reads a tensor into one of the same shape and any floating-point type."""
         entry = self.entries[name]
         if entry.kind not in TYPES:
             known = ", ".join(TYPES)
-            raise DataError(f"{self.path}: {shown(name)} is of type {entry.kind}; weights are read as {known}")
+            raise DataError(f"{self.path}: {shown(name)} is of type {entry.kind}; supported types: {known}")
         kind = TYPES[entry.kind]
         direct = target.dtype == kind and target.is_contiguous() and target.device.type == "cpu"
-        place = target if direct else torch.empty(entry.shape, dtype=kind)
-        if place.numel():
-            self.file.fill(as_bytes(place), entry.begin)
+        buffer = target if direct else torch.empty(entry.shape, dtype=kind)
+        if buffer.numel():
+            self.file.fill(as_bytes(buffer), entry.begin)
         if not direct:
-            target.copy_(place)
+            target.copy_(buffer)
 
     def close(self) -> None:
         self.file.close()
@@ -80,52 +80,49 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
     return flat
 
 
-# --- reading a header ----------------------------------------------------------------------------------------------
-
-
 def read_entries(file: UntrustedFile) -> dict[str, Entry]:
-    """The entries of a header, in the order in which they lie, every claim checked against the size of the file."""
+    """The entries of a header in file order, all checked against the size of the file."""
     header, begin = _header(file)
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise DataError(f"{file.path}: {METADATA} must hold text")
+        raise DataError(f"{file.path}: {METADATA} must map names to strings")
     if len(header) > MOST_TENSORS:
-        raise DataError(f"{file.path} has {len(header):,} tensors: more than {MOST_TENSORS:,} is no model of ours")
+        raise DataError(f"{file.path} has {len(header):,} tensors: at most {MOST_TENSORS:,} are supported")
     entries = {name: _entry(file.path, name, claim, begin) for name, claim in header.items()}
     return _check_layout(file, entries, begin)
 
 
 def _header(file: UntrustedFile) -> tuple[dict[str, Any], int]:
-    """The header and the place where it ends."""
+    """The header and the offset of its end."""
     if file.size < 8:
-        raise DataError(f"{file.path} is cut short: {file.size} bytes are no safetensors file")
+        raise DataError(f"{file.path} is truncated: {file.size} bytes are not a safetensors file")
     length = int.from_bytes(file.read(0, 8), "little")
     if length > MOST_HEADER_BYTES:
-        raise DataError(f"{file.path} is no safetensors file that we read: its header would have {length:,} bytes")
+        raise DataError(f"{file.path} is not a supported safetensors file: its header has {length:,} bytes")
     if length > file.size - 8:
-        raise DataError(f"{file.path} is cut short: {file.size:,} bytes, of which {length:,} should be a header")
+        raise DataError(f"{file.path} is truncated: it has {file.size:,} bytes, and its header alone {length:,}")
     data = file.read(8, length)
     if data[:1] != b"{":
-        raise DataError(f"{file.path} is no safetensors file: its header does not begin with a brace")
+        raise DataError(f"{file.path} is not a safetensors file: its header does not start with a brace")
     return parse_object(data, file.path, what=": the header"), 8 + length
 
 
 def _entry(path: Path, name: str, claim: Any, start: int) -> Entry:
     where = f"{path}: {shown(name)}"
     if len(name) > MOST_NAME_LENGTH:
-        raise DataError(f"{where}: a name of {len(name):,} characters")
+        raise DataError(f"{where}: the name has {len(name):,} characters")
     if not isinstance(claim, dict) or set(claim) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"{where} must have dtype, shape and data_offsets, not {shown(claim)}")
     kind, shape, offsets = claim["dtype"], claim["shape"], claim["data_offsets"]
     if not isinstance(kind, str) or kind not in WIDTHS:
-        raise DataError(f"{where} is of type {shown(kind)}, which safetensors does not know")
+        raise DataError(f"{where} is of type {shown(kind)}, which safetensors does not have")
     if not _are_counts(shape) or len(shape) > MOST_DIMENSIONS:
-        raise DataError(f"{where} has the shape {shown(shape)}, which is none")
+        raise DataError(f"{where} has the invalid shape {shown(shape)}")
     if not _are_counts(offsets) or len(offsets) != 2:
-        raise DataError(f"{where} lies at {shown(offsets)}, which is no place")
+        raise DataError(f"{where} has the invalid data_offsets {shown(offsets)}")
     begin, end = offsets
     if end - begin != math.prod(shape) * WIDTHS[kind]:
-        raise DataError(f"{where} of shape {shown(shape)} and type {kind} cannot lie at {shown(offsets)}")
+        raise DataError(f"{where} of shape {shown(shape)} and type {kind} does not match data_offsets {shown(offsets)}")
     return Entry(kind, tuple(shape), start + begin, start + end)
 
 
@@ -134,34 +131,31 @@ def _are_counts(values: Any) -> bool:
 
 
 def _check_layout(file: UntrustedFile, entries: dict[str, Entry], start: int) -> dict[str, Entry]:
-    """The entries in the order of their places, which must cover the file: no gap, no overlap, nothing left."""
+    """The entries in file order; they must cover the file without gaps and overlaps."""
     ordered = dict(sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)))
-    place = start
+    offset = start
     for name, entry in ordered.items():
-        if entry.begin != place:
-            problem = "a gap before" if entry.begin > place else "an overlap at"
-            raise DataError(f"{file.path}: {problem} {shown(name)}: it begins at {entry.begin:,}, not at {place:,}")
-        place = entry.end
-    if place != file.size:
-        problem = "is cut short" if place > file.size else "goes on after its last tensor"
-        raise DataError(f"{file.path} {problem}: {file.size:,} bytes instead of {place:,}")
+        if entry.begin != offset:
+            problem = "a gap before" if entry.begin > offset else "an overlap at"
+            raise DataError(f"{file.path}: {problem} {shown(name)}: it starts at {entry.begin:,}, not at {offset:,}")
+        offset = entry.end
+    if offset != file.size:
+        problem = "is truncated" if offset > file.size else "has bytes after its last tensor"
+        raise DataError(f"{file.path} {problem}: {file.size:,} bytes instead of {offset:,}")
     return ordered
 
 
-# --- writing -------------------------------------------------------------------------------------------------------
-
-
 def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
-    """The bytes of a safetensors file, tensor by tensor in the order of their names: equal tensors, equal bytes."""
+    """The bytes of a safetensors file, tensors sorted by name: equal tensors give equal bytes."""
     header: dict[str, Any] = {METADATA: {"format": "pt"}}
-    place = 0
+    offset = 0
     for name in sorted(tensors):
         tensor = tensors[name]
-        end = place + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, end]}
-        place = end
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that tensors lie at multiples of 8, as the format wants it
+    text += b" " * (-len(text) % 8)  # the format aligns tensors to 8 bytes
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in sorted(tensors):
         if tensors[name].numel():
@@ -169,7 +163,7 @@ def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
 
 
 class WeightFiles:
-    """Every tensor of a folder by name, whichever file holds it."""
+    """Every tensor of a folder by name, over all its files."""
 
     def __init__(self, folder: Path, names: list[str], *, index: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -181,30 +175,28 @@ class WeightFiles:
                 self._add(file, index)
             for name, owner in (index or {}).items():
                 if name not in self.owners:
-                    raise DataError(f"{folder / owner} lacks {shown(name)}, which {INDEX} promises there")
+                    raise DataError(f"{folder / owner} lacks {shown(name)}, which {INDEX} lists there")
             self._open = stack.pop_all()
         self.entries: dict[str, Entry] = {name: file.entries[name] for name, file in self.owners.items()}
 
     def _add(self, file: SafetensorsFile, index: dict[str, str] | None) -> None:
         for name in file.entries:
             if index is not None and index.get(name) != file.path.name:
-                raise DataError(f"{file.path} holds {shown(name)}, which {INDEX} does not say")
+                raise DataError(f"{file.path} holds {shown(name)}, which {INDEX} does not list there")
             if name in self.owners:
-                raise DataError(
-                    f"{file.path} holds {shown(name)} once more: it is also in {self.owners[name].path.name}"
-                )
+                raise DataError(f"{file.path} holds {shown(name)}, which is also in {self.owners[name].path.name}")
             self.owners[name] = file
 
     @classmethod
     def of(cls, folder: Path) -> WeightFiles:
-        """The weights of a model folder: model.safetensors, or else what its index lists."""
+        """The weights of a model folder: model.safetensors, or the files of its index."""
         if exists(folder, WEIGHTS):
             return cls(folder, [WEIGHTS])
         index = _read_index(folder)
         return cls(folder, sorted(set(index.values())), index=index)
 
     def path(self, name: str) -> Path:
-        """The file in which a tensor lies."""
+        """The file that holds a tensor."""
         return self.owners[name].path
 
     def fill(self, name: str, target: torch.Tensor) -> None:
@@ -218,7 +210,7 @@ class WeightFiles:
             return False
         left = self.owners[first].file.pieces(one.begin, one.end)
         right = self.owners[second].file.pieces(other.begin, other.end)
-        return all(here == there for here, there in zip(left, right, strict=True))
+        return all(first == second for first, second in zip(left, right, strict=True))
 
     def close(self) -> None:
         self._open.close()
@@ -233,14 +225,14 @@ class WeightFiles:
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    """Tensor -> file, as an index says it."""
+    """Tensor -> file, from the index."""
     found = read_json(folder, INDEX).get("weight_map")
     if not isinstance(found, dict) or not found or not all(isinstance(value, str) for value in found.values()):
-        raise DataError(f"{folder / INDEX}: weight_map must say for every tensor in which file it is")
+        raise DataError(f"{folder / INDEX}: weight_map must map every tensor to a file")
     files = set(found.values())
     if len(files) > MOST_FILES:
-        raise DataError(f"{folder / INDEX} lists {len(files):,} files: more than {MOST_FILES:,} is no model of ours")
+        raise DataError(f"{folder / INDEX} lists {len(files):,} files: at most {MOST_FILES:,} are supported")
     wrong = sorted(name for name in files if not name.endswith(".safetensors"))
     if wrong:
-        raise DataError(f"{folder / INDEX} lists {shown(wrong[0])}, which is no safetensors file")
+        raise DataError(f"{folder / INDEX} lists {shown(wrong[0])}, which is not a safetensors file")
     return found

@@ -1,6 +1,6 @@
-"""What a sentence-transformers folder says beside the model: how the vector of a text is made. In and out.
+"""sentence-transformers folders: how the embedding of a text is pooled, read and written beside the model.
 
-modules.json lists the steps: the model, pooling, perhaps a matrix, perhaps length 1; each has a folder of its own.
+modules.json lists the modules: the model, pooling, an optional linear layer, optional normalisation; each has a folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ TANH = "torch.nn.modules.activation.Tanh"
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """How a folder means the vector of a text to be made."""
+    """How the embedding of a text is computed."""
 
     pooling: str = "mean"  # mean, first or pooled
     normalize: bool = False
-    unread: str = ""  # what the folder means is something else, which is not known here: one line about it
+    unread: str = ""  # why the settings of the folder are not supported
 
 
 def tanh_pooler(encoder: Encoder) -> tuple[Tensor, Tensor] | None:
-    """Matrix [D, D] and bias [D] of the layer that makes the pooled vector of a text's first one, if it has tanh."""
+    """Weight [D, D] and bias [D] of the encoder's pooler, if it is a linear layer with tanh."""
     pooler = getattr(encoder, "pooler", None)
     if isinstance(pooler, nn.Linear) and getattr(pooler, "activation", None) is torch.tanh:
         return pooler.weight.detach(), pooler.bias.detach()
@@ -47,7 +47,7 @@ def tanh_pooler(encoder: Encoder) -> tuple[Tensor, Tensor] | None:
 
 
 def sentence_files(settings: SentenceSettings, encoder: Encoder) -> dict[str, bytes]:
-    """The files of a sentence-transformers folder beside the encoder's own, by their path in it."""
+    """The files of a sentence-transformers folder beside the encoder's, by relative path."""
     mode = "mean" if settings.pooling == "mean" else "cls"
     kinds = [POOLING, *([DENSE] if settings.pooling == "pooled" else []), *([NORMALIZE] if settings.normalize else [])]
     paths = [f"{number}_{kind}" for number, kind in enumerate(kinds, start=1)]
@@ -66,7 +66,7 @@ def sentence_files(settings: SentenceSettings, encoder: Encoder) -> dict[str, by
     }
     if settings.pooling == "pooled":
         pooler = tanh_pooler(encoder)
-        assert pooler is not None, "whoever asks for pooled vectors has seen that there is one"
+        assert pooler is not None, "callers check that the encoder has a tanh pooler"
         size = {"in_features": encoder.width, "out_features": encoder.width}
         dense = {**size, "bias": True, "activation_function": TANH}
         weights = {"linear.weight": pooler[0], "linear.bias": pooler[1]}
@@ -76,7 +76,7 @@ def sentence_files(settings: SentenceSettings, encoder: Encoder) -> dict[str, by
 
 
 def read_sentence_settings(folder: str | Path, encoder: Encoder) -> SentenceSettings:
-    """What a folder says of the vectors of the encoder that it holds; the usual where it says nothing."""
+    """The settings of a folder; the defaults where it has none."""
     folder = Path(folder)
     if not exists(folder, MODULES):
         return SentenceSettings()
@@ -91,18 +91,18 @@ def _read(folder: Path, encoder: Encoder) -> SentenceSettings:
     kinds = [kind for _, kind in steps]
     if kinds[:1] != [POOLING] or kinds[1:] not in ([], [NORMALIZE], [DENSE], [DENSE, NORMALIZE]):
         listed = ", ".join(map(shown, kinds[:9])) or "none"
-        raise DataError(f"{folder / MODULES} has the steps {listed}; read are Pooling, Dense and Normalize")
+        raise DataError(f"{folder / MODULES} has the modules {listed}; supported are Pooling, Dense and Normalize")
     pooling = _pooling(_below(folder, steps[0][0]))
     if DENSE in kinds:
         where, pooler = _below(folder, steps[1][0]), tanh_pooler(encoder)
         if pooling != "first" or pooler is None or not _is_pooler(where, pooler):
-            raise DataError(f"{where}: this matrix is not the model's pooler, and others are not read")
+            raise DataError(f"{where}: this layer is not the model's pooler; others are not supported")
         pooling = "pooled"
     return SentenceSettings(pooling, kinds[-1] == NORMALIZE)
 
 
 def _steps(folder: Path) -> list[tuple[str, str]]:
-    """Path and kind of each step, in order."""
+    """Path and class name of each module, in order."""
     with UntrustedFile(folder, MODULES, most=MOST_BYTES) as file:
         data = file.read(0, file.size)
     try:
@@ -110,45 +110,45 @@ def _steps(folder: Path) -> list[tuple[str, str]]:
         return [(str(step["path"]), str(step["type"]).rpartition(".")[2]) for step in found]
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise DataError(
-            f"{folder / MODULES} is no list of steps with path and type: {shown(str(error), 120)}"
+            f"{folder / MODULES} is not a list of modules with path and type: {shown(str(error), 120)}"
         ) from error
 
 
 def _below(folder: Path, name: str) -> Path:
-    """The folder of a step, which must lie in the model's."""
+    """The folder of a module, which must be inside the model's."""
     where = folder / name
     if name in {"", ".", ".."} or "/" in name or "\\" in name or not name.isprintable():
-        raise DataError(f"{folder / MODULES}: {shown(name)} is no name of a folder")
+        raise DataError(f"{folder / MODULES}: {shown(name)} is not the name of a folder")
     if where.is_dir() and where.resolve().parent != folder.resolve():
-        raise DataError(f"{where} is a link that leads out of its folder")
+        raise DataError(f"{where} is a link to another folder")
     return where
 
 
 def _pooling(where: Path) -> str:
-    """Mean or first, as versions of all times write it."""
-    said = read_json(where, SETTINGS)
-    mode = said.get("pooling_mode")
+    """mean or first, in the format of any version."""
+    values = read_json(where, SETTINGS)
+    mode = values.get("pooling_mode")
     if mode is None:
-        on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value]
+        on = [key for key, value in values.items() if key.startswith("pooling_mode_") and value]
         mode = next((name for name, key in OLD_KEYS.items() if on == [key]), ", ".join(on) or "nothing")
     mode = mode[0] if isinstance(mode, list) and len(mode) == 1 else mode
     if not isinstance(mode, str) or mode not in MODES:
-        raise DataError(f"{where / SETTINGS}: pooling {shown(mode)} is not read: mean or cls")
+        raise DataError(f"{where / SETTINGS}: pooling {shown(mode)} is not supported: mean or cls")
     return MODES[mode]
 
 
 def _is_pooler(where: Path, pooler: tuple[Tensor, Tensor]) -> bool:
-    """Whether a step is the model's own tanh layer, number by number."""
-    said: Mapping[str, Any] = read_json(where, SETTINGS)
-    if said.get("activation_function") != TANH or not exists(where, WEIGHTS):
+    """Whether a module equals the model's pooler."""
+    values: Mapping[str, Any] = read_json(where, SETTINGS)
+    if values.get("activation_function") != TANH or not exists(where, WEIGHTS):
         return False
     with WeightFiles.of(where) as weights:
-        for name, ours in zip(("linear.weight", "linear.bias"), pooler, strict=True):
+        for name, expected in zip(("linear.weight", "linear.bias"), pooler, strict=True):
             entry = weights.entries.get(name)
-            if entry is None or entry.shape != tuple(ours.shape):
+            if entry is None or entry.shape != tuple(expected.shape):
                 return False
-            theirs = torch.empty(ours.shape)
-            weights.fill(name, theirs)
-            if not torch.equal(theirs, ours.detach().cpu().float()):
+            stored = torch.empty(expected.shape)
+            weights.fill(name, stored)
+            if not torch.equal(stored, expected.detach().cpu().float()):
                 return False
     return True

@@ -1,7 +1,7 @@
-"""The child process that reads a pickled file of weights: file on standard input, safetensors on standard output.
+"""The sandboxed child process that reads pickled weights: a pickle on standard input, safetensors on standard output.
 
-torch's restricted unpickler is the fence; should it ever have a hole, this process can open no file and no socket,
-write to no disk, and has bounded memory and time. Started by `importing`; nothing else runs it.
+torch's restricted unpickler runs in a process that cannot open files or sockets or write to disk, and has limited
+memory and time. Only `importers` starts it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import torch
 
 from bertsmith.model_io.safetensors_files import NAMES, file_chunks
 
-MARGIN = 512 << 20  # bytes of memory beyond what the weights themselves need
-SECONDS = 60  # of processor time, and one more for each 16 MiB
+MARGIN = 512 << 20  # bytes of memory beyond the weights
+SECONDS = 60  # of CPU time, plus one per 16 MiB
 
 
 def limit(size: int) -> None:
-    """Takes away from this process what reading weights does not need."""
+    """Limits the resources of this process."""
     limits = {
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_CPU: SECONDS + (size >> 24),
         resource.RLIMIT_AS: _address_space() + 3 * size + MARGIN,
-        resource.RLIMIT_NOFILE: 0,  # open files stay open, but there is never another: no file, no socket
+        resource.RLIMIT_NOFILE: 0,  # open files stay open, no file or socket can be opened
     }
     for what, most in limits.items():
         resource.setrlimit(what, (most, most))
 
 
 def _address_space() -> int:
-    """Bytes of address space in use; macOS does not tell, and does not enforce a limit either."""
+    """Bytes of address space in use; macOS neither reports nor limits it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -43,8 +43,8 @@ def _address_space() -> int:
         return 1 << 46
 
 
-def rehearse() -> None:
-    """Reads both kinds of file that torch has written once, so that everything is imported before the doors shut."""
+def import_everything() -> None:
+    """Reads both file formats of torch once, so that every module is imported before the limits apply."""
     for new in (True, False):
         file = io.BytesIO()
         torch.save({"weight": torch.nn.Parameter(torch.ones(2))}, file, _use_new_zipfile_serialization=new)
@@ -53,34 +53,34 @@ def rehearse() -> None:
 
 
 def named_tensors(state: Any, *, most: int = 1 << 20) -> dict[str, torch.Tensor]:
-    """The floating-point tensors of a state dict; a ValueError where it is none or needs more than `most` bytes."""
+    """The floating-point tensors of a state dict; a ValueError where it is not one or needs more than `most` bytes."""
     if not isinstance(state, dict) or not state:
-        raise ValueError("it holds no weights by name")
+        raise ValueError("it is not a state dict")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-            raise ValueError(f"{str(name)[:60]!r} is no tensor")
+            raise ValueError(f"{str(name)[:60]!r} is not a dense tensor")
     found = {name: value.detach() for name, value in state.items() if value.dtype in NAMES}
     total = sum(value.numel() * value.element_size() for value in found.values())
     if total > most:
-        raise ValueError(f"its tensors would fill {total:,} bytes")
+        raise ValueError(f"its tensors need {total:,} bytes")
     return found
 
 
 def main() -> None:
-    """Reads standard input, answers on standard output, or says in one line on standard error why not."""
-    answer = os.dup(1)
-    os.dup2(2, 1)  # whatever libraries print does not get among the weights
+    """Writes safetensors to standard output, or a one-line error to standard error."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # libraries that print do not corrupt the output
     torch.set_num_threads(1)
     size = os.fstat(0).st_size
-    rehearse()
+    import_everything()
     limit(size)
     try:
         state = torch.load(sys.stdin.buffer, map_location="cpu", weights_only=True)
-        # tied tables are stored once and named twice
+        # tied tables are stored once and have two names
         for chunk in file_chunks(named_tensors(state, most=2 * size + MARGIN)):
             while chunk:
-                chunk = chunk[os.write(answer, chunk) :]
-    except Exception as error:  # whatever torch raises on a hostile file is one answer: no
+                chunk = chunk[os.write(output, chunk) :]
+    except Exception as error:  # torch raises many types on malformed files
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         print(f"{type(error).__name__}: {' '.join(lines)[:300]}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -1,6 +1,6 @@
-"""Files that a stranger wrote: only regular files inside their folder, of a bounded size, read by position.
+"""Files and config values from untrusted sources: regular files inside their folder, of bounded size.
 
-Reading is by `pread`: a memory map of a file that someone cuts short kills the process. Knows nothing of models.
+Files are read with `pread`: a memory-mapped file that is truncated while it is read kills the process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bertsmith.errors import ConfigError, DataError, StorageError
 
 MEBIBYTE = 1 << 20
 MOST_JSON_BYTES = 16 * MEBIBYTE
-MOST = 1 << 31  # no size of a model is larger
+MAX_SIZE = 1 << 31  # of an integer setting
 MOST_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 
 
 class UntrustedFile:
-    """A regular file of a folder, open for reading by position."""
+    """A regular file of a folder, opened for reading by position."""
 
     def __init__(self, folder: Path, name: str, *, most: int | None = None) -> None:
         self.path = folder / name
@@ -35,13 +35,13 @@ class UntrustedFile:
         kind = stat.S_IFMT(status.st_mode)
         if kind != stat.S_IFREG:
             self.close()
-            raise DataError(f"{self.path} is {KINDS.get(kind, 'something else')}, not a file")
+            raise DataError(f"{self.path} is {KINDS.get(kind, 'not a regular file')}, not a file")
         if most is not None and self.size > most:
             self.close()
-            raise DataError(f"{self.path} has {self.size:,} bytes: more than {most:,} is no such file")
+            raise DataError(f"{self.path} has {self.size:,} bytes: expected at most {most:,}")
 
     def fill(self, buffer: memoryview, begin: int) -> None:
-        """Fills a buffer of bytes with what stands in the file from byte `begin` on."""
+        """Fills a buffer with the bytes of the file from `begin` on."""
         done = 0
         while done < len(buffer):
             try:
@@ -49,9 +49,7 @@ class UntrustedFile:
             except OSError as error:
                 raise StorageError(f"{error.strerror}: reading {self.path}") from error
             if not count:
-                raise DataError(
-                    f"{self.path} ends at byte {begin + done:,} where {begin + len(buffer):,} were promised"
-                )
+                raise DataError(f"{self.path} ends at byte {begin + done:,} instead of byte {begin + len(buffer):,}")
             done += count
 
     def read(self, begin: int, count: int) -> bytes:
@@ -61,11 +59,11 @@ class UntrustedFile:
         return bytes(buffer)
 
     def pieces(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The bytes from `begin` to `end`, piece by piece; each is gone when the next is asked for."""
+        """The bytes from `begin` to `end` in pieces; each piece is valid until the next one."""
         buffer = memoryview(bytearray(min(MEBIBYTE, end - begin)))
-        for place in range(begin, end, MEBIBYTE):
-            piece = buffer[: end - place]
-            self.fill(piece, place)
+        for offset in range(begin, end, MEBIBYTE):
+            piece = buffer[: end - offset]
+            self.fill(piece, offset)
             yield piece
 
     def close(self) -> None:
@@ -81,12 +79,12 @@ class UntrustedFile:
 
 
 def exists(folder: Path, name: str) -> bool:
-    """Whether something has that name, even a link that leads nowhere."""
+    """Whether the folder has an entry of that name, even a broken link."""
     return os.path.lexists(folder / name)
 
 
 def memory_size() -> int:
-    """Bytes of memory that this machine has: what does not fit into it is no model for it."""
+    """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -98,9 +96,9 @@ def read_json(folder: Path, name: str, *, most: int = MOST_JSON_BYTES) -> dict[s
 
 def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = MOST_JSON_VALUES) -> dict[str, Any]:
     """A JSON object: UTF-8, no key twice, no NaN, bounded in values and depth; else a DataError naming `path`."""
-    values = data.count(b",") + data.count(b"[") + data.count(b"{")  # at least as many as there are
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")  # an upper bound
     if values > most_values:
-        raise DataError(f"{path}{what} has more than {most_values:,} values: that is no such file")
+        raise DataError(f"{path}{what} has more than {most_values:,} values")
     try:
         found = json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -110,21 +108,21 @@ def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = 
     except ValueError as error:
         raise DataError(f"{path}{what} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise DataError(f"{path}{what} must hold a JSON object, not {type(found).__name__}")
+        raise DataError(f"{path}{what} must be a JSON object, not {type(found).__name__}")
     return found
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A stranger's word on one line of ours: quoted, without control characters, cut."""
+    """An untrusted value for an error message: quoted, without control characters, truncated."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """The real path of a file, which must lie in the folder itself."""
+    """The resolved path of a file, which must be in the folder itself."""
     path = folder / name
     if name in {"", ".", ".."} or "/" in name or "\\" in name or not name.isprintable():
-        raise DataError(f"{folder}: {shown(name)} is no file name: files of a model lie in its own folder")
+        raise DataError(f"{folder}: {shown(name)} is not the name of a file in this folder")
     try:
         root, real = folder.resolve(strict=True), path.resolve(strict=True)
     except FileNotFoundError as error:
@@ -132,12 +130,12 @@ def _inside(folder: Path, name: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if real.parent != root and real.parent != _blobs(root):
-        raise DataError(f"{path} is a link that leads out of its folder, to {shown(str(real), 200)}")
+        raise DataError(f"{path} is a link to a file outside its folder: {shown(str(real), 200)}")
     return real
 
 
 def _blobs(root: Path) -> Path | None:
-    """Where huggingface_hub's cache keeps the files of a snapshot: x/snapshots/y, and y/z, hold links into x/blobs."""
+    """The blobs of huggingface_hub's cache: x/snapshots/y, and y/z, hold links into x/blobs."""
     for above in (root.parent, root.parent.parent):
         if above.name == "snapshots":
             return above.parent / "blobs"
@@ -159,47 +157,47 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {shown(key)} stands there twice")
+                raise ValueError(f"the key {shown(key)} occurs twice")
             seen.add(key)
     return found
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @dataclass(frozen=True)
 class ConfigReader:
-    """What a config.json says, and where it lies."""
+    """The values of an untrusted config.json, each of the right type and within its limits, or an error."""
 
     settings: Mapping[str, Any]
     path: Path
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it stands there."""
+        """The value, unchecked."""
         return self.settings.get(key, default)
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number."""
+        """An integer."""
         value = self.get(key, default)
         if value is None:
-            raise ConfigError(f"{self.path} does not say {key}: it is no config of such a model")
-        if type(value) is not int or not least <= value < MOST:
-            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a whole number, {least} or more")
+            raise ConfigError(f"{self.path} has no {key}: it is not a config of such a model")
+        if type(value) is not int or not least <= value < MAX_SIZE:
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be an integer of at least {least}")
         return value
 
     def share(self, key: str, default: float) -> float:
-        """A number from 0 up to 1."""
+        """A number in [0, 1)."""
         value = self.get(key, default)
         if type(value) not in (int, float) or not 0 <= value < 1:
-            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a number, at least 0 and less than 1")
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a number in [0, 1)")
         return float(value)
 
     def text(self, key: str, default: str) -> str:
-        """A name."""
+        """A string."""
         value = self.get(key, default)
         if not isinstance(value, str):
-            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a name")
+            raise ConfigError(f"{self.path}: {key}={shown(value)} must be a string")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:

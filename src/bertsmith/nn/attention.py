@@ -164,7 +164,7 @@ def make_attention_context(
 class Attention(nn.Module):
     """Multi-head self-attention with one linear layer for queries, keys and values (Vaswani et al. 2017, §3.2)."""
 
-    stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizer.weights_of`
+    stacks: ClassVar[Mapping[str, int]] = {"qkv.weight": 3}  # see `optimizers.weights_of`
 
     def __init__(self, *, width: int, heads: int, dropout: float, biases: bool = True) -> None:
         super().__init__()

@@ -102,7 +102,7 @@ class GatedFeedForward(FeedForward):
     """A gated linear unit: half of the first layer's outputs, activated, scales the other half (Shazeer 2020, §2)."""
 
     expansions = 2
-    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizer.weights_of`
+    stacks: ClassVar[Mapping[str, int]] = {"expand.weight": 2}  # see `optimizers.weights_of`
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """[T, D] -> [T, D]."""

@@ -14,13 +14,13 @@ from bertsmith.reports.run_summary import objectives_of, perplexity, summary
 
 def read_runs(folders: Iterable[str | Path]) -> list[RunHistory]:
     """The runs in or below these folders, with unique names."""
-    found: dict[Path, Path] = {}
+    paths: dict[Path, Path] = {}
     for folder in folders:
         below = find_runs(folder)
         if not below:
             raise BertsmithError(f"no run in {folder} or below it")
-        found |= {path.resolve(): path for path in below}
-    return with_unique_names([read_run(path) for path in found.values()])
+        paths |= {path.resolve(): path for path in below}
+    return with_unique_names([read_run(path) for path in paths.values()])
 
 
 def with_unique_names(runs: Sequence[RunHistory]) -> list[RunHistory]:

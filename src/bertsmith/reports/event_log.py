@@ -160,7 +160,7 @@ def as_number(value: Any) -> float:
 
 
 class Restarts:
-    """The starts of a run, which tell events of abandoned steps from the events that count."""
+    """The starts of a run, by which events of abandoned steps are recognised."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.starts = [event for event in events if event["kind"] == "start"]

@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import BertsmithError
+from bertsmith.reports import run_summary
 from bertsmith.reports.comparison import differences, dotted, scores, shared, with_unique_names
 from bertsmith.reports.event_log import Curve
 from bertsmith.reports.html import ASSETS, figures, render_page, table, write
 from bertsmith.reports.run_history import RunHistory, read_run
-from bertsmith.reports.run_summary import (
-    baselines,
-    chart_names,
-    headline,
-    is_fraction,
-    perplexity,
-    score_name,
-    smoothing,
-    title,
-)
 from bertsmith.reports.text_charts import smooth, thin
 from bertsmith.system.progress import format_duration
 
@@ -55,7 +46,7 @@ def page(runs: Sequence[RunHistory]) -> str:
 
 def page_data(runs: Sequence[RunHistory]) -> dict[str, Any]:
     """Runs and charts for the page's script, as plain JSON; curves are thinned to what a screen can show."""
-    names = chart_names(runs)
+    names = run_summary.chart_names(runs)
     curves = sum(2 * (name in run.curves) + (name in run.held_out) for run in runs for name in names)
     points = max(min(MAX_POINTS, MAX_PAGE_POINTS // max(curves, 1)), 50)
     return {
@@ -75,20 +66,20 @@ def page_parts(runs: Sequence[RunHistory]) -> dict[str, str]:
 
 
 def _chart(name: str, runs: Sequence[RunHistory], points: int) -> dict[str, Any]:
-    heading, unit = title(name)
-    factor = 100.0 if is_fraction(name) else 1.0
+    heading, unit = run_summary.title(name)
+    factor = 100.0 if run_summary.is_fraction(name) else 1.0
     series, lines = list[dict[str, Any]](), dict[str, float]()
     for index, run in enumerate(runs):
         if name in run.curves:
             series += _training_series(index, name, run.curves[name], factor, points)
         if name in run.held_out:
             series.append(_series(index, "held out", run.held_out[name], factor, points))
-        lines |= {line.label: line.value * factor for line in baselines(run, name)}
+        lines |= {line.label: line.value * factor for line in run_summary.baselines(run, name)}
     return {
         "name": name,
         "title": heading,
         "unit": unit,
-        "perplexity": perplexity(name, 0.0) is not None,
+        "perplexity": run_summary.perplexity(name, 0.0) is not None,
         "log": name == "gradient_norm",
         "series": series,
         "lines": [{"label": label, "value": value} for label, value in lines.items()],
@@ -98,7 +89,7 @@ def _chart(name: str, runs: Sequence[RunHistory], points: int) -> dict[str, Any]
 def _training_series(run: int, name: str, curve: Curve, factor: float, points: int) -> Iterable[dict[str, Any]]:
     yield _series(run, "each step", curve, factor, points)
     if name != "learning_rate" and len(curve) > 20:
-        values = smooth(curve.values, smoothing(len(curve)))
+        values = smooth(curve.values, run_summary.smoothing(len(curve)))
         indices = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), points // 2)).astype(int))
         yield _series(run, "smoothed", Curve(curve.steps[indices], values[indices]), factor, points)
 
@@ -138,7 +129,7 @@ def _rounded(value: float) -> float | None:
 
 def _head(run: RunHistory, *, short: bool) -> str:
     """Name, state and figures of a run; fewer figures where a table of scores follows."""
-    facts = {name: value for name, value in headline(run).items() if not short or name in SHORT_HEADLINE}
+    facts = {name: value for name, value in run_summary.headline(run).items() if not short or name in SHORT_HEADLINE}
     notes = "".join(f"<li>{escape(note)}</li>" for note in run.notes)
     started = ""
     if run.started is not None:
@@ -165,7 +156,7 @@ def _data(run: RunHistory) -> str:
 
 def _scores(runs: Sequence[RunHistory]) -> str:
     rows = scores(runs)
-    headings = map(score_name, rows[0])
+    headings = map(run_summary.score_name, rows[0])
     return "<h2>Scores</h2>" + table(headings, ([_cell(value, name) for name, value in row.items()] for row in rows))
 
 
@@ -201,7 +192,7 @@ def _numbers(run: RunHistory) -> str:
     for caption, curves in (("held out", run.held_out), ("training", run.curves)):
         if curves:
             steps = max((curve.steps for curve in curves.values()), key=len)
-            headings = ["step", *(title(name)[0] for name in curves)]
+            headings = ["step", *(run_summary.title(name)[0] for name in curves)]
             rows = (
                 [f"{steps[index]:,}", *(_cell(float(curve.values[index]), name) for name, curve in curves.items())]
                 for index in thin(np.arange(len(steps)), MAX_ROWS)
@@ -215,8 +206,8 @@ def _numbers(run: RunHistory) -> str:
 def _cell(value: Any, name: str = "") -> str:
     if value is None:
         return "–"
-    if is_fraction(name) or name == "seconds":
-        return f"{value:.1%}" if is_fraction(name) else format_duration(value)
+    if run_summary.is_fraction(name) or name == "seconds":
+        return f"{value:.1%}" if run_summary.is_fraction(name) else format_duration(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -121,33 +121,33 @@ def _objective_fact(run: RunHistory, fact: str, objective: str) -> float | None:
 
 def headline(run: RunHistory) -> dict[str, str]:
     """The figures at the head of a page or a card, formatted."""
-    found = {
+    figures = {
         "steps": f"{run.steps:,}" + (f" of {run.planned_steps:,}" if run.planned_steps else ""),
         "tokens": number(float(f"{run.tokens:.3g}")) if run.tokens else "0",
         "training time": format_duration(run.seconds),
     }
     if math.isfinite(run.tokens_per_second):
-        found["tokens/s"] = f"{run.tokens_per_second:,.0f}"
+        figures["tokens/s"] = f"{run.tokens_per_second:,.0f}"
     utilization = mfu(run)
     if utilization is not None:
-        found["MFU"] = f"{utilization:.1%}"
+        figures["MFU"] = f"{utilization:.1%}"
     if math.isfinite(run.held_out_result):
         metric = run.main_metric.removeprefix(SCORE_PREFIX).replace("_", " ")
-        found[f"held-out {metric}"] = f"{run.held_out_result:.3f}"
+        figures[f"held-out {metric}"] = f"{run.held_out_result:.3f}"
     if run.best:
-        found["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
+        figures["best"] = f"{run.best[1]:.3f} at step {run.best[0]:,}"
     for name, curve in run.held_out.items():
         value = perplexity(name, curve.last)
         if value is not None:
-            found[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
+            figures[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
         if is_fraction(name) and math.isfinite(curve.last):
-            found[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
+            figures[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
     parameters = run.facts.get("parameters")
     if isinstance(parameters, int):
-        found["parameters"] = number(float(f"{parameters:.3g}"))
+        figures["parameters"] = number(float(f"{parameters:.3g}"))
     if isinstance(run.facts.get("device"), str):
-        found["device"] = run.facts["device"]
-    return found
+        figures["device"] = run.facts["device"]
+    return figures
 
 
 def mfu(run: RunHistory) -> float | None:

@@ -172,7 +172,7 @@ def model_card(facts: Mapping[str, Any]) -> None:
     facts_table(facts["encoder"], title="encoder")
     rows = plain_table(show_header=False, title="parameters")
     total = facts["parameters"]
-    for name, count in facts["parameters_by_room"].items():
+    for name, count in facts["parameters_by_module"].items():
         rows.add_row(Text(name, "dim"), f"{count:>13,}", "▇" * max(round(40 * count / total), 1))
     rows.add_row(Text("total", "dim"), f"{total:>13,}", "")
     console.print(rows)

@@ -107,13 +107,13 @@ def attention_map(facts: Mapping[str, Any]) -> None:
 
 
 def export(facts: Mapping[str, Any]) -> None:
-    """The written files, and their largest difference from the model on each compared batch."""
-    small = ("largest_difference", "tolerance")
+    """The written files, and their maximum absolute difference from the model on each compared batch."""
+    small = ("max_abs_diff", "tolerance")
     if "parity" in facts:
-        rows = plain_table(right=("texts", "max length", "padded", "largest difference"))
+        rows = plain_table(right=("texts", "max length", "padded", "max abs diff"))
         for one in facts["parity"]:
             padded = "yes" if one["padded"] else "no"
-            rows.add_row(str(one["texts"]), f"{one['length']} tokens", padded, f"{one['difference']:.2g}")
+            rows.add_row(str(one["texts"]), f"{one['max_length']} tokens", padded, f"{one['max_abs_diff']:.2g}")
         console.print(rows)
         console.print()
     facts_table({name: f"{value:.2g}" if name in small else value for name, value in facts.items() if name != "parity"})

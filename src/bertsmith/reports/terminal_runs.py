@@ -16,18 +16,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from bertsmith.reports import run_summary
 from bertsmith.reports.comparison import differences, scores
 from bertsmith.reports.run_history import RUNNING, RunHistory, RunReader
-from bertsmith.reports.run_summary import (
-    baselines,
-    chart_names,
-    headline,
-    is_fraction,
-    perplexity,
-    score_name,
-    smoothing,
-    title,
-)
 from bertsmith.reports.terminal import console, facts_table, plain_table
 from bertsmith.reports.text_charts import NO_SERIES, Chart, Points, draw, number, smooth, spark
 from bertsmith.system.progress import format_duration
@@ -84,7 +75,7 @@ def follow(reader: RunReader) -> RunHistory:
 def comparison(runs: Sequence[RunHistory]) -> None:
     """The differences of the recipes, the scores, and the losses in one chart."""
     rows = scores(runs)
-    numbers = {score_name(name): [_cell(name, row[name]) for row in rows] for name in list(rows[0])[1:]}
+    numbers = {run_summary.score_name(name): [_cell(name, row[name]) for row in rows] for name in list(rows[0])[1:]}
     runs = _numbered(runs, width=console.width - GAP - max(map(len, numbers)))
     settings, names = differences(runs), [run.name for run in runs]
     cells = {key: [_setting(value) for value in values] for key, values in settings.items()}
@@ -96,14 +87,14 @@ def comparison(runs: Sequence[RunHistory]) -> None:
     else:
         _compared_with_first(names, settings)
     _side_by_side("", names, numbers)
-    losses = [name for name in chart_names(runs) if name.startswith("loss")]
+    losses = [name for name in run_summary.chart_names(runs) if name.startswith("loss")]
     if losses:
         console.print(_chart(losses[0], runs, height=16))
 
 
 def curves(runs: Sequence[RunHistory]) -> None:
     """A chart of every metric of the runs."""
-    for name in chart_names(runs):
+    for name in run_summary.chart_names(runs):
         console.print(_chart(name, runs, height=12))
         console.print()
 
@@ -197,8 +188,8 @@ def _numbered(runs: Sequence[RunHistory], *, width: int) -> Sequence[RunHistory]
 
 def _card(run: RunHistory, *, rows: int = 0) -> RenderableType:
     """The card, or as much of it as fits into `rows` rows; the loss chart comes first."""
-    names = chart_names([run])
-    facts = {**headline(run), "age": _age(run)}
+    names = run_summary.chart_names([run])
+    facts = {**run_summary.headline(run), "age": _age(run)}
     content: list[RenderableType] = [
         Text.assemble((run.name, "bold"), "  ", (run.state, STATES[run.state]), f"  {run.recipe_name}"),
         _pairs(facts),
@@ -237,19 +228,20 @@ def _spark_lines(run: RunHistory, names: Sequence[str]) -> Table:
         curve = run.curves.get(name)
         if curve is not None and len(curve):
             line = Text(spark(curve.values, width=32), "cyan")
-            grid.add_row(title(name)[0], line, _value(name, float(curve.values[0])), _value(name, curve.last))
+            first, last = _value(name, float(curve.values[0])), _value(name, curve.last)
+            grid.add_row(run_summary.title(name)[0], line, first, last)
     return grid
 
 
 def _evaluation(run: RunHistory) -> Table:
     step = int(next(iter(run.held_out.values())).steps[-1])
-    grid = plain_table(f"held out, step {step:,}", "", right=("last", "baseline"))
+    grid = plain_table(f"held out, step {step:,}", "", right=("last", "baseline, perplexity"))
     for name, curve in run.held_out.items():
-        remarks = [line.label for line in baselines(run, name)]
-        value = perplexity(name, curve.last)
+        remarks = [line.label for line in run_summary.baselines(run, name)]
+        value = run_summary.perplexity(name, curve.last)
         remarks += [f"perplexity {value:,.1f}"] if value is not None else []
         line = Text(spark(curve.values, width=32), "yellow")
-        grid.add_row(title(name)[0], line, _value(name, curve.last), ", ".join(remarks))
+        grid.add_row(run_summary.title(name)[0], line, _value(name, curve.last), ", ".join(remarks))
     return grid
 
 
@@ -293,17 +285,18 @@ def _compared_with_first(names: Sequence[str], settings: Mapping[str, Sequence[A
 
 def _chart(name: str, runs: Sequence[RunHistory], *, height: int) -> Text:
     series: dict[str, Points] = {}
-    factor = 100.0 if is_fraction(name) else 1.0
+    factor = 100.0 if run_summary.is_fraction(name) else 1.0
     for run in runs:
         prefix = f"{run.name} " if len(runs) > 1 else ""
         held_out = name in run.held_out and len(run.held_out[name]) > 1
         if name in run.curves and (len(runs) == 1 or not held_out):
             curve = run.curves[name]
-            series[f"{prefix}training"] = (curve.steps, smooth(curve.values, smoothing(len(curve))) * factor)
+            smoothed = smooth(curve.values, run_summary.smoothing(len(curve)))
+            series[f"{prefix}training"] = (curve.steps, smoothed * factor)
         if held_out:
             curve = run.held_out[name]
             series[f"{prefix}held out"] = (curve.steps, curve.values * factor)
-    heading, unit = title(name)
+    heading, unit = run_summary.title(name)
     heading = f"{heading} ({unit})" if unit else heading
     return coloured(draw(series, width=min(console.width, 110), height=height, title=heading, x_label="steps"))
 
@@ -311,7 +304,7 @@ def _chart(name: str, runs: Sequence[RunHistory], *, height: int) -> Text:
 def _value(name: str, value: float) -> str:
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
-    if is_fraction(name):
+    if run_summary.is_fraction(name):
         return f"{value:.1%}"
     return f"{value:.3f}" if name.startswith("loss") else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 

@@ -44,16 +44,14 @@ def draw(
     height: int = 14,
     title: str = "",
     x_label: str = "",
-    log_x: bool = False,
-    log_y: bool = False,
 ) -> Chart:
     """A chart of `width` × `height` characters including title, axes with round ticks, and legend."""
-    curves = [_cleaned(x, y, log_x=log_x, log_y=log_y) for x, y in series.values()]
+    curves = [_cleaned(x, y) for x, y in series.values()]
     legend = len(series) > 1
     rows = max(height - 2 - bool(title) - legend, 2)
     low, high = _range([y[np.isfinite(y)] for _, y in curves], margin=True)
-    ticks = _ticks(low, high, max(rows // 2, 2), log=log_y)
-    labels = {_row(position, low, high, rows): number(value) for position, value in ticks}
+    ticks = _ticks(low, high, max(rows // 2, 2))
+    labels = {_row(value, low, high, rows): number(value) for value in ticks}
     margin = max(map(len, labels.values()), default=0)
     columns = max(width - margin - 2, 4)
     left, right = _range([x for x, _ in curves])
@@ -71,7 +69,7 @@ def draw(
         inside = "".join(chr(BRAILLE + dot) if dot else " " for dot in dots[row].tolist())
         lines.append(f"{labels.get(row, ''):>{margin}} {bar}{inside}".rstrip())
         line_owners.append([NO_SERIES] * (margin + 2) + owners[row].tolist())
-    for line in _x_axis(left, right, columns, margin + 1, x_label, log=log_x):
+    for line in _x_axis(left, right, columns, margin + 1, x_label):
         lines.append(line)
         line_owners.append([NO_SERIES] * len(line))
     if legend:
@@ -157,14 +155,11 @@ def _one_digit(value: float) -> bool:
     return math.isclose(float(f"{value:.0e}"), value, rel_tol=1e-9)
 
 
-def _cleaned(x: ArrayLike, y: ArrayLike, *, log_x: bool, log_y: bool) -> tuple[Floats, Floats]:
-    """One series sorted by x, logarithmic if requested; y is nan at gaps."""
+def _cleaned(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
+    """One series sorted by x; y is nan at gaps."""
     xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
     if len(xs) != len(ys):
         raise ValueError(f"a series has {len(xs):,} values of x and {len(ys):,} of y")
-    with np.errstate(all="ignore"):
-        xs = np.log10(xs) if log_x else xs
-        ys = np.log10(ys) if log_y else ys
     kept = np.isfinite(xs)
     xs, ys = xs[kept], np.where(np.isfinite(ys), ys, np.nan)[kept]
     if len(xs) > 1 and (np.diff(xs) < 0).any():
@@ -207,19 +202,8 @@ def _lit(across: Floats, up: Floats, columns: int, rows: int) -> NDArray[np.bool
     return lit
 
 
-def _ticks(low: float, high: float, most: int, *, log: bool) -> list[tuple[float, float]]:
-    """Round ticks between two ends: (position, value)."""
-    if log:
-        powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
-        if len(powers) >= 2:
-            stride = -(-len(powers) // most)
-            return [(float(power), 10.0**power) for power in powers[::stride]]
-        ticks = [(math.log10(value), value) for value in _round_steps(10.0**low, 10.0**high, most) if value > 0]
-        return [(position, value) for position, value in ticks if low <= position <= high]
-    return [(value, value) for value in _round_steps(low, high, most)]
-
-
-def _round_steps(low: float, high: float, most: int) -> list[float]:
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    """Round ticks between two ends."""
     raw = (high - low) / max(most, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * times for times in (1, 2, 5, 10) if power * times >= raw * (1 - 1e-9))
@@ -232,14 +216,14 @@ def _row(value: float, low: float, high: float, rows: int) -> int:
     return int(np.clip(int((1 - (value - low) / (high - low)) * (rows * 4 - 1) + 0.5) // 4, 0, rows - 1))
 
 
-def _x_axis(left: float, right: float, columns: int, margin: int, label: str, *, log: bool) -> list[str]:
+def _x_axis(left: float, right: float, columns: int, margin: int, label: str) -> list[str]:
     """The axis line with its ticks, and their numbers with the label at the end."""
     available = max(columns - len(label) - 2, 1) if label else columns
     line, numbers = ["─"] * columns, [" "] * (columns + 8)
     free = 0
-    for position, value in _ticks(left, right, max(columns // 10, 1), log=log):
+    for value in _ticks(left, right, max(columns // 10, 1)):
         text = number(value)
-        column = round((position - left) / (right - left) * (columns - 1))
+        column = round((value - left) / (right - left) * (columns - 1))
         start = max(column - len(text) // 2, 0)
         if start >= free and start + len(text) <= available:
             numbers[start : start + len(text)] = text

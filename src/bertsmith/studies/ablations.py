@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.evaluation.tables import baselines
+from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
 from bertsmith.model_io.untrusted_files import read_json
@@ -21,10 +21,10 @@ from bertsmith.reports.report_page import write_report
 from bertsmith.studies.published import scores_for
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.splits import dev_examples
-from bertsmith.training.finetuning.sweep import SweepRun, run_parallel, sweep, sweep_runs
-from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import OBJECTIVES, build_task
+from bertsmith.training.finetune import OBJECTIVES
+from bertsmith.training.finetune_data import build_task, dev_examples
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
 
 BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
 NOTHING = "no model"  # the row of what needs none
@@ -160,10 +160,10 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
     cells: dict[str, Any] = {}
     for trial, cell in asked.items():
         task = cell.task
-        (found,) = baselines(task, dev_examples(cell.tuning, task))
+        found = baseline(task, dev_examples(cell.tuning, task))
         measure = measures.get(task.name, task.main_metric)
         score = asdict(summarize_seeds([found.scores[measure]]))
-        cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
+        cells[trial] = {"measure": measure, "score": score, "says": found.description, "kept": None, "published": None}
     return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
 
 

@@ -30,10 +30,10 @@ from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_js
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
 from bertsmith.tasks.task import Example, Task
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetuning.answering import predict
-from bertsmith.training.finetuning.sweep import BEST, best_scores, copy_model, remove_run_files
-from bertsmith.training.finetuning.tuning import FinetuneConfig, make_finetune_config
-from bertsmith.training.finetuning.work import TaskData, build_task, finetune, open_with_head, prepare
+from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune_data import TaskData, build_task, predict, prepare
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+from bertsmith.training.sweep import BEST, best_scores, copy_model, remove_run_files
 from bertsmith.types import Row
 
 ROWS: tuple[LayerChoice, ...] = ("embeddings", "second_to_last", "top", "last_four_sum", "last_four_concat", "all_sum")
@@ -88,7 +88,7 @@ def _trained(study: _Study, wanted: Sequence[Tagger], *, jobs: int, quiet: bool)
     """The scores of each tagger in order. Those that are not known are trained, `jobs` at a time."""
     best = _best_before(study.output, study.task.main_metric)
     missing = [one for one in wanted if study.known(one) is None]
-    with closing(ordered_map(study.train, missing, workers=jobs, patience=RUN_TIMEOUT)) as elsewhere:
+    with closing(ordered_map(study.train, missing, workers=jobs, timeout=RUN_TIMEOUT)) as elsewhere:
         for number, one in enumerate(wanted, start=1):
             told = f"{number} of {len(wanted)}: {one.layers}, seed {one.seed}"
             if not quiet and jobs == 1:
@@ -192,7 +192,7 @@ class _Study:
         """Its scores; the model lies in best/ of its run."""
         folder, replay = self.folder(one), Replay(self.features, self.encoder, layer_numbers(one.layers, self.encoder))
         how: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "prepared": self.ready}
-        finetune(self._tuning(one), folder, stand_in=replay, **how)
+        finetune(self._tuning(one), folder, replacement=replay, **how)
         dev = best_scores(read_run(folder), self.task.main_metric)
         return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, replay) if self.test else {}}
 
@@ -217,7 +217,7 @@ class _Study:
         device, precision = choose_device(self.device), self.tuning.precision
         half = precision == "bf16" or (precision == "auto" and device == "cuda")  # as dev was scored
         model = model.with_encoder(replay).to(device)
-        said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.length, half=half)
+        said = predict(model, self.task, self.test, self.tokenizer, length=self.ready.max_length, bf16=half)
         return self.task.score(said.examples, said.predictions)
 
     def told(self, name: LayerChoice, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _rows(task: Task, ready: TaskData, test: Sequence[Example], tokenizer: Token
     """Every row that is learned from or scored."""
     asked = [*ready.train]
     for examples in (ready.dev, test):
-        asked += task.rows(examples, tokenizer, max_length=ready.length)
+        asked += task.rows(examples, tokenizer, max_length=ready.max_length)
     for one in asked:
         yield from one.rows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +34,14 @@ class Replay(Encoder):
         self.features, self.read = features, layers
         self.width, self.layers = like.width, like.layers
         self.max_positions, self.segment_types = like.max_positions, like.segment_types
-        self.causal, self.has_pooler, self.layer_config = like.causal, False, like.layer_config
+        self.direction, self.has_pooler, self.layer_config = like.direction, False, like.layer_config
         self.register_buffer("empty", torch.empty(0, like.width), persistent=False)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
         self,
         batch: Batch,
+        state: Any = None,
         *,
         indices: Mapping[str, Tensor] | None = None,
         pool: bool = True,

@@ -1,4 +1,4 @@
-"""Which device the work runs on, and what it can do at most."""
+"""Choice of a device, and its peak throughput."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ import torch
 
 from bertsmith.errors import BertsmithError
 
-LONG = 0.01  # seconds of a product that need not be longer to be timed
-LOOKING = 0.25  # seconds for the fastest product
-EIGHT_BITS = (8, 9)  # capability of the first CUDA devices with products in eight bits
+LONG_ENOUGH = 0.01  # seconds of a matrix product that can be timed
+MEASURING = 0.25  # seconds in which the fastest product is searched
+FP8_CAPABILITY = (8, 9)  # of the first CUDA devices with FP8 matrix products
 
 
-def choose_device(asked: str) -> str:
-    """`auto` takes CUDA, else MPS, else the CPU; a device asked for by name must be there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if there[name])
-    if asked not in there:
-        raise BertsmithError(f"--device {asked} is not known: auto, cpu, cuda or mps")
-    if not there[asked]:
-        found = ", ".join(name for name in there if there[name])
-        raise BertsmithError(f"--device {asked} was asked for, but torch {torch.__version__} finds only {found} here")
-    return asked
+def choose_device(name: str) -> str:
+    """`auto` takes CUDA, else MPS, else the CPU; a named device must be available."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next(device for device in ("cuda", "mps", "cpu") if available[device])
+    if name not in available:
+        raise BertsmithError(f"--device {name} is unknown: choose auto, cpu, cuda or mps")
+    if not available[name]:
+        known = ", ".join(device for device in available if available[device])
+        raise BertsmithError(f"--device {name} is not available: torch {torch.__version__} finds only {known}")
+    return name
 
 
 def supports_fp8(device: torch.device) -> bool:
-    """Whether a CUDA device multiplies matrices in eight bits."""
-    return torch.cuda.get_device_capability(device) >= EIGHT_BITS
+    """Whether a CUDA device has FP8 matrix products."""
+    return torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of one large product of random matrices, the best of several: what this device can do at most. 0.3 s."""
+    """FLOP/s of a large product of random matrices, the best of several; takes 0.3 s."""
     size = 8192 if device.type == "cuda" else 128
-    left = _random(size, device, dtype)
-    _product_seconds(left)  # the first one also starts libraries
-    while device.type != "cuda" and size < 1024 and _shorter_of_two(left) < LONG:  # bfloat16 may be very slow there
+    matrix = _random_matrix(size, device, dtype)
+    _product_seconds(matrix)  # the first product also loads libraries
+    while device.type != "cuda" and size < 1024 and _shorter_of_two(matrix) < LONG_ENOUGH:  # bfloat16 may be very slow
         size *= 2
-        left = _random(size, device, dtype)
-    until, best = time.monotonic() + LOOKING, _product_seconds(left)
+        matrix = _random_matrix(size, device, dtype)
+    until, best = time.monotonic() + MEASURING, _product_seconds(matrix)
     while time.monotonic() < until:
-        best = min(best, _product_seconds(left))
+        best = min(best, _product_seconds(matrix))
     return 2 * size**3 / best
 
 
 @cache
 def cached_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """The same, measured once in a process: for the many short runs of a sweep, which may share the device."""
+    """`measure_peak_flops` once per process: for sweeps of short runs, which may share the device."""
     return measure_peak_flops(device, dtype)
 
 
-def _random(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers such as occur: a product of ones takes less power, and less time."""
-    draw = torch.Generator(device).manual_seed(0)  # nobody else's draws change by it
-    return torch.randn(size, size, device=device, generator=draw).to(dtype)
+def _random_matrix(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Random numbers: a product of ones takes less power and less time."""
+    generator = torch.Generator(device).manual_seed(0)  # leaves the global generator unchanged
+    return torch.randn(size, size, device=device, generator=generator).to(dtype)
 
 
-def _shorter_of_two(left: torch.Tensor) -> float:
-    """Seconds of a product; one that was kept waiting by something else does not count."""
-    return min(_product_seconds(left), _product_seconds(left))
+def _shorter_of_two(matrix: torch.Tensor) -> float:
+    """Seconds of a product; the shorter of two, in case another process delayed one."""
+    return min(_product_seconds(matrix), _product_seconds(matrix))
 
 
-def _product_seconds(left: torch.Tensor) -> float:
-    waits = left.device.type == "cuda"
-    if waits:
+def _product_seconds(matrix: torch.Tensor) -> float:
+    is_cuda = matrix.device.type == "cuda"
+    if is_cuda:
         torch.cuda.synchronize()
-    began = time.perf_counter()
-    left @ left
-    if waits:
+    start = time.perf_counter()
+    matrix @ matrix
+    if is_cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return time.perf_counter() - start

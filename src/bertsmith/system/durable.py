@@ -1,7 +1,6 @@
-"""The one module for every persistent write: a file is there whole or not at all, and stays once we say so.
+"""Durable writes: a file appears complete or not at all, and survives a crash once its write has returned.
 
-`Disk` is the real thing; `durable_faults` holds versions that record every change or fail on demand, which is why
-each system call that changes the disk is a method of its own here. This module knows nothing of what is written.
+Each system call that changes the disk is a method of `Disk`, so that tests can record or fail it.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import Any
 
 from bertsmith.errors import BertsmithError, DataError, StorageError
 
-PARTIAL = ".partial"  # ends the name of what is still being written, or being removed
-SLICE = 1 << 24  # bytes handed to one write: macOS refuses more than 2 GiB, and Ctrl-C must not wait for long
+PARTIAL = ".partial"  # suffix of a file or folder that is being written or removed
+SLICE = 1 << 24  # bytes per write call: macOS refuses more than 2 GiB, and Ctrl-C must not wait long
 
 Chunk = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a file holds, counted and hashed while it was written."""
+    """Size and hash of a file, computed while it was written."""
 
     bytes: int
     sha256: str
@@ -35,18 +34,18 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class _Progress:
-    wanted: int = 0  # bytes of the whole file where that is known beforehand, else of what has come so far
+    expected: int = 0  # bytes of the file if known in advance, else of the chunks so far
     bytes: int = 0
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
 def partial_path(path: Path) -> Path:
-    """The name beside `path` under which it is written until it is whole."""
+    """The name next to `path` under which it is written until it is complete."""
     return path.with_name(path.name + PARTIAL)
 
 
 class Disk:
-    """Writes that survive a crash of this process or of the machine; every OSError becomes a StorageError."""
+    """Writes that survive a crash of the process or the machine; every OSError becomes a StorageError."""
 
     def _open(self, path: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -80,8 +79,8 @@ class Disk:
     def write_file(self, path: str | Path, chunks: Iterable[Chunk], *, atomic: bool = True) -> WrittenFile:
         """Writes `chunks` to `path` and returns once they are on the disk under that name.
 
-        `atomic=False` writes under the final name at once and leaves the entry in the folder unsynced: only for files
-        of a folder that is itself written aside and then goes through `commit_folder`.
+        `atomic=False` writes under the final name and does not sync the folder: only for files of a folder that
+        `commit_folder` renames afterwards.
         """
         path = Path(path)
         target = partial_path(path) if atomic else path
@@ -92,25 +91,25 @@ class Disk:
                 self._rename(target, path)
                 self._sync_folder(path.parent)
         except BaseException as error:
-            with suppress(OSError):  # before the free bytes are counted, so that they include its own
+            with suppress(OSError):  # before the free bytes are counted, so that they include its space
                 self._unlink(target)
             if isinstance(error, OSError):
-                raise _storage_error(error, "writing", path, progress.wanted) from error
+                raise _storage_error(error, "writing", path, progress.expected) from error
             raise
         return WrittenFile(progress.bytes, progress.digest.hexdigest())
 
     def _write_chunks(self, path: Path, chunks: Iterable[Chunk], progress: _Progress) -> None:
         if isinstance(chunks, (list, tuple)):
-            progress.wanted = sum(memoryview(chunk).nbytes for chunk in chunks)
+            progress.expected = sum(memoryview(chunk).nbytes for chunk in chunks)
         descriptor = self._open(path)
         try:
             for chunk in chunks:
                 rest = memoryview(chunk).cast("B") if len(chunk) else memoryview(b"")
-                progress.wanted = max(progress.wanted, progress.bytes + rest.nbytes)
+                progress.expected = max(progress.expected, progress.bytes + rest.nbytes)
                 while rest:
                     count = self._write(descriptor, path, rest[:SLICE])
                     if not count:
-                        raise OSError(errno.EIO, "The disk took no byte")
+                        raise OSError(errno.EIO, "The disk accepted no byte")
                     progress.digest.update(rest[:count])
                     progress.bytes += count
                     rest = rest[count:]
@@ -119,7 +118,7 @@ class Disk:
             os.close(descriptor)
 
     def make_folder(self, path: str | Path) -> None:
-        """Makes `path` and the folders above it, as far as they are missing."""
+        """Creates `path` and its missing parents."""
         path = Path(path)
         if path.is_dir():
             return
@@ -128,56 +127,56 @@ class Disk:
             try:
                 self._mkdir(path)
             except FileExistsError:
-                if not path.is_dir():  # a file; a folder is another process's, which was sooner
+                if not path.is_dir():  # another process may have created the folder
                     raise
             self._sync_folder(path.parent)
 
     def sync_folder(self, path: str | Path) -> None:
-        """Returns once the names now in `path` are on the disk, whoever made them."""
+        """Returns once the names in `path` are on the disk."""
         with _explained("syncing folder", Path(path)):
             self._sync_folder(Path(path))
 
-    def commit_folder(self, aside: str | Path, final: str | Path) -> None:
-        """Gives a folder written aside, whose files are synced, its final name, all of it or nothing."""
-        aside, final = Path(aside), Path(final)
-        with _explained(f"renaming {aside.name} to", final):
-            for below, _, _ in os.walk(aside, topdown=False):
+    def commit_folder(self, temporary: str | Path, final: str | Path) -> None:
+        """Renames a folder of synced files to its final name, atomically."""
+        temporary, final = Path(temporary), Path(final)
+        with _explained(f"renaming {temporary.name} to", final):
+            for below, _, _ in os.walk(temporary, topdown=False):
                 self._sync_folder(Path(below))
-            self._rename(aside, final)
+            self._rename(temporary, final)
             self._sync_folder(final.parent)
 
     def remove(self, path: str | Path) -> None:
-        """Removes one file, for good."""
+        """Removes one file durably."""
         path = Path(path)
         with _explained("removing", path):
             self._unlink(path)
             self._sync_folder(path.parent)
 
     def remove_folder(self, path: str | Path) -> None:
-        """Removes a folder and all below it; it loses its name first, so that half of it is never taken for all."""
+        """Removes a folder; it is renamed first, so that a partly removed folder never looks complete."""
         path = Path(path)
         with _explained("removing folder", path):
             if path.is_symlink():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            aside = path
+            temporary = path
             if not path.name.endswith(PARTIAL):
-                aside = partial_path(path)
-                if aside.exists():
-                    self.remove_folder(aside)
-                self._rename(path, aside)
+                temporary = partial_path(path)
+                if temporary.exists():
+                    self.remove_folder(temporary)
+                self._rename(path, temporary)
                 self._sync_folder(path.parent)
-            for below, folders, files in os.walk(aside, topdown=False):
+            for below, folders, files in os.walk(temporary, topdown=False):
                 for name in files:
                     self._unlink(Path(below, name))
                 for name in folders:
                     entry = Path(below, name)
                     (self._unlink if entry.is_symlink() else self._rmdir)(entry)
-            self._rmdir(aside)
+            self._rmdir(temporary)
             self._sync_folder(path.parent)
 
     @contextmanager
     def lock(self, folder: str | Path) -> Iterator[None]:
-        """Holds `folder` against other processes; the lock goes with its holder and leaves no file behind."""
+        """Locks `folder` against other processes; the lock ends with its process and leaves no file."""
         folder = Path(folder)
         with _explained("locking", folder):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -187,7 +186,7 @@ class Disk:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    reason = f"another process is working in {folder}: wait until it ends, or choose another folder"
+                    reason = f"another process is using {folder}: wait until it ends, or choose another folder"
                     raise BertsmithError(reason) from error
             yield
         finally:
@@ -199,13 +198,13 @@ class Disk:
 _locks: set[int] = set()
 
 
-def _leave_locks_to_parent() -> None:
-    # a forked worker that outlives its killed parent would otherwise keep the folder locked
+def _close_inherited_locks() -> None:
+    # a forked worker that outlives its parent would otherwise keep the folder locked
     while _locks:
         os.close(_locks.pop())
 
 
-os.register_at_fork(after_in_child=_leave_locks_to_parent)
+os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 def _flush(descriptor: int) -> None:
@@ -223,29 +222,29 @@ def _explained(doing: str, path: Path) -> Iterator[None]:
         raise _storage_error(error, doing, path, 0) from error
 
 
-def _storage_error(error: OSError, doing: str, path: Path, wanted: int) -> StorageError:
-    there = path.parent
-    while not there.is_dir() and there != there.parent:
-        there = there.parent
+def _storage_error(error: OSError, doing: str, path: Path, needed: int) -> StorageError:
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
     try:
-        status = os.statvfs(there)
-        free = f"{status.f_bavail * status.f_frsize:,} are free in {there}"
+        status = os.statvfs(folder)
+        free = f"{status.f_bavail * status.f_frsize:,} are free in {folder}"
     except OSError as unknown:
-        free = f"how many are free in {there} is unknown ({unknown.strerror})"
-    return StorageError(f"{error.strerror or error}: {doing} {path} wanted {wanted:,} bytes, {free}")
+        free = f"the free space in {folder} is unknown ({unknown.strerror})"
+    return StorageError(f"{error.strerror or error}: {doing} {path} needs {needed:,} bytes, {free}")
 
 
-SEAL = b',\n "seal": "%s"\n}\n'  # the last member: sha256 of every byte before it
+CHECKSUM = b',\n "seal": "%s"\n}\n'  # the last member: SHA-256 of every byte before it
 
 
 def checksummed_json(contents: dict[str, Any]) -> bytes:
-    """JSON whose last member is the sha256 of all that stands before it, so that any changed byte shows."""
+    """JSON whose last member is the SHA-256 of all bytes before it, so that any changed byte is detected."""
     body = json.dumps(contents, indent=1, allow_nan=False).encode().removesuffix(b"\n}")
-    return body + SEAL % hashlib.sha256(body).hexdigest().encode()
+    return body + CHECKSUM % hashlib.sha256(body).hexdigest().encode()
 
 
 def read_checksummed_json(path: str | Path, *, limit: int = 1 << 28) -> dict[str, Any]:
-    """What `sealed` was given, or a DataError naming the file if it is missing or a byte is not as written."""
+    """The contents that `checksummed_json` wrote; a DataError if the file is missing or any byte changed."""
     try:
         with open(path, "rb") as file:
             data = file.read(limit)
@@ -253,8 +252,8 @@ def read_checksummed_json(path: str | Path, *, limit: int = 1 << 28) -> dict[str
         raise DataError(f"{path} is missing") from error
     except OSError as error:
         raise StorageError(f"{error.strerror}: reading {path}") from error
-    body = data[: -len(SEAL) - 62]
-    if data != body + SEAL % hashlib.sha256(body).hexdigest().encode():
+    body = data[: -len(CHECKSUM) - 62]
+    if data != body + CHECKSUM % hashlib.sha256(body).hexdigest().encode():
         raise DataError(f"{path} is damaged: its {len(data):,} bytes do not match the checksum at their end")
     try:
         contents: dict[str, Any] = json.loads(data)

@@ -1,7 +1,4 @@
-"""How long work shows that it is under way: a live bar on a terminal, plain lines elsewhere, nothing when quiet.
-
-Everything goes to standard error, so that standard output holds results only.
-"""
+"""Progress of long work on standard error: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ LIVE_EVERY = 0.1
 
 
 class Progress:
-    """`with Progress("prepare", total=bytes) as progress: progress.at(done, documents=5_120)`."""
+    """`with Progress("prepare", total=bytes) as progress: progress.update(done, documents=5_120)`."""
 
     def __init__(self, title: str, *, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.title = title
@@ -23,9 +20,9 @@ class Progress:
         self.stream = stream or sys.stderr
         self.quiet = quiet
         self.live = not quiet and self.stream.isatty()
-        self.began = time.monotonic()
-        self.last = self.began
-        self.base = 0  # where the work stood when it went on from an earlier run: not counted into the speed
+        self.start = time.monotonic()
+        self.last = self.start
+        self.base = 0  # done by an earlier run: excluded from the speed
 
     def __enter__(self) -> Self:
         return self
@@ -38,38 +35,38 @@ class Progress:
             self.stream.flush()
 
     def resume_from(self, done: int) -> None:
-        """Says that the first `done` bytes were finished by an earlier run."""
+        """The first `done` bytes were finished by an earlier run."""
         self.base = done
-        self.began = time.monotonic()
+        self.start = time.monotonic()
 
     def update(self, done: int, **counts: int) -> None:
-        """Shows where the work stands, if it is time to."""
+        """Prints the progress if the last line is old enough."""
         now = time.monotonic()
         if self.quiet or now - self.last < (LIVE_EVERY if self.live else PLAIN_EVERY):
             return
         self.last = now
-        line = self.line(done, now - self.began, counts)
+        line = self.line(done, now - self.start, counts)
         self.stream.write(f"\r\x1b[2K{line}" if self.live else f"{line}\n")
         self.stream.flush()
 
     def line(self, done: int, seconds: float, counts: dict[str, int]) -> str:
-        """One line: title, share, counts, speed, time left."""
-        share = min(done / self.total, 1.0) if self.total else 0.0
+        """One line: title, percentage, counts, speed, time left."""
+        fraction = min(done / self.total, 1.0) if self.total else 0.0
         speed = (done - self.base) / seconds if seconds > 0 else 0.0
         left = (self.total - done) / speed if speed > 0 else 0.0
         shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()]
-        bar = f"{_bar(share)} " if self.live else ""
-        parts = [f"{self.title} {bar}{share:4.0%}", *shown, f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
-        return " · ".join(parts)
+        bar = f"{_bar(fraction)} " if self.live else ""
+        speed_and_time = [f"{speed / 1e6:.1f} MB/s", f"{format_duration(left)} left"]
+        return " · ".join([f"{self.title} {bar}{fraction:4.0%}", *shown, *speed_and_time])
 
 
-def _bar(share: float, width: int = 20) -> str:
-    full = round(share * width)
+def _bar(fraction: float, width: int = 20) -> str:
+    full = round(fraction * width)
     return "━" * full + "╌" * (width - full)
 
 
 def format_duration(seconds: float) -> str:
     """`0:07`, `12:30`, `3:02:11`."""
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    total = round(seconds)
+    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,7 +1,5 @@
-"""Work units over processes: results in order, a bounded number under way, the same answer for any number of workers.
-
-Owns process pools, the optional Ray engine, and processes that call one function for the threads of this one. Knows
-nothing of text or shards: a unit is whatever the caller hands in.
+"""Work in other processes: an ordered map over work units, on this machine or on Ray, and worker processes that call
+one function for the threads of this process.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 ENGINES = ("local", "ray")
-RUN_TIMEOUT = 7 * 24 * 3600.0  # seconds of patience where a unit is a training run
-HEADER = 8  # bytes before a message of `FunctionWorkers`: its size
-AHEAD = 2  # units handed out per worker, so that none waits while a result is being taken
-GRACE = 20.0  # seconds in which a worker that is told to end may save what it has
+RUN_TIMEOUT = 7 * 24 * 3600.0  # seconds, if a unit is a training run
+HEADER = 8  # bytes before a message of `FunctionWorkers` that hold its size
+PREFETCH = 2  # units submitted per worker, so that no worker waits while a result is consumed
+GRACE = 20.0  # seconds in which a terminated worker may save its work
 
-_told_to_end = threading.Event()  # in a worker: a unit was stopped, and no other is to begin
+_stopping = threading.Event()  # in a worker: a unit was stopped, and no further unit starts
 
 
 def ordered_map(
@@ -45,53 +43,53 @@ def ordered_map(
     *,
     workers: int = 1,
     engine: str = "local",
-    patience: float = 600.0,
+    timeout: float = 600.0,
 ) -> Generator[Result, None, None]:
     """Yields `function(unit)` for every unit, in the order of the units.
 
-    At most `AHEAD` units per worker are in memory at once. A worker that dies, or returns nothing within `patience`
+    At most `PREFETCH` units per worker are in memory at once. A worker that dies, or returns nothing within `timeout`
     seconds, ends the map with `StoppedError`, which names the unit. Anything that ends the map early, Ctrl-C included,
     also ends the workers, which first save training runs in progress. Close the generator to stop early.
     """
     if workers < 1:
-        raise ConfigError(f"workers={workers}: at least one is needed")
+        raise ConfigError(f"workers={workers} must be at least 1")
     if engine == "ray":
-        return _over_ray(function, units, workers=workers, patience=patience)
+        return _over_ray(function, units, workers=workers, timeout=timeout)
     if engine != "local":
-        raise ConfigError(f"engine={engine} is not known; the engines are {' and '.join(ENGINES)}")
+        raise ConfigError(f"engine={engine} must be one of {', '.join(ENGINES)}")
     if workers == 1:
         return (function(unit) for unit in units)
-    return _over_processes(function, units, workers=workers, patience=patience)
+    return _over_processes(function, units, workers=workers, timeout=timeout)
 
 
 def default_workers() -> int:
-    """The number of cores that this process may use."""
+    """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _over_processes(
-    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
+    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, timeout: float
 ) -> Generator[Result, None, None]:
-    # Spawned, not forked: tokenizers and torch hold threads, and a fork of a threaded process can hang.
+    # spawned, not forked: tokenizers and torch have threads, and a fork of a threaded process can hang
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_settle_in)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_initialize_worker)
     waiting: deque[Future[Result]] = deque()
     taken = 0
     try:
         for unit in units:
             waiting.append(pool.submit(_work, function, unit))
-            if len(waiting) >= workers * AHEAD:
-                yield waiting.popleft().result(timeout=patience)
+            if len(waiting) >= workers * PREFETCH:
+                yield waiting.popleft().result(timeout=timeout)
                 taken += 1
         while waiting:
-            yield waiting.popleft().result(timeout=patience)
+            yield waiting.popleft().result(timeout=timeout)
             taken += 1
     except BrokenProcessPool as error:
-        raise _lost(taken, "a worker process was killed (often by the system, for want of memory)") from error
+        raise _worker_lost(taken, "a worker process was killed (often by the system, out of memory)") from error
     except FutureTimeout as error:
         _end_pool(pool, grace=0.0)
-        raise _lost(taken, f"no worker answered within {patience:g} s") from error
-    except GeneratorExit:  # closed: who has taken all results has not asked whether there are more
+        raise _worker_lost(taken, f"no worker returned a result within {timeout:g} s") from error
+    except GeneratorExit:  # closed; a caller that consumed all results need not have exhausted the generator
         if waiting:
             _end_pool(pool)
         raise
@@ -103,25 +101,25 @@ def _over_processes(
 
 
 def _work(function: Callable[[Unit], Result], unit: Unit) -> Result:
-    """In a worker. It may have got another unit already when one is stopped."""
-    if _told_to_end.is_set():
-        raise StoppedError("told to end before it began")
+    """Runs in a worker, which may have received another unit before one is stopped."""
+    if _stopping.is_set():
+        raise StoppedError("stopped before it started")
     try:
         return function(unit)
     except StoppedError:
-        _told_to_end.set()
+        _stopping.set()
         raise
 
 
-def _settle_in() -> None:
-    """First thing in a worker: leave Ctrl-C to the parent, end when it is gone, and take one core only."""
+def _initialize_worker() -> None:
+    """Leaves Ctrl-C to the parent, ends with the parent, and uses one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _end_with_parent() -> None:
-    """Workers hold both ends of the pipe that work comes by: they would never hear of a parent that was killed."""
+    """Workers hold both ends of their pipe, so they do not notice on their own that the parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -129,37 +127,37 @@ def _end_with_parent() -> None:
 
 
 def _end_pool(pool: ProcessPoolExecutor, grace: float = GRACE) -> None:
-    """Tells the workers to end, and waits until they have: a process that has some left does not end either."""
+    """Terminates the workers and waits for them: a process with live workers does not exit."""
     processes = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
-    until = time.monotonic() + grace
+    deadline = time.monotonic() + grace
     try:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.join(max(until - time.monotonic(), 0.0))
-    finally:  # at once if Ctrl-C comes again
+            process.join(max(deadline - time.monotonic(), 0.0))
+    finally:  # immediately after a second Ctrl-C
         for process in processes:
             process.kill()
 
 
-def _lost(unit: int, why: str) -> StoppedError:
+def _worker_lost(unit: int, reason: str) -> StoppedError:
     return StoppedError(
-        f"{why} at work unit {unit}; what was finished is kept: "
+        f"{reason} at work unit {unit}; finished work is kept: "
         "run the same command again, with fewer workers if memory is short"
     )
 
 
 def _over_ray(
-    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, patience: float
+    function: Callable[[Unit], Result], units: Iterable[Unit], *, workers: int, timeout: float
 ) -> Generator[Result, None, None]:
     try:
         import ray
     except ImportError as error:
         raise BertsmithError("engine ray needs Ray: pip install 'bertsmith[ray]'") from error
-    ours = not ray.is_initialized()
-    if ours:
-        # An address in RAY_ADDRESS joins that cluster; otherwise a local one is started for this call.
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
+        # with RAY_ADDRESS this joins a cluster, else it starts a local one for this call
         local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
         ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False, **local)
     task = ray.remote(max_retries=2)(_call)
@@ -169,20 +167,20 @@ def _over_ray(
     try:
         for unit in units:
             waiting.append(task.remote(shared, unit))
-            if len(waiting) >= workers * AHEAD:
-                yield ray.get(waiting.popleft(), timeout=patience)
+            if len(waiting) >= workers * PREFETCH:
+                yield ray.get(waiting.popleft(), timeout=timeout)
                 taken += 1
         while waiting:
-            yield ray.get(waiting.popleft(), timeout=patience)
+            yield ray.get(waiting.popleft(), timeout=timeout)
             taken += 1
     except ray.exceptions.GetTimeoutError as error:
-        raise _lost(taken, f"no Ray worker answered within {patience:g} s") from error
+        raise _worker_lost(taken, f"no Ray worker returned a result within {timeout:g} s") from error
     except ray.exceptions.WorkerCrashedError as error:
-        raise _lost(taken, "a Ray worker was killed") from error
+        raise _worker_lost(taken, "a Ray worker was killed") from error
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:
-        if ours:
+        if starts_ray:
             ray.shutdown()
 
 
@@ -191,67 +189,67 @@ def _call(function: Callable[[Unit], Result], unit: Unit) -> Result:
 
 
 class WorkerDied(Exception):
-    """A process of `FunctionWorkers` is gone."""
+    """A process of `FunctionWorkers` has ended."""
 
 
 class FunctionWorkers:
-    """Processes that each hold a copy of a function, and call it for threads of this one that would hold each other up.
+    """Processes that each hold a copy of a function and call it for threads of this process, which share one GIL.
 
-    They read what to call it with until nobody can write that any more: whatever ends this process ends them too.
+    They read arguments until the pipe closes: however this process ends, they end too.
     """
 
     def __init__(self, function: Callable[..., Any], workers: int) -> None:
-        held = pickle.dumps(function, protocol=5)
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        self._all = [
-            # a session of its own: what stops a run from the keyboard is for this process alone
+        pickled = pickle.dumps(function, protocol=5)
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        self._processes = [
+            # a new session: Ctrl-C reaches only this process
             subprocess.Popen(
                 [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, **path},
+                env={**os.environ, **variables},
                 start_new_session=True,
             )
             for _ in range(workers)
         ]
-        self._end = weakref.finalize(self, _end, self._all)
+        self._end = weakref.finalize(self, _end_processes, self._processes)
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        for process in self._all:
+        for process in self._processes:
             assert process.stdin is not None
-            _write(process.stdin, held)
+            _write(process.stdin, pickled)
             self._idle.put(process)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """What the function gives, or raises, by the first process that has nothing to do."""
-        question = pickle.dumps((given, named), protocol=5)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function in the first idle process; returns its result or raises its exception."""
+        request = pickle.dumps((args, kwargs), protocol=5)
         process = self._idle.get()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            _write(process.stdin, question)
-            answer = _read(process.stdout)
-        except (OSError, ValueError) as error:  # gone, or closed by another thread that found one gone
+            _write(process.stdin, request)
+            response = _read(process.stdout)
+        except (OSError, ValueError) as error:  # it ended, or another thread closed the workers
             raise WorkerDied from error
         finally:
             self._idle.put(process)
-        if answer is None:
+        if response is None:
             raise WorkerDied
-        good, found = pickle.loads(answer)
-        if good:
-            return found
-        raise found
+        succeeded, result = pickle.loads(response)
+        if succeeded:
+            return result
+        raise result
 
     def close(self) -> None:
-        """Ends the processes, as they end when nobody holds this any more."""
+        """Ends the processes; garbage collection of this object does so too."""
         self._end()
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end_processes(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
-            with suppress(OSError):  # what was not read any more
+            with suppress(OSError):  # unread data
                 stream.close()  # type: ignore[union-attr]
 
 
@@ -262,7 +260,7 @@ def _write(stream: IO[bytes], data: bytes) -> None:
 
 
 def _read(stream: IO[bytes]) -> bytes | None:
-    """The next message; None where there will be none."""
+    """The next message, or None at the end of the stream."""
     header = stream.read(HEADER)
     size = int.from_bytes(header, "little")
     data = stream.read(size) if len(header) == HEADER else b""
@@ -270,18 +268,18 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 
 def _serve() -> None:
-    """What a process of `FunctionWorkers` does. Whatever is printed there goes to the standard error."""
-    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    """The main function of a process of `FunctionWorkers`; its standard output goes to standard error."""
+    requests, responses = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    held = _read(asked)
-    function = pickle.loads(held) if held is not None else None
-    while function is not None and (question := _read(asked)) is not None:
-        given, named = pickle.loads(question)
+    pickled = _read(requests)
+    function = pickle.loads(pickled) if pickled is not None else None
+    while function is not None and (request := _read(requests)) is not None:
+        args, kwargs = pickle.loads(request)
         try:
-            answer = True, function(*given, **named)
+            response = True, function(*args, **kwargs)
         except Exception as error:
-            answer = False, error
-        _write(answers, pickle.dumps(answer, protocol=5))
+            response = False, error
+        _write(responses, pickle.dumps(response, protocol=5))
 
 
 if __name__ == "__main__":

@@ -1,55 +1,184 @@
-"""The checkpoints of a run: saved, kept at least in twos, and the newest good one found again.
+"""Checkpoints of a run: weights, optimizer state and progress, with a manifest that has a checksum of every file.
 
-There is no pointer to the latest: names carry the step, and what does not verify is passed over and said so.
+A checkpoint is written to a temporary folder, synced, and only then renamed. It is read only if every byte has its
+checksum. There is no pointer to the latest one: names carry the step, and a run resumes from the newest checkpoint that
+verifies.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bertsmith.errors import ConfigError, DataError, StorageError
-from bertsmith.system.durable import PARTIAL, Disk, partial_path
-from bertsmith.training.checkpoint import Checkpoint, write_checkpoint
-from bertsmith.training.state import TrainingState
+import torch
+from safetensors import torch as safetensors
+from torch import Tensor
+
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
+from bertsmith.system.durable import PARTIAL, Disk, WrittenFile, checksummed_json, partial_path, read_checksummed_json
 
 FOLDER = "checkpoints"
-LEAST = 2  # verified checkpoints that are never given up
+MANIFEST, PROGRESS = "manifest.json", "progress.json"
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 24
+MIN_KEPT = 2  # verified checkpoints that are never removed
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything a trainer needs to resume. The tensors are the trainer's own: use them before its next step."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    progress: dict[str, Any]  # plain JSON: step, seconds, tokens
+    environment: dict[str, Any] = field(default_factory=dict)  # plain JSON: versions, threads, ranks, device
+
+    @property
+    def step(self) -> int:
+        """The number of completed steps."""
+        return int(self.progress["step"])
+
+    def check_finite(self) -> None:
+        """Raises where a value is not finite: such a state must not replace a good one."""
+        for what, tensors in (("weight", self.weights), ("optimizer state", self.optimizer)):
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise BertsmithError(
+                        f"the {what} {name} is not finite after step {self.step:,}: nothing was saved; "
+                        "resume from the last checkpoint with a lower learning rate"
+                    )
+
+
+def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line for each difference between the environments of a saved and of a resumed run."""
+    return tuple(f"{name} was {before[name]}, now {now.get(name)}" for name in before if before[name] != now.get(name))
+
+
+def write_checkpoint(
+    final: Path, state: TrainingState, *, files: Mapping[str, bytes], facts: Mapping[str, Any], disk: Disk
+) -> None:
+    """Writes a state to a new folder; returns once it is durable.
+
+    `files` are stored as they are, `facts` (plain JSON) in the manifest.
+    """
+    state.check_finite()
+    temporary = partial_path(final)
+    disk.make_folder(temporary)
+    written = {
+        name: disk.write_file(temporary / name, chunks, atomic=False) for name, chunks in _contents(state, files)
+    }
+    manifest = {
+        "format": FORMAT,
+        "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in written.items()},
+        "made_with": state.environment,
+        "facts": dict(facts),
+    }
+    disk.write_file(temporary / MANIFEST, [checksummed_json(manifest)], atomic=False)
+    disk.commit_folder(temporary, final)
+
+
+def _contents(state: TrainingState, files: Mapping[str, bytes]) -> Iterator[tuple[str, list[bytes]]]:
+    """The files of a checkpoint, one after another, so that only one is serialized at a time."""
+    yield PROGRESS, [json.dumps(state.progress, indent=1, allow_nan=False).encode()]
+    for name, data in files.items():
+        assert name not in {MANIFEST, PROGRESS, WEIGHTS, OPTIMIZER}, f"{name} is a reserved name"
+        assert Path(name).name == name, f"{name} is not a plain file name"
+        yield name, [data]
+    yield WEIGHTS, [_serialized(state.weights)]
+    yield OPTIMIZER, [_serialized(state.optimizer)]
+
+
+def _serialized(tensors: Mapping[str, Tensor]) -> bytes:
+    """A safetensors file; equal tensors give equal bytes."""
+    return safetensors.save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)})
+
+
+class Checkpoint:
+    """A checkpoint whose manifest has the right checksum; `read` and `verify` check the other files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / MANIFEST
+        manifest = read_checksummed_json(path, limit=MAX_MANIFEST_BYTES)
+        if manifest.get("format") != FORMAT:
+            raise DataError(f"{path}: format {manifest.get('format')!r} is not supported by this version")
+        self.facts: dict[str, Any] = manifest["facts"]
+        self.environment: dict[str, Any] = manifest["made_with"]
+        self.files = {name: WrittenFile(file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
+
+    def verify(self) -> None:
+        """Compares every file with the manifest."""
+        for name in self.files:
+            self.read(name)
+
+    def read(self, name: str) -> bytes:
+        """The verified bytes of a file; a DataError that names it where they are damaged."""
+        path, expected = self.folder / name, self.files[name]
+        try:
+            with open(path, "rb") as file:
+                data = file.read(expected.bytes + 1)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing") from error
+        except OSError as error:
+            raise StorageError(f"{error.strerror}: reading {path}") from error
+        if len(data) != expected.bytes:
+            size = f"{len(data):,}" if len(data) < expected.bytes else "more"
+            raise DataError(f"{path} has {size} bytes instead of {expected.bytes:,}")
+        if hashlib.sha256(data).hexdigest() != expected.sha256:
+            raise DataError(f"{path} is damaged: its sha256 differs from the manifest")
+        return data
+
+    def state(self) -> TrainingState:
+        """The saved state, every file verified."""
+        extra = self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}
+        for name in sorted(extra):
+            self.read(name)
+        return TrainingState(
+            weights=safetensors.load(self.read(WEIGHTS)),
+            optimizer=safetensors.load(self.read(OPTIMIZER)),
+            progress=json.loads(self.read(PROGRESS)),
+            environment=self.environment,
+        )
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run can go on: nowhere yet (`state` is None), or at the newest checkpoint that verifies."""
+    """The newest checkpoint that verifies; `state` is None where there is none."""
 
     state: TrainingState | None = None
     checkpoint: Checkpoint | None = None
-    skipped: tuple[str, ...] = ()  # one line for each newer one: which, and why
+    skipped: tuple[str, ...] = ()  # one message for each newer checkpoint that does not verify
 
 
 class Checkpoints:
-    """`with Checkpoints(run) as checkpoints:` holds the run's folder against other processes while it is open."""
+    """`with Checkpoints(run) as checkpoints:` locks the run folder while it is open."""
 
     def __init__(
         self,
         run: str | Path,
         *,
-        keep: int = LEAST,
+        keep: int = MIN_KEPT,
         files: Mapping[str, bytes] | None = None,
         facts: Mapping[str, Any] | None = None,
         disk: Disk | None = None,
     ) -> None:
         """`files` (recipe, tokenizer) and `facts` (fingerprints; plain JSON) go into every checkpoint."""
-        if keep < LEAST:
-            raise ConfigError(f"keep_checkpoints={keep} must be at least {LEAST}: one checkpoint alone may be damaged")
+        if keep < MIN_KEPT:
+            raise ConfigError(
+                f"keep_checkpoints={keep} must be at least {MIN_KEPT}: one checkpoint alone may be damaged"
+            )
         self.run, self.folder, self.keep = Path(run), Path(run) / FOLDER, keep
         self.files, self.facts, self.disk = dict(files or {}), dict(facts or {}), disk or Disk()
-        self._good: set[Path] = set()  # written or verified by this process
+        self._verified: set[Path] = set()  # written or read by this process
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -59,8 +188,8 @@ class Checkpoints:
             self.disk.make_folder(self.folder)
             for leftover in sorted(self.folder.glob(f"*{PARTIAL}")):
                 self.disk.remove_folder(leftover)
-            for made in (self.folder, self.run, self.run.parent):  # a killed process may not have come to sync them
-                if os.access(made, os.R_OK):  # what lies above the run need not be ours
+            for made in (self.folder, self.run, self.run.parent):  # a killed process may not have synced them
+                if os.access(made, os.R_OK):  # the parent folder may belong to another user
                     self.disk.sync_folder(made)
         except BaseException:
             self._open.close()
@@ -73,14 +202,14 @@ class Checkpoints:
         self._open.close()
 
     def save(self, state: TrainingState) -> Path:
-        """Writes a state and gives up what need not be kept; once this returns, the state is not lost any more.
+        """Writes a state and removes old checkpoints; once this returns, the state is durable.
 
-        A step that this process has already saved or gone on from is not written again.
+        A step that this process has already saved or resumed from is not written again.
         """
         final = self.folder / f"step-{state.step:08}"
-        if final not in self._good:
+        if final not in self._verified:
             self._write(final, state)
-        self._retire(final)
+        self._remove_old(final)
         return final
 
     def _write(self, final: Path, state: TrainingState) -> None:
@@ -88,60 +217,60 @@ class Checkpoints:
             for old in (
                 partial_path(final),
                 final,
-            ):  # damaged, or of a run that was abandoned for an earlier checkpoint
+            ):  # damaged, or of a run that was resumed from an earlier checkpoint
                 if old.exists():
                     self.disk.remove_folder(old)
             write_checkpoint(final, state, files=self.files, facts=self.facts, disk=self.disk)
         except BaseException:
             if partial_path(final).exists():
-                with suppress(StorageError):  # what matters is the first error; opening again removes the rest
+                with suppress(StorageError):  # the first error matters; opening again removes the rest
                     self.disk.remove_folder(partial_path(final))
             raise
-        self._good.add(final)
+        self._verified.add(final)
 
-    def _retire(self, newest: Path) -> None:
-        """Removes all but the newest `keep` that verify; nothing as long as fewer than two do."""
+    def _remove_old(self, newest: Path) -> None:
+        """Removes all but the newest `keep` that verify; nothing while fewer than two do."""
         kept: list[Path] = []
         for path in reversed([path for path in self.all() if _step(path) <= _step(newest)]):
             if len(kept) < self.keep and self._verifies(path):
                 kept.append(path)
-        if len(kept) < LEAST:
+        if len(kept) < MIN_KEPT:
             return
         for path in self.all():
-            # newer ones are damaged, or of a run that was abandoned for an earlier checkpoint
+            # newer ones are damaged, or of a run that was resumed from an earlier checkpoint
             if not _step(kept[-1]) <= _step(path) <= _step(newest):
-                self._good.discard(path)
+                self._verified.discard(path)
                 self.disk.remove_folder(path)
 
     def _verifies(self, path: Path) -> bool:
-        if path not in self._good:
+        if path not in self._verified:
             try:
                 Checkpoint(path).verify()
             except (DataError, StorageError):
                 return False
-            self._good.add(path)
+            self._verified.add(path)
         return True
 
     def all(self) -> list[Path]:
-        """Every checkpoint by its name, oldest first, whether it verifies or not."""
-        found = self.folder.iterdir() if self.folder.is_dir() else ()
-        return sorted((path for path in found if re.fullmatch(r"step-\d{8,}", path.name)), key=_step)
+        """Every checkpoint folder, oldest first, whether it verifies or not."""
+        paths = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((path for path in paths if re.fullmatch(r"step-\d{8,}", path.name)), key=_step)
 
     def resume(self) -> Resumed:
-        """The newest checkpoint that verifies; an error where there are some, but none does."""
+        """The newest checkpoint that verifies; an error where none of the existing ones does."""
         skipped: list[str] = []
         for path in reversed(self.all()):
             try:
                 checkpoint = Checkpoint(path)
                 state = checkpoint.state()
             except (DataError, StorageError) as error:
-                skipped.append(f"{path.name} was passed over: {error}")
+                skipped.append(f"{path.name} was skipped: {error}")
                 continue
-            self._good.add(path)
+            self._verified.add(path)
             return Resumed(state, checkpoint, tuple(skipped))
         if skipped:
             reasons = "; ".join(skipped)
-            raise DataError(f"no checkpoint in {self.folder} can be gone on from: {reasons}; remove them to begin anew")
+            raise DataError(f"no checkpoint in {self.folder} can be resumed: {reasons}; remove them to start again")
         return Resumed()
 
 

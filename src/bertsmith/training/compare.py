@@ -1,4 +1,4 @@
-"""`compare`: several recipes on the same data, some at a time, then one table and one page of all of them."""
+"""`compare`: pre-trains several recipes on the same data and writes one page about all of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bertsmith.errors import ConfigError
 from bertsmith.reports.report_page import write_report
 from bertsmith.reports.run_history import is_finished
 from bertsmith.system.workers import RUN_TIMEOUT, ordered_map
-from bertsmith.training.pretraining import pretrain
-from bertsmith.training.pretraining.parts import PretrainData, check_model
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretrain_data import PretrainData, check_model
 from bertsmith.training.recipe import Recipe, with_overrides
 
 PAGE = "compare.html"
@@ -31,39 +31,41 @@ def compare(
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Pre-trains each recipe in a folder of its name and returns the folders; what is finished is not done again.
+    """Pre-trains each recipe in a folder of its name and returns the folders; finished runs are not repeated.
 
-    All recipes are looked at before the first is begun. `jobs` of them at a time, each in a process of its own, which
-    then tell nothing of their progress: one compiles while another one learns. `say` is told, in words, what is about
-    to be done, or with several jobs what was.
+    All recipes are checked before the first run starts. `jobs` of them run at a time, each in a silent process of its
+    own: one compiles while another one trains. `say` gets a line for each run when it starts, or with several jobs when
+    it is done.
     """
     output, opened = Path(output), PretrainData.open(data)
     folders = {name: output / folder_name(name) for name in recipes}
     if len(set(folders.values())) < len(folders):
-        raise ConfigError(f"two of these come to one folder: {', '.join(recipes)}: give one of them another name=…")
+        raise ConfigError(f"two of these have the same folder name: {', '.join(recipes)}: give one of them a name=…")
     if jobs > 1:
-        _check_plans(recipes)
+        _check_minutes(recipes)
     _check_models(recipes)
-    left: dict[str, Work] = {}
+    pending: dict[str, RecipeRun] = {}
     for name, recipe in recipes.items():
         if is_finished(folders[name], opened.with_vocabulary(recipe)):
-            say(f"{_place(name, recipes)} is finished")
+            say(f"{_position(name, recipes)} is finished")
         else:
-            left[name] = Work(recipe, Path(data), folders[name], device, quiet or jobs > 1)
-    with closing(ordered_map(_worked, left.values(), workers=min(jobs, len(left) or 1), patience=RUN_TIMEOUT)) as done:
-        for name in left:
+            pending[name] = RecipeRun(recipe, Path(data), folders[name], device, quiet or jobs > 1)
+    with closing(
+        ordered_map(_pretrain, pending.values(), workers=min(jobs, len(pending) or 1), timeout=RUN_TIMEOUT)
+    ) as done:
+        for name in pending:
             if jobs == 1:
-                say(_place(name, recipes))
+                say(_position(name, recipes))
             next(done)
             if jobs > 1:
-                say(f"{_place(name, recipes)}: done")
+                say(f"{_position(name, recipes)}: done")
     write_report(list(folders.values()), output / PAGE)
     return list(folders.values())
 
 
 @dataclass(frozen=True)
-class Work:
-    """One run, in a form that travels to another process."""
+class RecipeRun:
+    """One run; can be pickled."""
 
     recipe: Recipe
     data: Path
@@ -72,17 +74,17 @@ class Work:
     quiet: bool
 
 
-def _worked(work: Work) -> None:
-    torch.compiler.reset()  # graphs of the model before would only be in the way
-    pretrain(work.recipe, work.data, work.folder, device=work.device, quiet=work.quiet)
+def _pretrain(run: RecipeRun) -> None:
+    torch.compiler.reset()  # graphs of the previous model are not needed any more
+    pretrain(run.recipe, run.data, run.folder, device=run.device, quiet=run.quiet)
 
 
-def _place(name: str, recipes: Mapping[str, Recipe]) -> str:
+def _position(name: str, recipes: Mapping[str, Recipe]) -> str:
     return f"{list(recipes).index(name) + 1} of {len(recipes)}: {name}"
 
 
-def _check_plans(recipes: Mapping[str, Recipe]) -> None:
-    """Runs beside each other take time from each other: minutes would not be the same for all."""
+def _check_minutes(recipes: Mapping[str, Recipe]) -> None:
+    """Parallel runs slow each other down: minutes would not be comparable."""
     timed = next((name for name, recipe in recipes.items() if recipe.minutes), None)
     if timed is not None:
         raise ConfigError(
@@ -91,7 +93,7 @@ def _check_plans(recipes: Mapping[str, Recipe]) -> None:
 
 
 def _check_models(recipes: Mapping[str, Recipe]) -> None:
-    """What does not go together is said now, not when the runs before it are done."""
+    """Raises before the first run starts where encoder and objectives cannot be combined."""
     for name, recipe in recipes.items():
         try:
             check_model(recipe)
@@ -105,19 +107,19 @@ def chosen_recipes(words: Sequence[str], find: Callable[[str], Recipe]) -> dict[
     shared = [word for word in words if word not in named]
     if not named:
         raise ConfigError("compare needs at least one recipe, such as bert/mini")
-    found: dict[str, Recipe] = {}
+    chosen: dict[str, Recipe] = {}
     for word in named:
-        name, *changes = _parted(word)
-        found[word] = with_overrides(find(name), [*shared, *changes])
-    return found
+        name, *changes = _split_overrides(word)
+        chosen[word] = with_overrides(find(name), [*shared, *changes])
+    return chosen
 
 
 def folder_name(word: str) -> str:
-    """`bert/mini,learning_rate=1e-3` -> `bert-mini-learning_rate=1e-3`, or what its own `name=…` says."""
-    names = [change.partition("=")[2] for change in _parted(word)[1:] if change.startswith("name=")]
-    found = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
-    return next(filter(None, found), "")
+    """`bert/mini,learning_rate=1e-3` -> `bert-mini-learning_rate=1e-3`, or its own `name=…`."""
+    names = [change.partition("=")[2] for change in _split_overrides(word)[1:] if change.startswith("name=")]
+    candidates = (re.sub(r"[^\w.=+-]+", "-", name).strip("-.") for name in (*names[::-1], word))
+    return next(filter(None, candidates), "")
 
 
-def _parted(word: str) -> list[str]:
+def _split_overrides(word: str) -> list[str]:
     return re.split(r",(?=[\w.]+=)", word)

@@ -1,6 +1,6 @@
-"""What happened in a run, one JSON object a line: appended at once, so that a kill loses at most the line under way.
+"""The event log of a run, one JSON object per line, appended at once: a kill loses at most the line being written.
 
-Numbers that are not finite are written as text ("nan", "inf"), which `float` reads: JSON has no word for them.
+Numbers that are not finite are written as strings ("nan", "inf"), which `float` reads: JSON has no literal for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "events.jsonl"
 
 
 class EventLog:
-    """`with EventLog(run / NAME) as log: log.write("step", **step.facts())`. One writer at a time, as `Checkpoints`."""
+    """`with EventLog(run / NAME) as log: log.write("step", **step.metrics())`; one writer at a time."""
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(path)
@@ -29,12 +29,12 @@ class EventLog:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(self.path, flags, 0o666)
-            self._cut_torn_line()
+            self._remove_torn_line()
         except OSError as error:
             raise StorageError(f"{error.strerror}: opening {self.path}") from error
 
-    def _cut_torn_line(self) -> None:
-        """Takes away what a killed writer left of its last line."""
+    def _remove_torn_line(self) -> None:
+        """Removes the incomplete last line of a killed writer."""
         end = os.fstat(self._file).st_size
         while end:
             begin = max(0, end - (1 << 16))
@@ -48,18 +48,18 @@ class EventLog:
     def write(self, kind: str, **facts: Any) -> None:
         """Appends one event."""
         event = {"kind": kind, "time": round(self._clock(), 3), **facts}
-        line = json.dumps({name: _writable(value) for name, value in event.items()}, allow_nan=False) + "\n"
+        line = json.dumps({name: _to_json(value) for name, value in event.items()}, allow_nan=False) + "\n"
         rest, begin = memoryview(line.encode()), os.fstat(self._file).st_size
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
-            with suppress(OSError):  # or the next event would stand in the middle of this line
+            with suppress(OSError):  # or the next event would be appended to this line
                 os.ftruncate(self._file, begin)
             raise StorageError(f"{error.strerror}: writing {self.path} wanted {len(line):,} bytes") from error
 
     def sync(self) -> None:
-        """Returns once all events are on the disk; worth the wait with every checkpoint."""
+        """Returns once all events are durable; called with every checkpoint."""
         try:
             os.fsync(self._file)
         except OSError as error:
@@ -78,14 +78,14 @@ class EventLog:
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """All events in the order in which they were written; a torn last line is left out.
+    """All events in the order in which they were written, without a torn last line.
 
-    A run that was resumed has written the steps between its checkpoint and its end twice: of one kind and step, the
-    later event is the one that counts (`last_of_each_step`).
+    A resumed run has logged the steps after its checkpoint twice: the later event of a kind and step counts
+    (`last_of_each_step`).
     """
     path = Path(path)
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # what stands behind the last line end is torn
+        lines = path.read_bytes().split(b"\n")[:-1]  # the rest after the last newline is torn
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -95,23 +95,23 @@ def read_events(path: str | Path) -> list[dict[str, Any]]:
         try:
             event = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}:{number} is no event: {error}") from error
+            raise DataError(f"{path}:{number} is not an event: {error}") from error
         if not isinstance(event, dict) or "kind" not in event:
-            raise DataError(f"{path}:{number} is no event: it has no kind")
+            raise DataError(f"{path}:{number} is not an event: it has no kind")
         events.append(event)
     return events
 
 
 def last_of_each_step(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The events of one kind by step, as if the run had never been interrupted."""
-    found: dict[int, dict[str, Any]] = {}
+    by_step: dict[int, dict[str, Any]] = {}
     for event in events:
         if event["kind"] == kind:
-            found[event["step"]] = event
-    return [found[step] for step in sorted(found)]
+            by_step[event["step"]] = event
+    return [by_step[step] for step in sorted(by_step)]
 
 
-def _writable(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _writable(item) for name, item in value.items()}
+        return {name: _to_json(item) for name, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,17 +1,85 @@
-"""The learning rate of each layer group and the batch size of each step, as pure functions of the run's progress.
+"""Schedules, the learning rate of each layer group and the batch size of each step: pure functions of the progress.
 
 learning rate of a group = learning_rate × schedule(progress) × layer_decay^(groups above it), or None while frozen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Literal
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.schedules import linear
+
+ScheduleKind = Literal["linear", "bert", "product", "cosine", "constant_then_decay", "inverse_root", "slanted_triangle"]
+# The settings of each kind; the others have none.
+SCHEDULE_SETTINGS = {
+    "cosine": ("floor",),
+    "constant_then_decay": ("floor", "decay", "shape"),
+    "slanted_triangle": ("ratio",),
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor of the learning rate as a function of progress and warm-up, both shares of the run.
+
+    - linear: warm-up, then linear decay to 0; transformers' `linear`, fairseq's polynomial decay of power 1.
+    - bert: BERT's own code (bert: optimization.py). It decays from the first step on and replaces the factor during
+      warm-up, so that it drops from 1 to 1 - warmup where the warm-up ends.
+    - product: decay × warm-up; ELECTRA (electra: model/optimization.py), GPT-1's fine-tuning (gpt1: opt.py).
+    - cosine: warm-up, then half a cosine down to `floor`; GPT-1's pre-training (P-GPT1 §4.1).
+    - constant_then_decay: warm-up, 1, and decay to `floor` at the end (Zhai et al. 2022; ModernBERT). A run can be
+      continued from a checkpoint before the decay.
+    - inverse_root: warm-up, then √(warmup/progress); the Transformer (Vaswani et al. 2017, §5.3), whose
+      d^-0.5 · min(s^-0.5, s · W^-1.5) has the highest learning rate d^-0.5 · W^-0.5.
+    - slanted_triangle: ULMFiT's STLR (P-ULMFiT §3.2), never 0; the warm-up is the paper's cut.
+    """
+
+    kind: ScheduleKind = "linear"  # the shape of the curve
+    floor: float = 0.0  # cosine, constant_then_decay: the factor at the end of the run
+    decay: float = 0.1  # constant_then_decay: share of the run
+    shape: Literal["linear", "root"] = "linear"  # constant_then_decay: root is 1 - √ of the share (ModernBERT)
+    ratio: float = 32.0  # slanted_triangle: highest learning rate over the lowest
+
+    def __post_init__(self) -> None:
+        for item in fields(self)[1:]:
+            if getattr(self, item.name) != item.default and item.name not in SCHEDULE_SETTINGS.get(self.kind, ()):
+                raise ConfigError(f"schedule.{item.name} does not apply to schedule.kind={self.kind}: leave it out")
+        if not 0 < self.decay <= 1 or not 0 <= self.floor <= 1:
+            raise ConfigError(
+                f"schedule.decay={self.decay:g} must be above 0 and at most 1, floor={self.floor:g} from 0 to 1"
+            )
+        if self.ratio < 1:
+            raise ConfigError(f"schedule.ratio={self.ratio:g} must be at least 1")
+
+    def factor(self, progress: float, warmup: float) -> float:
+        """The factor of the learning rate."""
+        rising = progress < warmup
+        match self.kind:
+            case "linear":
+                return progress / warmup if rising else (1 - progress) / (1 - warmup)
+            case "bert":
+                return progress / warmup if rising else 1 - progress
+            case "product":
+                return (1 - progress) * (progress / warmup if rising else 1)
+            case "cosine":
+                angle = math.pi * (progress - warmup) / (1 - warmup)
+                return progress / warmup if rising else self.floor + (1 - self.floor) * (1 + math.cos(angle)) / 2
+            case "constant_then_decay":
+                decayed = max(0.0, (progress - (1 - self.decay)) / self.decay)
+                factor = 1 - (decayed if self.shape == "linear" else decayed**0.5)
+                return min(progress / warmup if rising else 1.0, self.floor + (1 - self.floor) * factor)
+            case "inverse_root":
+                if not warmup:
+                    raise ConfigError("schedule.kind=inverse_root decays from the end of the warm-up: set warmup")
+                return progress / warmup if rising else math.sqrt(warmup / progress)
+            case "slanted_triangle":
+                # differs from the paper: where the cut is not a whole number of steps, its p ends a little below 0
+                height = progress / warmup if rising else (1 - progress) / (1 - warmup)
+                return (1 + (self.ratio - 1) * height) / self.ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +96,7 @@ class TrainingPlan:
 
     steps: int
     learning_rate: float
-    schedule: Any = field(default_factory=linear.Config)
+    schedule: Schedule = field(default_factory=Schedule)
     warmup: float = 0.0
     minutes: float = 0.0
     layer_decay: float = 1.0
@@ -60,8 +128,7 @@ class TrainingPlan:
 
     def factor(self, progress: float) -> float:
         """The schedule's multiplier of `learning_rate`."""
-        factor: float = self.schedule.factor(progress, self.share(self.warmup))
-        return factor
+        return self.schedule.factor(progress, self.share(self.warmup))
 
     def learning_rates(self, progress: float, *, groups: int) -> list[float | None]:
         """The learning rate of each layer group, bottom first; None where it is frozen."""

@@ -1,7 +1,7 @@
-"""The trainer: an iterator of optimiser steps. Who logs, scores or saves does so in the loop that drives it.
+"""The trainer: an iterator of optimizer steps. The loop that drives it logs, evaluates and saves.
 
 for step in trainer:
-    log.write(**step.facts())
+    log.write(**step.metrics())
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.training.optimizers import optimizer as optimizers
-from bertsmith.training.passes import ComputeConfig, ForwardBackward, Precision, Trainable
+from bertsmith.training import optimizers
+from bertsmith.training.checkpoints import TrainingState, environment_changes
+from bertsmith.training.cuda_graphs import CudaGraphs, HostValues, StepOutput
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import ComputeConfig, ForwardBackward, Precision, Trainable
+from bertsmith.training.optimizers import LearningRates
 from bertsmith.training.plan import TrainingPlan
-from bertsmith.training.replay import CudaGraphs, StepOutput, Told
-from bertsmith.training.state import TrainingState, differences
+from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import DeviceValues, Diverged, Scores, Step, stack_scalars
-from bertsmith.training.stopper import StopSignal
-from bertsmith.training.world import World
 from bertsmith.types import Batch, Loss
 
-Feed = Callable[[int], Sequence[Batch]]  # the micro-batches of a step (the first is 0) that this rank takes
-AHEAD = 2  # steps that may be under way on a GPU, so that the host makes the next batch while it computes
+MicroBatches = Callable[[int], Sequence[Batch]]  # of a step, counted from 0, on this rank
+MAX_IN_FLIGHT = 2  # steps on a GPU, so that the host prepares the next one while it computes
 
 
 class Trainer:
-    """Steps until the plan is fulfilled or someone asks to stop (`stopped` tells which)."""
+    """Steps until the plan ends or a stop is requested (`stopped` tells which)."""
 
     def __init__(
         self,
         model: Trainable,
-        feed: Feed,
+        batches: MicroBatches,
         *,
         plan: TrainingPlan,
-        optimizer: optimizers.Settings,
+        optimizer: optimizers.OptimizerConfig,
         precision: Precision = "auto",
         compute: ComputeConfig | None = None,
         world: World | None = None,
-        stopper: StopSignal | None = None,
+        stop_signal: StopSignal | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.model, self.feed, self.plan = model, feed, plan
+        self.model, self.batches, self.plan = model, batches, plan
         self.compute, self.world, self.stop_signal = (
             compute or ComputeConfig(),
             world or World(),
-            stopper or StopSignal(),
+            stop_signal or StopSignal(),
         )
         self.module, self.groups = cast(nn.Module, model), len(model.layer_groups())
         self.forward_backward = ForwardBackward(
@@ -69,81 +70,81 @@ class Trainer:
                 f"compute.fsdp=true shards matrices over the ranks, but {name} needs complete ones: "
                 "choose optimizer.kind=adamw, or compute.fsdp=false"
             )
-        self._replay = CudaGraphs(self._compute, self.world) if self.forward_backward.uses_cuda_graphs else None
-        self.steps_done = 0  # steps
-        self.tokens = 0  # of all steps that are settled
-        self.skipped_steps = 0  # steps without an update since the last one with
-        self.seconds = 0.0  # since the run began, as rank 0 saw it when the last settled step ended
+        self._graphs = CudaGraphs(self._compute, self.world) if self.forward_backward.uses_cuda_graphs else None
+        self.steps_done = 0
+        self.tokens = 0  # of all finished steps
+        self.skipped_steps = 0  # since the last update
+        self.seconds = 0.0  # of the run when the last finished step ended, by the clock of rank 0
         self.stopped = False
         self._clock, self._began, self._before = clock, clock(), 0.0
         self._warm = False
-        self._under_way: deque[Step] = deque()
-        self._settled: Step | None = None
-        self._awake: tuple[bool, ...] = (True,) * self.groups
+        self._in_flight: deque[Step] = deque()
+        self._finished: Step | None = None
+        self._trainable: tuple[bool, ...] = (True,) * self.groups
 
     def __iter__(self) -> Iterator[Step]:
         return self
 
     def __next__(self) -> Step:
-        """The next step, which may still be under way on the device."""
-        self._settle(AHEAD if self.world.device.type == "cuda" else 1)
+        """The next step, which may still be in flight on the device."""
+        self._finish_steps(MAX_IN_FLIGHT if self.world.device.type == "cuda" else 1)
         progress = self.plan.progress(self.steps_done, self.seconds)
-        asked = self.stopped or (self.world.size == 1 and self.stop_signal.requested)
-        self.stopped = asked and progress < 1
+        stop = self.stopped or (self.world.size == 1 and self.stop_signal.requested)
+        self.stopped = stop and progress < 1
         if self.stopped or progress >= 1:
             raise StopIteration
         if self.skipped_steps >= self.compute.max_skipped_steps:
             raise self._diverged()
-        began, mark = self._clock(), self._mark()
+        began, event = self._clock(), self._start_event()
         if not self._warm:
-            self._began = began  # what came before it was no training
+            self._began = began  # time before the first step is not training time
         rates = self.plan.learning_rates(progress, groups=self.groups)
-        if self._replay is not None:
-            rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as the device holds them
-        outcome = self._learn(self.feed(self.steps_done), rates)
-        reading = DeviceValues(outcome.names, outcome.values, mark)
+        if self._graphs is not None:
+            rates = [None if rate is None else float(np.float32(rate)) for rate in rates]  # as on the device
+        output = self._train(self.batches(self.steps_done), rates)
+        values = DeviceValues(output.names, output.values, event)
         self.steps_done += 1
         self._warm_up()
         top = next(rate for rate in reversed(rates) if rate is not None)
-        step = Step(self.steps_done, top, outcome.rows, self._clock() - began, reading, outcome.weights)
-        self._under_way.append(step)
+        step = Step(self.steps_done, top, output.rows, self._clock() - began, values, output.weights)
+        self._in_flight.append(step)
         return step
 
-    def _mark(self) -> torch.cuda.Event | None:
-        """Where a GPU begins a step, after all that it was given before."""
+    def _start_event(self) -> torch.cuda.Event | None:
+        """Recorded when the GPU starts this step, after all earlier work."""
         if self.world.device.type != "cuda":
             return None
-        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        mark.record()
-        return mark
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
-    def _learn(self, batches: Sequence[Batch], rates: optimizers.LearningRates) -> StepOutput:
-        """One step, replayed where that is possible."""
+    def _train(self, batches: Sequence[Batch], rates: LearningRates) -> StepOutput:
+        """One step, replayed as a CUDA graph where possible."""
         if not batches:
-            raise DataError(f"step {self.steps_done + 1:,} was given no batch")
-        if self._replay is not None and len(batches) == 1:
+            raise DataError(f"step {self.steps_done + 1:,} has no batch")
+        if self._graphs is not None and len(batches) == 1:
             self.forward_backward.seed_dropout(self.steps_done, 0)
-            told = {"stop": float(self.stop_signal.requested), "seconds": self._elapsed()}
-            found = self._replay(batches[0], rates, told, prepare=lambda: self._wake(rates))
-            if found is not None:
-                return found
-        self._wake(rates)
-        return self._compute(batches, rates, self._told, seed=True)
+            host_values = {"stop": float(self.stop_signal.requested), "seconds": self._elapsed()}
+            output = self._graphs(batches[0], rates, host_values, prepare=lambda: self._set_trainable(rates))
+            if output is not None:
+                return output
+        self._set_trainable(rates)
+        return self._compute(batches, rates, self._host_values, seed=True)
 
     def _compute(
-        self, batches: Sequence[Batch], rates: optimizers.LearningRates, told: Told, *, seed: bool = False
+        self, batches: Sequence[Batch], rates: LearningRates, host_values: HostValues, *, seed: bool = False
     ) -> StepOutput:
         """Gradients of the mean over all micro-batches and ranks, and one update."""
         loss, tokens, rows = self._gradients(batches, seed)
-        values = self._update(loss, tokens, rates, told)
+        values = self._update(loss, tokens, rates, host_values)
         return StepOutput(tuple(values), stack_scalars(values), loss.weights, rows)
 
-    def _told(self) -> dict[str, Tensor]:
+    def _host_values(self) -> dict[str, Tensor]:
         elapsed = self._elapsed() if self.world.is_main else 0.0
         return {"stop": self.world.scalar(self.stop_signal.requested), "seconds": self.world.scalar(elapsed)}
 
     def _warm_up(self) -> None:
-        """Where steps are compiled, the clock of the run starts when the first one of this process is done."""
+        """With compilation, the clock of the run starts after the first step of this process."""
         if self.forward_backward.compiles and not self._warm:
             if self.world.device.type == "cuda":
                 torch.cuda.synchronize()
@@ -151,131 +152,126 @@ class Trainer:
         self._warm = True
 
     def _elapsed(self) -> float:
-        """Seconds of the run so far; while a first step is compiled, its clock stands still."""
+        """Seconds of the run so far, without the compilation in the first step."""
         compiling = self.forward_backward.compiles and not self._warm
         return self._before + (0.0 if compiling else self._clock() - self._began)
 
-    def _settle(self, most: int) -> None:
-        """Waits until fewer than `most` steps are under way, and takes notice of the others. The same on all ranks."""
-        while self._under_way and len(self._under_way) >= most:
-            self._settled = self._under_way.popleft()
-            numbers = self._settled.numbers
+    def _finish_steps(self, most: int) -> None:
+        """Waits until fewer than `most` steps are in flight, and records the finished ones. Equal on all ranks."""
+        while self._in_flight and len(self._in_flight) >= most:
+            self._finished = self._in_flight.popleft()
+            numbers = self._finished.numbers
             self.tokens += int(numbers["tokens"])
             self.skipped_steps = self.skipped_steps + 1 if numbers["skip"] else 0
             self.seconds = numbers["seconds"]
             self.stopped = self.stopped or numbers["stop"] > 0
 
     def _diverged(self) -> Diverged:
-        last = self._settled
-        found = f" (step {last.number:,}: loss {last.loss}, gradient norm {last.gradient_norm})" if last else ""
+        last = self._finished
+        where = f" (step {last.number:,}: loss {last.loss}, gradient norm {last.gradient_norm})" if last else ""
         return Diverged(
-            f"loss or gradients were not finite in {self.skipped_steps} consecutive steps{found}: the weights were not "
+            f"loss or gradients were not finite in {self.skipped_steps} consecutive steps{where}: the weights were not "
             "updated since and are intact; resume from an earlier checkpoint with a lower learning rate or other data"
         )
 
-    def _wake(self, rates: optimizers.LearningRates) -> None:
-        """Parts that sleep get no gradients: they cost nothing and do not count in the norm."""
-        awake = tuple(rate is not None for rate in rates)
+    def _set_trainable(self, rates: LearningRates) -> None:
+        """Frozen layer groups get no gradients: they cost nothing and do not count in the norm."""
+        trainable = tuple(rate is not None for rate in rates)
         self.module.train()
-        for part, learns in zip(self.model.layer_groups(), awake, strict=True):
-            part.train(learns)  # what sleeps drops nothing: its activations are fixed
+        for group, trains in zip(self.model.layer_groups(), trainable, strict=True):
+            group.train(trains)  # no dropout in frozen groups: their activations are fixed
         for parameter in self.parallel.parameters.values():
             parameter.grad = None
-        if awake != self._awake:
-            self._awake = awake
+        if trainable != self._trainable:
+            self._trainable = trainable
             for weight in self.weights:
-                self.parallel.parameters[weight.name].requires_grad_(awake[weight.depth])
+                self.parallel.parameters[weight.name].requires_grad_(trainable[weight.group])
             self.parallel.rewrap()
 
     def _gradients(self, batches: Sequence[Batch], seed: bool) -> tuple[Loss, Tensor, int]:
-        """Those of this rank; its loss, all ranks' tokens [] and rows."""
-        hidden = [self.forward_backward.corrupt(batch) for batch in batches]
-        asked = reduce(_added, [counts for _, counts, _ in hidden])
-        tokens = reduce(add, [tokens for _, _, tokens in hidden])
-        counts = self.world.all_reduce({**{f"count/{name}": count for name, count in asked.items()}, "tokens": tokens})
-        divisors = {name: counts[f"count/{name}"].float() for name in asked}
-        last = len(hidden) - 1
+        """Accumulates this rank's gradients; its loss, and the tokens [] and rows of all ranks."""
+        corrupted = [self.forward_backward.corrupt(batch) for batch in batches]
+        local = reduce(_sum_by_name, [counts for _, counts, _ in corrupted])
+        tokens = reduce(add, [tokens for _, _, tokens in corrupted])
+        counts = self.world.all_reduce({**{f"count/{name}": count for name, count in local.items()}, "tokens": tokens})
+        divisors = {name: counts[f"count/{name}"].float() for name in local}
+        last = len(corrupted) - 1
         losses = [
             self.forward_backward.accumulate_gradients(
                 batch, divisors, step=self.steps_done, micro=micro, last=micro == last, seed=seed
             )
-            for micro, (batch, _, _) in enumerate(hidden)
+            for micro, (batch, _, _) in enumerate(corrupted)
         ]
-        rows = sum(len(batch.input_ids) for batch, _, _ in hidden) * self.world.size
+        rows = sum(len(batch.input_ids) for batch, _, _ in corrupted) * self.world.size
         return reduce(add, losses), counts["tokens"], rows
 
-    def _update(self, loss: Loss, tokens: Tensor, rates: optimizers.LearningRates, told: Told) -> dict[str, Tensor]:
-        """One update, unless a number is not finite; whether it is, is found out and minded on the device itself."""
+    def _update(self, loss: Loss, tokens: Tensor, rates: LearningRates, host_values: HostValues) -> dict[str, Tensor]:
+        """One update unless a value is not finite, which is checked on the device without synchronizing."""
         norm = self.parallel.gradient_norm(self.weights)
-        sums = self.world.all_reduce({**_named(loss), **told()})
+        sums = self.world.all_reduce({**_by_name(loss), **host_values()})
         total = sum(loss.weights[name] * sums[f"sum/{name}"] for name in loss.sums)
         finite = torch.isfinite(norm) & torch.isfinite(cast(Tensor, total))
-        divisor = (
-            (norm / self.compute.max_grad_norm).clamp(min=1) if self.compute.max_grad_norm else torch.ones_like(norm)
-        )
+        limit = self.compute.max_grad_norm
+        divisor = (norm / limit).clamp(min=1) if limit else torch.ones_like(norm)
         skip = (~finite).float()
         self.optimizer.step(rates, divisor=torch.where(finite, divisor, 1.0), skip=skip)
         return {**sums, "tokens": tokens, "norm": norm, "skip": skip}
 
     def evaluate(self, batches: Iterable[Batch]) -> Scores:
-        """The mean losses and accuracies of batches, each rank bringing its own, without learning from them."""
+        """Mean losses and accuracies of batches, each rank with its own, without training."""
         self.module.eval()
         losses = [self.forward_backward.evaluate(batch) for batch in batches]
         if not losses:
-            raise DataError("there is nothing to score: no batch was given")
-        found = reduce(add, losses)
-        sums = self.world.all_reduce(_named(found))
-        numbers = DeviceValues(tuple(sums), stack_scalars(sums)).values()
-        return Scores.of(numbers, found.weights)
+            raise DataError("there is no batch to evaluate")
+        loss = reduce(add, losses)
+        sums = self.world.all_reduce(_by_name(loss))
+        return Scores.of(DeviceValues(tuple(sums), stack_scalars(sums)).values(), loss.weights)
 
     def state(self) -> TrainingState:
-        """Where the run stands, after all steps so far. All ranks must ask; if sharded, only rank 0 has tensors."""
-        self._settle(1)
+        """The state after all steps so far. All ranks must call it; with FSDP only rank 0 gets tensors."""
+        self._finish_steps(1)
         progress = {"step": self.steps_done, "seconds": self.seconds, "tokens": self.tokens}
-        return TrainingState(
-            self.full_weights(), self.parallel.gather_full(self.optimizer.state()), progress, self._made_with()
-        )
+        optimizer = self.parallel.gather_full(self.optimizer.state())
+        return TrainingState(self.full_weights(), optimizer, progress, self._environment())
 
     def full_weights(self) -> dict[str, Tensor]:
-        """The module's weights by name, as `state_dict` has them, whole also where they are sharded.
+        """The module's `state_dict` with full tensors, also with FSDP.
 
-        All ranks must ask; of a sharded model rank 0 gets copies on the CPU, and the others get nothing.
+        All ranks must call it; with FSDP rank 0 gets copies on the CPU, and the others get nothing.
         """
         return self.parallel.gather_full(self.module.state_dict())
 
-    def _made_with(self) -> dict[str, object]:
-        found = {**self.world.environment(), "sharded": self.sharded}
-        if (
-            self.world.device.type == "cpu" and not self.forward_backward.bf16
-        ):  # torch itself turns it off at a failing product
-            found["onednn"] = bool(torch.backends.mkldnn.enabled)
-        return found
+    def _environment(self) -> dict[str, object]:
+        environment = {**self.world.environment(), "sharded": self.sharded}
+        if self.world.device.type == "cpu" and not self.forward_backward.bf16:  # torch disables it after a failure
+            environment["onednn"] = bool(torch.backends.mkldnn.enabled)
+        return environment
 
     def load(self, state: TrainingState | None) -> tuple[str, ...]:
-        """Goes on from rank 0's state, if it has one. What is returned keeps losses from being the same bit for bit."""
+        """Resumes from rank 0's state, if it has one. Returns differences that prevent bit-identical losses."""
         shared = self.world.broadcast_state(state, self.parallel.local_shard)
         if shared is None:
             return ()
-        mine = self.module.state_dict()
-        if mine.keys() != shared.weights.keys():
-            name = sorted(mine.keys() ^ shared.weights.keys())[0]
-            raise DataError(f"the checkpoint is of another model: {name} is in only one of them")
+        names = self.module.state_dict().keys()
+        if names != shared.weights.keys():
+            name = sorted(names ^ shared.weights.keys())[0]
+            raise DataError(f"the checkpoint belongs to another model: {name} is in only one of them")
         self.parallel.load_weights(shared.weights)
-        if shared.optimizer:  # none: a new run that begins with these weights
+        if shared.optimizer:  # empty: a new run that starts from these weights
             self.optimizer.load(shared.optimizer)
         self.steps_done, self.tokens, self.skipped_steps = shared.step, shared.progress["tokens"], 0
         self.seconds = self._before = shared.progress["seconds"]
         self._began = self._clock()
-        self._under_way.clear()
-        if self._replay is not None:
-            self._replay.forget()
-        return differences(shared.environment, self._made_with())
+        self._in_flight.clear()
+        if self._graphs is not None:
+            self._graphs.forget()
+        return environment_changes(shared.environment, self._environment())
 
 
-def _named(loss: Loss) -> dict[str, Tensor]:
+def _by_name(loss: Loss) -> dict[str, Tensor]:
     kinds = (("sum", loss.sums), ("count", loss.counts), ("correct", loss.correct))
     return {f"{kind}/{name}": value for kind, values in kinds for name, value in values.items()}
 
 
-def _added(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: ours[name] + theirs[name] for name in ours}
+def _sum_by_name(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: left[name] + right[name] for name in left}

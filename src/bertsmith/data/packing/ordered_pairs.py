@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -26,6 +27,8 @@ IN_ORDER, SWAPPED = 0, 1  # the labels of sentence_order
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Rows of two segments of one document."""
+
+    labels: ClassVar[Mapping[str, str]] = {"sentence_order": "swapped"}  # by objective, the meaning of label 1
 
     swapped: float = 0.5  # fraction of pairs whose segments are swapped
     short_sequences: float = 0.1  # fraction of documents that are cut into shorter samples

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ REDRAWS = 2  # of a segment that must not end with a sentence but does
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Rows of sentence pairs."""
+
+    labels: ClassVar[Mapping[str, str]] = {"next_sentence": "random"}  # by objective, the meaning of label 1
+    min_documents: ClassVar[int] = 2
 
     random_next: float = 0.5  # fraction of pairs whose second segment comes from another document
     short_sequences: float = 0.1  # fraction of documents that are cut into shorter samples

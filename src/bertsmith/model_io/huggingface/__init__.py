@@ -1,6 +1,6 @@
-"""One file = one family of models as transformers has it; its name is the encoder's here, mostly the model type there.
+"""transformers folders: one file per model family, named after its encoder; `family.py` is what families share.
 
-`family.py` is what every family is. Everything else in `weights` asks the family of the model at hand.
+`format.py` reads and writes folders with a family.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def find(name: str) -> Family:
 
 
 def of_type(model_type: object) -> Family | None:
-    """The family that transformers calls so, if it is one of these."""
+    """The family of a transformers model type, if there is one."""
     return next((family for family in map(find, names()) if family.model_type == model_type), None)

@@ -26,14 +26,14 @@ BLOCK, THEIRS = "encoder.blocks.{}.{}", f"{PREFIX}encoder.albert_layer_groups.{{
 STORED = re.compile(re.escape(PREFIX) + r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
 TABLE, MAP = f"{PREFIX}embeddings.word_embeddings", f"{PREFIX}encoder.embedding_hidden_mapping_in"
 INNER = ".ffn.weight"  # ends the names of the matrices that show the inner width
-MOST_LAYERS = 1024  # they may have one block in common, so the weights do not show how many there are
+MAX_LAYERS = 1024  # layers may share one block, so the weights do not show their number
 
 
 class Albert(Family):
-    """Layers in groups that share their blocks. Where they share halves of blocks, the halves have groups' numbers."""
+    """Groups of layers that share their blocks."""
 
     def pooler(self, heads: Collection[str]) -> str:
-        """A matrix without a name of its own."""
+        """A linear layer without a submodule."""
         return f"{PREFIX}pooler"
 
     def has_class(self, config: TransformerConfig) -> bool:
@@ -42,20 +42,20 @@ class Albert(Family):
         return config.sharing in ("all", "none") and not config.causal
 
     def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
-        """See `Family.read_encoder`; groups and inner layers are as many as the weights have."""
+        """See `Family.read_encoder`; groups and inner layers are checked against the weights."""
         layers, groups = reader.count("num_hidden_layers"), reader.count("num_hidden_groups", 1)
         inner = reader.count("inner_group_num", 1)
-        if layers > MOST_LAYERS:
-            raise ConfigError(f"{reader.path}: num_hidden_layers={layers} is more than {MOST_LAYERS:,}")
+        if layers > MAX_LAYERS:
+            raise ConfigError(f"{reader.path}: num_hidden_layers={layers} is more than {MAX_LAYERS:,}")
         wanted = groups * inner
-        there = len({found.groups() for name in shapes if (found := STORED.match(name))})
-        if wanted != there:
+        stored = len({match.groups() for name in shapes if (match := STORED.match(name))})
+        if wanted != stored:
             claimed = f"num_hidden_groups={groups} and inner_group_num={inner}"
-            raise ConfigError(f"{reader.path}: {claimed}, but the weights have {there} blocks instead of {wanted}")
+            raise ConfigError(f"{reader.path}: {claimed}, but the weights have {stored} blocks instead of {wanted}")
         return super().read_encoder(reader, shapes)
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """What a config says, as settings of ours; what only our own folders say too."""
+        """BERT's, with ALBERT's defaults, groups and inner layers."""
         activation = reader.text("hidden_act", "gelu_new")
         return super().settings(reader, sizes) | {
             "embedding_width": sizes["embedding_size"],
@@ -73,20 +73,20 @@ class Albert(Family):
         super().check_sizes(sizes, {THEIRS.format(0, 0) + INNER: inner, **shapes}, path)
 
     def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """Nothing: `read_encoder` has counted the groups."""
+        """Nothing: `read_encoder` has checked the groups."""
 
     def dropout_key(self, name: str) -> str:
         """See `Family.dropout_key`."""
         return "classifier_dropout_prob"
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """BERT's with groups and inner layers; layers that share nothing are groups of one."""
+        """BERT's with groups and inner layers; layers that share nothing are groups of one layer."""
         assert isinstance(config, albert.Config)
-        usual = super().config_values(config)
+        values = super().config_values(config)
         for key in ("position_embedding_type", "classifier_dropout", "is_decoder", "use_cache"):
-            del usual[key]
+            del values[key]
         alone = config.sharing == "none"
-        found = usual | {
+        found = values | {
             "embedding_size": config.embedding_width,
             "num_hidden_groups": config.layers if alone else config.groups,
             "inner_group_num": config.inner_layers,

@@ -1,4 +1,4 @@
-"""BERT in transformers' folders."""
+"""BERT in transformers folders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bertsmith.encoders import bert
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     Family,
+    lm_modules,
     stored_positions,
     task_modules,
     transformer_modules,
     transformer_size_tensors,
-    word_modules,
 )
 
 PREFIX = "bert."
@@ -41,7 +41,7 @@ FAMILY = Family(
     },
     modules={
         **transformer_modules(PREFIX),
-        **word_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        **lm_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
         "objectives.next_sentence.classify": "cls.seq_relationship",
         **task_modules(),
     },

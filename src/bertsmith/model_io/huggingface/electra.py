@@ -1,8 +1,9 @@
-"""ELECTRA in transformers' folders: the discriminator, and the generator as a model of its own."""
+"""ELECTRA in transformers folders: the discriminator, and the generator as a model of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bertsmith.encoders import electra
@@ -10,31 +11,34 @@ from bertsmith.encoders.transformer_encoder import TransformerConfig
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     SummaryFamily,
+    lm_modules,
     stored_positions,
     task_modules,
     transformer_modules,
     transformer_size_tensors,
-    word_modules,
 )
+from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader
+from bertsmith.nn.meta_device import on_meta_device
+from bertsmith.objectives.generator import Generator
 
 PREFIX = "electra."
 OF_ABLATIONS = ("replaced_lm.generator", "replaced_lm.copy_gate")
 
 
 class Electra(SummaryFamily):
-    """BERT's names but for the heads; tables may be narrower than the blocks."""
+    """BERT's weight names except for the heads; embeddings may be narrower than the blocks."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """BERT's, with the width of the tables."""
+        """BERT's, with the width of the embeddings."""
         return super().settings(reader, sizes) | {"embedding_width": sizes["embedding_size"]}
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """A folder has the discriminator alone, which judges."""
+        """A folder holds the discriminator without its generator."""
         return super().read_head(name, reader) | ({"generator_width": 0.0} if name == "replaced_token" else {})
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """With the width of the tables."""
+        """BERT's, with the width of the embeddings."""
         more = {"embedding_size": config.embedding_width, "summary_activation": "gelu"}
         return super().config_values(config) | more
 
@@ -64,7 +68,7 @@ FAMILY = Electra(
     modules={
         **transformer_modules(PREFIX),
         "encoder.embeddings.project": "electra.embeddings_project",
-        **word_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
+        **lm_modules("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm"),
         "objectives.replaced_lm": "generator_lm_head",
         "objectives.replaced_lm.transform": "generator_predictions.dense",
         "objectives.replaced_lm.norm": "generator_predictions.LayerNorm",
@@ -88,3 +92,27 @@ FAMILY = Electra(
         "intermediate_size": 1024,
     },
 )
+
+
+def generator_model(model: Model) -> Model | None:
+    """The generator of an ELECTRA model as a masked language model that shares its weights.
+
+    None where there is no generator, or where the encoder's embeddings cannot have another width than its blocks.
+    """
+    generators = [getattr(head, "generator", None) for head in model.objectives.values()]
+    generator = next((one for one in generators if isinstance(one, Generator)), None)
+    config = getattr(model.encoder, "config", None)
+    if generator is None or not isinstance(config, electra.Config):
+        return None
+    width, heads, inner = generator.width, generator.heads, generator.inner
+    with on_meta_device():
+        encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
+    weights = {
+        name: value
+        for name, value in model.encoder.state_dict().items()
+        if name.startswith("embeddings.") and ".project." not in name
+    }
+    weights |= {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
+    weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
+    encoder.load_state_dict(weights, assign=True)
+    return Model(encoder, [generator.masked_lm]).train(model.training)

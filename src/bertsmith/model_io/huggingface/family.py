@@ -1,8 +1,7 @@
-"""What a family of models is in transformers' folders: the names of its weights, its classes, its settings.
+"""A model family of transformers: weight names, classes and settings. The defaults are BERT's.
 
-BERT's way where a family does not say otherwise. Names of ours are those of `Model.state_dict()`. Every number of a
-config is checked against the weights that are there before anything of that size is built. Knows no tensors but those
-that are counted.
+Our names are those of `Model.state_dict()`. Every size in a config is checked against the weights before anything of
+that size is built.
 """
 
 from __future__ import annotations
@@ -25,42 +24,48 @@ from bertsmith.objectives.objective import objective_class
 POOLER = "encoder.pooler"
 TEXT_HEADS = ("classify", "regress")
 SUMMARY = {"summary_type": "first", "summary_use_proj": True}  # of multiple choice
-WORDS = ("masked_lm", "causal_lm")  # two questions to one head
+LM_HEADS = ("masked_lm", "causal_lm")  # two objectives with the same head
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # other names of ours
+ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}  # aliases of transformers
 
-Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by transformers' names of today
+Shapes = Mapping[str, tuple[int, ...]]  # of the weights, by today's names in transformers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One family. A file of this folder holds it as `FAMILY`; what is not BERT's way there is a method of its own."""
+    """One family; its file holds it as `FAMILY` and overrides what differs from BERT."""
 
-    name: str  # of its file here and of its encoder
-    model_type: str = ""  # transformers' name of it; the same where absent
-    title: str  # as the paper spells it
-    classes: str  # how the names of transformers' classes begin
-    prefix: str  # before the encoder's weights wherever there is a head
+    name: str  # of its file and of its encoder
+    model_type: str = ""  # in transformers; empty: `name`
+    title: str  # in the paper's spelling
+    classes: str  # prefix of its transformers classes
+    prefix: str  # of the encoder's weights in a model with heads
     encoder: type[TransformerConfig]
     architectures: Mapping[str, tuple[str, ...]]  # transformers' class -> the objectives whose heads it has
-    heads: Mapping[str, str | tuple[str, ...]]  # objective -> how the weights of its head begin
-    modules: Mapping[str, str | tuple[str, ...]]  # ours -> theirs, or those that are stacked; {} for each number
-    omitted: tuple[str, ...] = ()  # beginnings of names of ours that have no place in a folder
-    buffers: frozenset[str] = frozenset()  # tensors of old folders that are counted, not learned
-    copies: tuple[tuple[str, str], ...] = ()  # the same tensor once more: (copy, original)
-    interleaved: tuple[str, ...] = ()  # modules where numbers that here are in two halves of a head stand in turn
-    bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's, in a folder without a head
-    size_tensors: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension that show what it must be
-    defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that a config may leave out
+    heads: Mapping[str, str | tuple[str, ...]]  # objective -> prefix of the weights of its head
+    modules: Mapping[
+        str, str | tuple[str, ...]
+    ]  # our name -> transformers' name, or names that are stacked here; {}: a number
+    omitted: tuple[str, ...] = ()  # prefixes of our weights that folders do not hold
+    buffers: frozenset[str] = frozenset()  # constants in old folders
+    copies: tuple[tuple[str, str], ...] = ()  # tied weights that may be stored twice: (copy, original)
+    interleaved: tuple[str, ...] = ()  # modules with interleaved rotary dimensions
+    bare: tuple[str, ...] = (
+        "embeddings.",
+        "encoder.",
+        "pooler.",
+    )  # prefixes of the encoder's weights in a folder without heads
+    size_tensors: Mapping[str, tuple[str, int]]  # setting -> tensor and dimension of that size
+    defaults: Mapping[str, int] = field(default_factory=dict)  # of sizes that are not in the config
     tensors_per_layer: int = 16
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_type", self.model_type or self.name)
 
     def head_prefixes(self, heads: Iterable[str]) -> tuple[str, ...]:
-        """How the weights of these heads begin."""
-        found = [self.heads[head] for head in heads]
-        return tuple(begin for some in found for begin in ((some,) if isinstance(some, str) else some))
+        """The prefixes of the weights of these heads."""
+        prefixes = [self.heads[head] for head in heads]
+        return tuple(prefix for some in prefixes for prefix in ((some,) if isinstance(some, str) else some))
 
     @property
     def table(self) -> str:
@@ -98,12 +103,12 @@ class Family:
         return f"{self.prefix}pooler.dense"
 
     def current_name(self, name: str) -> str:
-        """A name as transformers writes it today in a model with heads: prefix in front, weight and bias of norms."""
+        """Today's name in a model with heads: with the prefix, and weight and bias of layer norms."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         return f"{self.prefix}{name}" if name.startswith(self.bare) else name
 
     def current_names(self, found: Iterable[str], where: object) -> dict[str, str]:
-        """Today's name -> the name found; two that come to the same are a DataError."""
+        """Today's name -> the stored name; two stored names of one weight are a DataError."""
         names: dict[str, str] = {}
         for name in found:
             new = self.current_name(name)
@@ -113,8 +118,8 @@ class Family:
         return names
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
-        """The objectives whose weights are among these names and can be nobody else's."""
-        known = {head: begin for head, begin in self.heads.items() if head not in WORDS or head == WORDS[causal]}
+        """The objectives whose weights are among these names, if no other objective has the same prefix."""
+        known = {head: begin for head, begin in self.heads.items() if head not in LM_HEADS or head == LM_HEADS[causal]}
         owners = Counter(known.values())
         found = tuple(names)
         return {
@@ -136,11 +141,11 @@ class Family:
         return True
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, Tensor]:
-        """What transformers wants to find though nobody learns it."""
+        """Constants that transformers expects in a folder."""
         return {}
 
     def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
-        """The settings of the encoder, each size equal to what the weights have."""
+        """The encoder's settings, every size checked against the weights."""
         keys = (*self.size_tensors, "num_hidden_layers", "num_attention_heads")
         sizes = {key: reader.count(key, self.defaults.get(key)) for key in keys}
         self.check_sizes(sizes, shapes, reader.path)
@@ -152,7 +157,7 @@ class Family:
             ) from error
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """What a config says, as settings of ours."""
+        """The config's values as settings of our encoder."""
         reader.require("position_embedding_type", "absolute")
         padding, activation = reader.get("pad_token_id"), reader.text("hidden_act", "gelu")
         return {
@@ -174,47 +179,47 @@ class Family:
         }
 
     def check_sizes(self, sizes: Mapping[str, int], shapes: Shapes, path: Path) -> None:
-        """Every size that a config claims against what the weights have."""
+        """Compares the sizes of a config with the weights."""
         for key, (name, dimension) in self.size_tensors.items():
             shape = shapes.get(name)
             if shape is None or len(shape) != 2:
-                raise DataError(f"{path.parent}: the weights lack {name}, or it is no table")
+                raise DataError(f"{path.parent}: the weights lack {name}, or it is not a table")
             if sizes[key] != shape[dimension]:
                 raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {shape[dimension]} ({name})")
         layers = self.stored_layers(shapes)
-        if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built for nothing
-            raise DataError(f"{path.parent}: the weights of its {layers:,} layers are not all there")
+        if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
+            raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
         self.check_layers(sizes, layers, path)
 
     def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """The number of layers that a config claims against those that have weights."""
-        reader = sizes["num_hidden_layers"]
-        if reader != layers:
-            raise ConfigError(f"{path}: num_hidden_layers={reader}, but the weights have {layers} layers")
+        """Compares the number of layers of a config with the weights."""
+        claimed = sizes["num_hidden_layers"]
+        if claimed != layers:
+            raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
 
     def stored_layers(self, names: Iterable[str]) -> int:
-        """How many layers have weights."""
+        """The number of layers that have weights."""
         pattern = re.compile(rf"{re.escape(self.prefix)}encoder\.layer\.(\d+)\.")
         return len({found[1] for name in names if (found := pattern.match(name))})
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
-        """The settings with the pooler that these objectives read; `there`: the weights have one that may stay."""
+        """The settings with a pooler if objectives read it; `stored`: or if the weights have one."""
         return replace(config, pooler=bool(readers) or stored)
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """Settings of a head that only this family's configs say."""
+        """Settings of a head that only this family's configs have."""
         return {}
 
     def head_layer_config(self, name: str, config: TransformerConfig) -> LayerConfig:
-        """How a head of this family's is made."""
+        """The layer settings of a head."""
         return config.head_layer_config
 
     def dropout_key(self, name: str) -> str:
-        """What a config calls the dropout of a head."""
+        """The key of a head's dropout in config.json."""
         return "classifier_dropout"
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """The encoder's settings as transformers 4.57 and 5 read them."""
+        """The encoder's settings for transformers 4.57 and 5."""
         return {
             "vocab_size": config.vocab_size,
             "hidden_size": config.width,
@@ -241,7 +246,7 @@ class ClassifierFamily(Family):
     """Families whose head for text classification has two linear layers: the first one is the encoder's pooler here."""
 
     def pooler(self, heads: Collection[str]) -> str:
-        """The first matrix of that head, where there is one."""
+        """The first layer of that head, where the model has it."""
         return "classifier.dense" if any(head in TEXT_HEADS for head in heads) else super().pooler(heads)
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
@@ -255,31 +260,31 @@ class SummaryFamily(ClassifierFamily):
     """Families whose head for multiple choice has a second linear layer too."""
 
     def pooler(self, heads: Collection[str]) -> str:
-        """The first matrix of the head that reads one vector for each text."""
+        """The first layer of the head that reads the pooled vector."""
         return super().pooler(heads) if any(head in TEXT_HEADS for head in heads) else "sequence_summary.summary"
 
     def summary_activation(self, reader: ConfigReader) -> str:
-        """What stands behind that matrix where choices are read."""
+        """The activation after that layer for multiple choice."""
         return "gelu"
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """Nothing: choices are read one way only."""
+        """No settings: only one kind of summary is supported."""
         if name == "choose":
             for key, usual in (*SUMMARY.items(), ("summary_activation", self.summary_activation(reader))):
                 reader.require(key, usual)
         return {}
 
     def dropout_key(self, name: str) -> str:
-        """Choices have a key of their own."""
+        """Multiple choice has its own key."""
         return "summary_last_dropout" if name == "choose" else "classifier_dropout"
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """BERT's, and how choices are read."""
+        """BERT's, and the summary of multiple choice."""
         return super().config_values(config) | SUMMARY
 
 
 def transformer_modules(prefix: str) -> dict[str, str | tuple[str, ...]]:
-    """The names of an encoder that is BERT's but for the prefix."""
+    """The weight names of an encoder that differs from BERT's in the prefix only."""
     block, layer = "encoder.blocks.{}", f"{prefix}encoder.layer.{{}}"
     return {
         "encoder.embeddings.tokens": f"{prefix}embeddings.word_embeddings",
@@ -295,29 +300,29 @@ def transformer_modules(prefix: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-# how the weights of heads for tasks begin
+# prefixes of the weights of fine-tuning heads
 TASK_HEADS = {**dict.fromkeys(("classify", "regress", "tag", "choose"), "classifier."), "span": "qa_outputs."}
 
 
-def task_modules(of_texts: str = "classifier") -> dict[str, str]:
-    """The names of heads for tasks; `of_texts`: of the matrix that gives a text's labels or its number."""
+def task_modules(classifier: str = "classifier") -> dict[str, str]:
+    """The weight names of fine-tuning heads; `classifier`: of the output layer for text classification."""
     return {
-        "objectives.classify.head": of_texts,
-        "objectives.regress.head": of_texts,
+        "objectives.classify.head": classifier,
+        "objectives.regress.head": classifier,
         "objectives.tag.head": "classifier",
         "objectives.choose.head": "classifier",
         "objectives.span.head": "qa_outputs",
     }
 
 
-def word_modules(head: str, transform: str, norm: str) -> dict[str, str]:
-    """The names of the head for words, whichever question it answers: its bias, its matrix and its norm."""
+def lm_modules(head: str, transform: str, norm: str) -> dict[str, str]:
+    """The weight names of language-model heads: bias, linear layer and layer norm."""
     parts = {"": head, ".transform": transform, ".norm": norm}
-    return {f"objectives.{name}{part}": theirs for name in WORDS for part, theirs in parts.items()}
+    return {f"objectives.{name}{part}": theirs for name in LM_HEADS for part, theirs in parts.items()}
 
 
 def transformer_size_tensors(prefix: str) -> dict[str, tuple[str, int]]:
-    """Where the weights of an encoder that is BERT's but for the prefix show its sizes."""
+    """The tensors that show the sizes of an encoder that differs from BERT's in the prefix only."""
     return {
         "vocab_size": (f"{prefix}embeddings.word_embeddings.weight", 0),
         "hidden_size": (f"{prefix}embeddings.word_embeddings.weight", 1),
@@ -328,5 +333,5 @@ def transformer_size_tensors(prefix: str) -> dict[str, tuple[str, int]]:
 
 
 def stored_positions(prefix: str) -> frozenset[str]:
-    """What transformers stored before version 4.31 though it is only counted."""
+    """Constants that transformers stored before version 4.31."""
     return frozenset({f"{prefix}embeddings.position_ids", f"{prefix}embeddings.token_type_ids"})

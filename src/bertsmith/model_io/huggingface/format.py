@@ -193,7 +193,7 @@ def _type_of_classes(named: Collection[str]) -> str:
 
 
 def _by_problem_type(head: str, reader: ConfigReader) -> str:
-    """The objective that a head of transformers' was trained for: one head serves classification and regression."""
+    """The objective of a transformers head: one head serves classification and regression."""
     if not objective_class(head).problem_type:
         return head
     known = {
@@ -209,7 +209,7 @@ def _by_problem_type(head: str, reader: ConfigReader) -> str:
     if problem not in known:
         raise ConfigError(
             f"{reader.path}: problem_type={shown(problem)}; bertsmith reads {' and '.join(sorted(known))}; "
-            "objectives=() opens the rest"
+            "objectives=() opens the encoder"
         )
     return known[problem]
 
@@ -223,7 +223,7 @@ def _label_table(labels: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
-    """The names of as many classes as the weights have."""
+    """The label names, as many as the weights have classes."""
     table, path = reader.get("id2label"), reader.path
     if table is None:
         claimed = reader.get("num_labels", count)
@@ -231,7 +231,7 @@ def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
             raise ConfigError(f"{path}: num_labels={shown(claimed)}, but the weights have {count} classes")
         return default_names(count)
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-        raise ConfigError(f"{path}: id2label must give a name to every number of a class")
+        raise ConfigError(f"{path}: id2label must map every class index to a name")
     if len(table) != count:
         raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
     missing = [number for number in range(count) if str(number) not in table]

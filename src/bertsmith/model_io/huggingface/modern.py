@@ -18,11 +18,11 @@ BLOCK, LAYER = "encoder.blocks.{}", f"{PREFIX}layers.{{}}"
 TABLE = f"{PREFIX}embeddings.tok_embeddings"
 BIASES = ("attention_bias", "mlp_bias", "norm_bias")
 FULL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers
-PADDING, GLOBAL_BASE, LOCAL_BASE = 50_283, 160_000.0, 10_000.0  # where a config does not say them
+PADDING, GLOBAL_BASE, LOCAL_BASE = 50_283, 160_000.0, 10_000.0  # defaults
 
 
 class Modern(Family):
-    """ModernBERT's names; what only we have is named in its manner."""
+    """ModernBERT's weight names."""
 
     def has_class(self, config: TransformerConfig) -> bool:
         """transformers has ModernBERT's pre-norm, gated, rotary layers, with or without biases."""
@@ -31,13 +31,13 @@ class Modern(Family):
         return chosen and not (config.segment_types or config.pooler or config.causal)
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
-        """Every head of transformers' begins with the one for words; only that one ends with a decoder."""
+        """Every head in transformers starts with the layers of the MLM head; only that one has a decoder."""
         found = tuple(names)
-        words = {"masked_lm"} if "decoder.bias" not in found else set()
-        return super().stored_heads(found, causal=causal) - words
+        absent = {"masked_lm"} if "decoder.bias" not in found else set()
+        return super().stored_heads(found, causal=causal) - absent
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """What a config says, as settings of ours; what only our own folders say too."""
+        """The config's values as settings of our encoder."""
         positions = reader.count("max_position_embeddings", 8192)
         activation, padding = reader.text("hidden_activation", "gelu"), reader.get("pad_token_id", PADDING)
         return {
@@ -53,7 +53,7 @@ class Modern(Family):
             "layer_norm_eps": reader.share("norm_eps", 1e-5),
             "initializer_range": reader.share("initializer_range", 0.02),
             "padding_id": 0 if padding is None else reader.count("pad_token_id", PADDING, least=0),
-            "rotary_base": read_base(reader, layers=sizes["num_hidden_layers"], positions=positions),
+            "rotary_base": read_rope_theta(reader, layers=sizes["num_hidden_layers"], positions=positions),
             "biases": _same(reader, BIASES),
             "depth_scaled": reader.flag("depth_scaled"),
         }
@@ -64,7 +64,7 @@ class Modern(Family):
         return len({found[1] for name in names if (found := pattern.match(name))})
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """Nothing: the head for words is read one way only."""
+        """No settings: only one kind of MLM head is supported."""
         if name == "masked_lm":
             reader.require("classifier_activation", "gelu")
             reader.require("decoder_bias", True)
@@ -72,7 +72,7 @@ class Modern(Family):
         return {}
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """The encoder's settings as transformers 4.57 and 5 read them, and ours where they are not ModernBERT's."""
+        """The encoder's settings for transformers 4.57 and 5."""
         assert isinstance(config, modern.Config)
         values = {
             "vocab_size": config.vocab_size,
@@ -93,51 +93,51 @@ class Modern(Family):
             "global_rope_theta": config.rotary_base,
             "local_rope_theta": config.rotary_base,
             "pad_token_id": config.padding_id,
-            # of the published models, where they are not reader to be others
+            # otherwise those of the published models
             **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
             "tie_word_embeddings": True,
         }
         return values | ({"depth_scaled": True} if config.depth_scaled else {})
 
 
-def read_base(reader: ConfigReader, *, layers: int, positions: int) -> float:
-    """The base of the turns, which is one for all layers here: local ones are read where nobody could tell them."""
+def read_rope_theta(reader: ConfigReader, *, layers: int, positions: int) -> float:
+    """The rotary base of all layers; local attention is accepted where its window covers the maximum length."""
     reader.require("rope_scaling", None)
     base, kinds = _base(reader, FULL, "global_rope_theta", GLOBAL_BASE), reader.get("layer_types")
     if kinds is None:
         every = reader.count("global_attn_every_n_layers", 3)
         kinds = [LOCAL if layer % every else FULL for layer in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (FULL, LOCAL) for kind in kinds):
-        raise ConfigError(f"{reader.path}: layer_types must say {FULL} or {LOCAL} for each of {layers} layers")
+        raise ConfigError(f"{reader.path}: layer_types must be {FULL} or {LOCAL} for each of {layers} layers")
     window = reader.count("local_attention", 128)
     if LOCAL in kinds and (window // 2 < positions - 1 or _base(reader, LOCAL, "local_rope_theta", LOCAL_BASE) != base):
         raise ConfigError(
             f"{reader.path}: {kinds.count(LOCAL)} of {layers} layers have local attention (local_attention={window}); "
-            "bertsmith reads models in which every layer sees the whole text (global_attn_every_n_layers=1)"
+            "bertsmith reads models with global attention in every layer (global_attn_every_n_layers=1)"
         )
     return base
 
 
 def _base(reader: ConfigReader, kind: str, key: str, usual: float) -> float:
-    """The base for one kind of layers: of the table of transformers 5, or by the name that it had before."""
+    """The base for one kind of layers: from the table of transformers 5, or from the older key."""
     table = reader.get("rope_parameters") or {}
-    turns = (table.get(kind) or {}) if isinstance(table, dict) else None
-    if not isinstance(turns, dict) or turns.get("rope_type", "default") != "default":
+    rope = (table.get(kind) or {}) if isinstance(table, dict) else None
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default":
         raise ConfigError(
             f"{reader.path}: rope_parameters={shown(reader.get('rope_parameters'))}; bertsmith reads default"
         )
-    value = turns.get("rope_theta", reader.get(key, usual))
+    value = rope.get("rope_theta", reader.get(key, usual))
     if type(value) not in (int, float) or not 1 < value < math.inf:
-        raise ConfigError(f"{reader.path}: {key}={shown(value)} must be a number over 1")
+        raise ConfigError(f"{reader.path}: {key}={shown(value)} must be a number above 1")
     return float(value)
 
 
 def _same(reader: ConfigReader, keys: tuple[str, ...]) -> bool:
-    """What all of these flags say."""
+    """The common value of these flags."""
     found = {key: reader.flag(key) for key in keys}
     if len({*found.values()}) > 1:
         claims = ", ".join(f"{key}={str(value).lower()}" for key, value in found.items())
-        raise ConfigError(f"{reader.path}: {claims}; bertsmith reads models in which all of them are the same")
+        raise ConfigError(f"{reader.path}: {claims}; bertsmith reads models where all are equal")
     return found[keys[0]]
 
 

@@ -11,11 +11,11 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     ClassifierFamily,
+    lm_modules,
     stored_positions,
     task_modules,
     transformer_modules,
     transformer_size_tensors,
-    word_modules,
 )
 from bertsmith.model_io.untrusted_files import ConfigReader
 
@@ -23,20 +23,20 @@ PREFIX = "roberta."
 
 
 class Roberta(ClassifierFamily):
-    """BERT's names but for the heads; the positions that nobody has are in the table."""
+    """BERT's weight names except for the heads; the position table has rows for padding."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """BERT's, but for the positions: the table has rows for the padding and for what comes before it."""
+        """BERT's; the position table has rows for the padding and for the ids before it."""
         padding = reader.count("pad_token_id", 1, least=0)
         rows = sizes["max_position_embeddings"]
         if rows <= padding + 1:
             raise ConfigError(
-                f"{reader.path}: max_position_embeddings={rows} leaves no positions behind padding {padding}"
+                f"{reader.path}: max_position_embeddings={rows} leaves no positions after padding id {padding}"
             )
         return super().settings(reader, sizes) | {"padding_id": padding, "max_positions": rows - padding - 1}
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """BERT's, with the whole table of positions."""
+        """BERT's, with all rows of the position table."""
         rows = config.first_position + config.max_positions
         return super().config_values(config) | {"max_position_embeddings": rows}
 
@@ -63,7 +63,7 @@ FAMILY = Roberta(
     },
     modules={
         **transformer_modules(PREFIX),
-        **word_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
+        **lm_modules("lm_head", "lm_head.dense", "lm_head.layer_norm"),
         **task_modules("classifier.out_proj"),
     },
     buffers=stored_positions(PREFIX),

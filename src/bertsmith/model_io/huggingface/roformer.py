@@ -1,4 +1,4 @@
-"""RoFormer in transformers' folders, where numbers that are turned together are neighbours."""
+"""RoFormer in transformers' folders, with interleaved rotary dimensions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io.huggingface.family import (
     TASK_HEADS,
     SummaryFamily,
+    lm_modules,
     task_modules,
     transformer_modules,
     transformer_size_tensors,
-    word_modules,
 )
 from bertsmith.model_io.untrusted_files import ConfigReader
 from bertsmith.nn.attention import rotary_embedding
@@ -27,34 +27,34 @@ POSITIONS = "max_position_embeddings"
 
 
 class RoFormer(SummaryFamily):
-    """BERT's names but for the heads; angles of positions are counted, and there all the same."""
+    """BERT's weight names except for the heads; sines and cosines of positions are stored."""
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """BERT's; tables are as wide as the blocks, and values are not turned."""
+        """BERT's; embeddings are as wide as the blocks, and values are not rotated."""
         reader.require("rotary_value", False)
         if reader.get("embedding_size") is not None:
             reader.require("embedding_size", sizes["hidden_size"])
         return super().settings(reader, {**sizes, POSITIONS: reader.count(POSITIONS, 1536)})
 
     def summary_activation(self, reader: ConfigReader) -> str:
-        """That of the blocks."""
+        """The activation of the blocks."""
         return reader.text("hidden_act", "gelu")
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
-        """transformers reads choices by their last token where nothing is reader."""
+        """transformers reads the last token of choices by default."""
         if name == "choose" and reader.get("summary_use_proj") and reader.get("summary_type") is None:
-            raise ConfigError(f"{reader.path} does not say summary_type; bertsmith reads choices by their first token")
+            raise ConfigError(f"{reader.path} has no summary_type; bertsmith reads the first token of choices")
         return super().read_head(name, reader)
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
-        """What is turned is not looked up."""
+        """BERT's, without learned positions."""
         found = super().config_values(config)
         del found["position_embedding_type"]
         more = {"embedding_size": config.width, "rotary_value": False, "summary_activation": config.activation}
         return found | more
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
-        """Sines and cosines of all positions' angles."""
+        """Sines and cosines of all positions."""
         base = config.rope_theta
         assert base is not None
         angles = rotary_embedding(
@@ -85,7 +85,7 @@ FAMILY = RoFormer(
     },
     modules={
         **{ours: theirs for ours, theirs in transformer_modules(PREFIX).items() if not ours.endswith(".positions")},
-        **word_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        **lm_modules("cls.predictions", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
         **task_modules("classifier.out_proj"),
     },
     buffers=frozenset({ANGLES}),

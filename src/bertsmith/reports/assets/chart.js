@@ -1,6 +1,6 @@
 // One chart: axes, curves, marks and cursor. All charts share `view`: the data, the selection, and the cursor.
 import { draw, element } from "./elements.js";
-import { exactly, short, ticks, whole } from "./numbers.js";
+import { exactly, short, ticks, rounded } from "./numbers.js";
 
 const MARGIN = { left: 54, right: 14, top: 10, bottom: 42 };
 
@@ -161,7 +161,7 @@ export class Chart {
         const shape = { checkpoint: `M${x} ${floor}v-7`, restart: `M${x} ${floor - 1}l-4 -7h8z`, skipped: `M${x - 3} ${floor - 8}l6 6m0 -6l-6 6` }[kind];
         const made = draw(this.svg, "path", { d: shape, class: "sign" });
         made.style.stroke = kind === "skipped" ? "var(--bad)" : this.view.several ? `var(--c${number % 10})` : "var(--soft)";
-        draw(made, "title", {}, `${kind} at step ${whole(step)}${text ? `: ${text}` : ""}`);
+        draw(made, "title", {}, `${kind} at step ${rounded(step)}${text ? `: ${text}` : ""}`);
       }
       const best = run.marks.find((mark) => mark.kind === "best");
       const curve = best && this.curves.find(({ series }) => series.run === number && series.kind === "held out");
@@ -169,7 +169,7 @@ export class Chart {
       if (i < 0 || curve.series.y[i] === null || !/^loss/.test(this.spec.name)) return;
       const ring = draw(this.svg, "circle", { cx: this.sx(curve.x[i]), cy: this.sy(curve.series.y[i]), r: 5.5, class: "sign" });
       ring.style.stroke = this.color(curve.series);
-      draw(ring, "title", {}, `best held-out loss ${best.text} at step ${whole(best.step)}`);
+      draw(ring, "title", {}, `best held-out loss ${best.text} at step ${rounded(best.step)}`);
     });
   }
 
@@ -207,7 +207,7 @@ export class Chart {
       const x = this.sx(this.view.cursor);
       draw(this.pointer, "line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top, y2: this.height - MARGIN.bottom });
     }
-    const where = this.view.cursor === null ? "last" : this.view.axis === "minutes" ? `minute ${exactly(this.view.cursor)}` : this.view.axis === "steps" ? `step ${whole(this.view.cursor)}` : `${whole(this.view.cursor)} tokens`;
+    const where = this.view.cursor === null ? "last" : this.view.axis === "minutes" ? `minute ${exactly(this.view.cursor)}` : this.view.axis === "steps" ? `step ${rounded(this.view.cursor)}` : `${rounded(this.view.cursor)} tokens`;
     parts.push(element("span", {}, where));
     for (const curve of this.curves) {
       const i = this.nearest(curve), value = curve.series.y[i];

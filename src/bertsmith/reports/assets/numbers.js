@@ -6,10 +6,10 @@ export function short(value) {
     if (size >= unit && (sign !== "k" || size >= 1e4)) return `${+(value / unit).toPrecision(4)}${sign}`;
   return size < 1e-3 ? value.toExponential().replace(/(\.\d{2})\d+/, "$1") : `${+value.toPrecision(4)}`;
 }
-export const whole = (value) => Math.round(value).toLocaleString("en");
+export const rounded = (value) => Math.round(value).toLocaleString("en");
 export function exactly(value) {
   if (value === null) return "not finite";
-  return Math.abs(value) >= 1e4 ? whole(value) : Math.abs(value) < 1e-3 && value ? value.toExponential(2) : `${+value.toPrecision(5)}`;
+  return Math.abs(value) >= 1e4 ? rounded(value) : Math.abs(value) < 1e-3 && value ? value.toExponential(2) : `${+value.toPrecision(5)}`;
 }
 export function ticks(low, high, most, log) {
   if (log) {

@@ -1,4 +1,4 @@
-"""Muon: the momentum of a matrix, made orthogonal (Jordan et al. 2024); AdamW for all that is no inner matrix.
+"""Muon: orthogonalized momentum for matrices (Jordan et al. 2024); AdamW for everything but inner matrices.
 
 N weights of one shape, M matrices in them, R rows, C columns.
 """
@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers import adam
-from bertsmith.training.optimizers.adam import Adam
-from bertsmith.training.optimizers.optimizer import (
+from bertsmith.training.optimizers import (
     LearningRates,
     Optimizer,
     Weight,
@@ -26,9 +24,10 @@ from bertsmith.training.optimizers.optimizer import (
     load_by_name,
     trainable,
 )
+from bertsmith.training.optimizers.adamw import Adam, check_settings
 
-# Of one quintic after the other (Amsel et al. 2025, with room for rounding): together they take every singular value
-# above a thousandth of the norm to between 0.84 and 1.15.
+# Coefficients of successive quintics (Amsel et al. 2025, with a margin for rounding): together they map every singular
+# value above a thousandth of the norm to between 0.84 and 1.15.
 QUINTICS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
@@ -36,40 +35,40 @@ QUINTICS = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
-ADAM_LENGTH = 0.2  # root mean square of AdamW's usual update (Liu et al. 2025, §2.2): one rate serves both
+ADAM_RMS = 0.2  # of AdamW's usual update (Liu et al. 2025, §2.2): one learning rate serves both
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Rates are AdamW's: updates of matrices are made as long as its own."""
+    """Learning rates are AdamW's: updates of matrices have the same root mean square."""
 
-    momentum: float = 0.95  # what is kept of a matrix's momentum at each step
-    apart: bool = True  # queries, keys and values are three matrices, and the halves of a gated layer two
-    betas: tuple[float, float] = (0.9, 0.98)  # what is kept of the two moments at each step
-    epsilon: float = 1e-8  # added to the root of the second moment
-    weight_decay: float = 0.01  # share of a weight that goes at each step, times the rate
+    momentum: float = 0.95  # decay rate of the momentum
+    split_stacked: bool = True  # queries, keys and values are three matrices, the halves of a gated layer two
+    betas: tuple[float, float] = (0.9, 0.98)  # decay rates of the two moments
+    epsilon: float = 1e-8  # added to the square root of the second moment
+    weight_decay: float = 0.01  # decoupled; multiplied by the learning rate
 
     def __post_init__(self) -> None:
-        adam.check(self.betas, self.epsilon, self.weight_decay)
+        check_settings(self.betas, self.epsilon, self.weight_decay)
         if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum={self.momentum} must be at least 0 and less than 1")
+            raise ConfigError(f"momentum={self.momentum} must be at least 0 and below 1")
 
     def build(self, weights: Sequence[Weight]) -> Muon:
-        """See `optimizer.Settings`."""
+        """See `OptimizerConfig`."""
         return Muon(weights, self)
 
 
 class Muon(Optimizer):
-    """b = momentum · b + g; w -= rate · (0.2 √max(R, C) · orthogonal(g + momentum · b) + decay · w).
+    """b = momentum · b + g; w -= lr · (0.2 √max(R, C) · orthogonal(g + momentum · b) + decay · w).
 
-    Both lines are steps of gradient descent, by torch's fused kernel: the first one takes nothing to g + momentum · b.
+    Both are SGD steps of torch's fused kernel: the first one, on zeros, computes g + momentum · b.
     """
 
     def __init__(self, weights: Sequence[Weight], config: Config) -> None:
         super().__init__(weights)
         self.config = config
         self.matrices = [weight for weight in weights if weight.inner]
-        self.momenta: dict[str, Tensor] = {}  # b by name, from a weight's first update on
+        self.momenta: dict[str, Tensor] = {}  # b by name, from the first update of a weight on
         self.adam = Adam(
             [weight for weight in weights if not weight.inner],
             betas=config.betas,
@@ -84,21 +83,21 @@ class Muon(Optimizer):
         self.adam.step(rates, divisor=divisor, skip=skip)
         groups: dict[tuple[torch.Size, int, float], list[Weight]] = defaultdict(list)
         for weight, rate in trainable(self.matrices, rates):
-            groups[weight.tensor.shape, weight.stacked if self.config.apart else 1, rate].append(weight)
+            groups[weight.tensor.shape, weight.stacked if self.config.split_stacked else 1, rate].append(weight)
         for (_, stacked, rate), weights in groups.items():
-            self._step_alike(weights, stacked, rate, divisor=divisor, skip=skip)
+            self._step_shape(weights, stacked, rate, divisor=divisor, skip=skip)
 
-    def _step_alike(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
-        """One update of matrices of the same shape, all at once."""
+    def _step_shape(self, weights: list[Weight], stacked: int, rate: float, *, divisor: Tensor, skip: Tensor) -> None:
+        """One update of all matrices of one shape."""
         tensors: list[Tensor] = [weight.tensor for weight in weights]
         for weight in weights:
             if weight.name not in self.momenta:
                 self.momenta[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
         rows, columns = tensors[0].shape
-        ahead_NRC = tensors[0].new_zeros(len(weights), rows, columns, requires_grad=False)
+        nesterov_NRC = tensors[0].new_zeros(len(weights), rows, columns, requires_grad=False)
         fused = partial(torch._fused_sgd_, dampening=0.0, maximize=False, is_first_step=False, found_inf=skip)
         fused(
-            list(ahead_NRC.unbind()),
+            list(nesterov_NRC.unbind()),
             [gradient(weight) for weight in weights],
             [self.momenta[weight.name] for weight in weights],
             weight_decay=0.0,
@@ -107,18 +106,18 @@ class Muon(Optimizer):
             lr=-1.0,
             grad_scale=divisor,
         )
-        matrices_MRC = ahead_NRC.view(len(weights) * stacked, rows // stacked, columns)
+        matrices_MRC = nesterov_NRC.view(len(weights) * stacked, rows // stacked, columns)
         matrices_MRC.copy_(orthogonal(matrices_MRC))
-        length = ADAM_LENGTH * math.sqrt(max(rows // stacked, columns))
+        scale = ADAM_RMS * math.sqrt(max(rows // stacked, columns))
         fused(
             tensors,
-            list(ahead_NRC.unbind()),
+            list(nesterov_NRC.unbind()),
             [],
             weight_decay=self.config.weight_decay,
             momentum=0.0,
             nesterov=False,
             lr=kernel_argument(rate),
-            grad_scale=torch.full_like(divisor, 1 / length),
+            grad_scale=torch.full_like(divisor, 1 / scale),
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -132,9 +131,9 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrices_NRC: Tensor) -> Tensor:
-    """About the nearest orthogonal matrices: the same singular vectors, singular values near 1 [N, R, C].
+    """Approximately the nearest orthogonal matrices: the same singular vectors, singular values near 1 [N, R, C].
 
-    In bfloat16 on a GPU: the result need not be more exact than that.
+    In bfloat16 on a GPU, which is exact enough.
     """
     tall = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
     x_NRC = matrices_NRC.to(torch.bfloat16) if matrices_NRC.is_cuda else matrices_NRC

@@ -1,0 +1,207 @@
+"""`finetune`: a model folder and a task become a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith import config
+from bertsmith.encoders.encoder import Encoder
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_for
+from bertsmith.system.devices import cached_peak_flops, choose_device
+from bertsmith.tasks.task import Task
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.distributed import World, join_process_group
+from bertsmith.training.finetune_data import FinetuneLoader, TaskData, build_task, predict, prepare
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.loop import run_training
+from bertsmith.training.recipe import FinetuneConfig
+from bertsmith.training.roofline import SHORT_STEP, WORTH_COMPILING, flops_per_token, step_seconds
+from bertsmith.training.run import Evaluation, Run, memory_advice, with_saved_precision
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.trainer import Trainer
+
+OBJECTIVES = "bertsmith.objectives"
+
+
+def open_with_head(settings: FinetuneConfig, task: Task) -> tuple[Model, Tokenizer, list[str]]:
+    """The encoder of the model folder with a new head for the task, and notes for the user."""
+    given = {**task.head_config(), **settings.head}
+    head = config.from_dict(config.find_kind(OBJECTIVES, task.objective).Config, given, "head")
+    model, tokenizer, facts = open_for(settings.model, [head], dropout=settings.dropout, seed=settings.seed)
+    notes = list(facts.notes)
+    if settings.random_init:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(settings.seed)
+            model.encoder.layer_config.init_weights(model.encoder)
+        notes.append("the encoder starts with random weights (random_init=true)")
+    return model, tokenizer, notes
+
+
+def finetune(
+    settings: FinetuneConfig,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    resume: str = "auto",
+    quiet: bool = False,
+    chart: bool = False,
+    trackers: Sequence[str] = (),
+    data: TaskData | None = None,
+    replacement: Encoder | None = None,
+    lean: bool = False,
+) -> dict[str, Any]:
+    """Trains for the given epochs and returns the last metrics; resumes an earlier call.
+
+    `lean`: a finished run leaves only its log and best/, and checkpoints are at least a minute apart. `replacement`: an
+    encoder used instead of the folder's while the head is trained, such as one with cached outputs; saved models have
+    the folder's own.
+    """
+    settings = with_saved_precision(settings, Path(output))
+    task = data.task if data else build_task(settings)
+    model, tokenizer, notes = open_with_head(settings, task)
+    data = data or prepare(settings, task, tokenizer, positions=model.encoder.max_positions)
+    with ExitStack() as stack:
+        world = stack.enter_context(join_process_group(choose_device(device)))
+        stop_signal = stack.enter_context(StopSignal())
+        loader = _make_loader(settings, data, tokenizer, world, static_shape=replacement is None)
+        trainer = Trainer(
+            model if replacement is None else model.with_encoder(replacement),
+            loader,
+            plan=settings.plan(len(data.train)),
+            optimizer=settings.optimizer,
+            precision=settings.precision,
+            compute=resolve_compute(settings.compute, model, loader, capturable=replacement is None),
+            world=world,
+            stop_signal=stop_signal,
+            seed=settings.seed,
+        )
+        with memory_advice(loader.micro_batch_size, "examples"):
+            run = FinetuneRun(
+                config=settings,
+                folder=Path(output),
+                tokenizer=tokenizer,
+                trainer=trainer,
+                loader=loader,
+                eval_every=settings.eval_every(len(data.train)),
+                lean=lean,
+                data=data,
+                notes=notes,
+                encoder=model.encoder,
+            )
+            result = run_training(run, resume=resume, quiet=quiet, chart=chart, trackers=trackers)
+        return {"task": settings.name, "main": task.main_metric, **result}
+
+
+def _make_loader(
+    settings: FinetuneConfig, data: TaskData, tokenizer: Tokenizer, world: World, *, static_shape: bool
+) -> FinetuneLoader:
+    return FinetuneLoader(
+        data.train,
+        data.task.objective,
+        length=data.max_length,
+        padding_id=tokenizer.padding_id,
+        batch_size=settings.batch_size,
+        micro_batch_size=settings.micro_batch_size,
+        steps=settings.steps(len(data.train)),
+        seed=settings.seed,
+        world=world,
+        static_shape=static_shape,
+    )
+
+
+def resolve_compute(compute: ComputeConfig, model: Model, loader: FinetuneLoader, *, capturable: bool) -> ComputeConfig:
+    """Decides on CUDA graphs and compilation by the estimated time of a step and of the run.
+
+    CUDA graphs need a `capturable` step: a replacement encoder may read from the host.
+    """
+    world = loader.world
+    if world.device.type != "cuda" or not capturable:
+        return replace(compute, cuda_graphs=False)
+    if compute.cuda_graphs != config.AUTO and compute.compile is not None:
+        return compute
+    assert loader.shape is not None
+    tokens, peak = loader.shape[0] * loader.length, cached_peak_flops(world.device, torch.bfloat16)
+    seconds = step_seconds(model, tokens=tokens, length=loader.length, peak=peak)
+    graphs = compute.cuda_graphs
+    if graphs == config.AUTO:
+        graphs = world.size == 1 and seconds < SHORT_STEP
+    compiles = compute.compile
+    if compiles is None and graphs and loader.micro_batch_size == loader.batch_size:  # one forward a step is captured
+        compiles = seconds * loader.steps > WORTH_COMPILING
+    return replace(compute, cuda_graphs=graphs, compile=compiles)
+
+
+@dataclass(kw_only=True)
+class FinetuneRun(Run):
+    """A fine-tuning run, evaluated on the task's dev examples."""
+
+    config: FinetuneConfig
+    loader: FinetuneLoader
+    data: TaskData
+    notes: list[str]
+    encoder: Encoder  # of saved models
+    fitted: dict[str, Any] = field(default_factory=dict)  # settings of the head that the last evaluation fitted
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """See `Run`."""
+        return {"tokenizer": self.tokenizer.fingerprint, "data": self.data.digest}
+
+    def new_model(self) -> Model:
+        """See `Run`."""
+        return open_with_head(self.config, self.data.task)[0]
+
+    def trained_model(self) -> Model:
+        """See `Run`: with the folder's own encoder."""
+        return self.model.with_encoder(self.encoder)
+
+    def before_saving(self, model: Model) -> None:
+        """See `Run`: fitted settings of the head, such as a threshold."""
+        if self.fitted:
+            head: Any = model.objectives[self.data.task.objective]
+            head.config = replace(head.config, **self.fitted)
+
+    def evaluate(self) -> Evaluation | None:
+        """See `Run`: the task's metrics on the dev examples, computed on every rank."""
+        if not self.data.dev:
+            return None
+        task, bf16 = self.data.task, self.trainer.forward_backward.bf16
+        result = predict(self.model, task, self.data.dev, self.tokenizer, length=self.data.max_length, bf16=bf16)
+        scores = task.score(result.examples, result.predictions)
+        self.fitted = task.fitted_head_config(result.examples, result.predictions)
+        summary = " · ".join(f"{name} {value:.4f}" for name, value in scores.items() if "/" not in name)
+        cost = -scores[task.main_metric]
+        return Evaluation(
+            {"cost": cost, **{f"score/{name}": value for name, value in scores.items()}}, cost, f"dev {summary}"
+        )
+
+    def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
+        """See `Run`."""
+        facts: dict[str, object] = {"task": self.config.name, "steps": self.trainer.steps_done}
+        scores = {key: value for key, value in metrics.items() if key.startswith("score/")}
+        return facts | {f"dev {key.partition('/')[2]}": f"{value:.4f}" for key, value in scores.items()}
+
+    def collect_facts(self) -> dict[str, Any]:
+        """See `Run`: with sizes of the data, FLOPs of a token and peak FLOP/s."""
+        world, data = self.trainer.world, self.data
+        mean = sum(len(row) for one in data.train for row in one.rows) / sum(len(one.rows) for one in data.train)
+        return {
+            "main": f"score/{data.task.main_metric}",
+            "notes": self.notes,
+            **super().collect_facts(),
+            "examples": data.examples,
+            "features": len(data.train),
+            "truncated": data.truncated,
+            "dev_examples": len(data.dev),
+            "mean_length": mean,
+            "detected": dict(data.task.detected),
+            "flops_per_token": flops_per_token(self.model, length=int(mean), labels={}),
+            "peak_flops": cached_peak_flops(world.device, self.dtype) * world.size,
+        }

@@ -1,0 +1,294 @@
+"""Data of a fine-tuning run: examples of a task, features, batches in a seeded order, and predictions.
+
+Short texts are packed into shared rows with separate attention, so that little is spent on padding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.data.collate import collate, rows_needed
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.model_io.model import Model
+from bertsmith.nn.recurrent import BiLSTM
+from bertsmith.objectives.objective import SelectedRows, objective_class, objectives_with, pipeline_of
+from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.distributed import World
+from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.recipe import FinetuneConfig
+from bertsmith.types import Batch
+
+HASH_RANGE = 2**64
+CUDA_TOKENS, TOKENS = 65_536, 4096  # of one forward of `predict`
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's examples and their features for one tokenizer, shared by all runs of a sweep."""
+
+    task: Task
+    max_length: int
+    train: list[Features]
+    examples: int  # of train
+    dev: list[Example]
+    truncated: int  # training examples that were truncated
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits of all training features."""
+        digest = hashlib.sha256()
+        for features in self.train:
+            for row in features.rows:
+                digest.update(row.ids.tobytes())
+            digest.update(repr(features.target).encode())
+        return digest.hexdigest()[:16]
+
+
+def build_task(settings: FinetuneConfig, labels: Sequence[str] = ()) -> Task:
+    """The task with its files."""
+    files = {split: Path(path) for split, path in settings.files.items()}
+    task: Task = settings.task.build(files=files, labels=labels)
+    kind = settings.head.get("kind", task.objective)
+    pipeline = pipeline_of(task.objective)
+    if pipeline_of(kind) != pipeline:
+        raise ConfigError(
+            f"head.kind={kind} predicts for {pipeline_of(kind) or 'no pipeline'}; {settings.name} needs an objective "
+            f"for {pipeline}: {', '.join(objectives_with(pipeline))}"
+        )
+    task.objective = kind
+    return task
+
+
+def prepare(settings: FinetuneConfig, task: Task, tokenizer: Tokenizer, *, positions: int) -> TaskData:
+    """Reads the files and makes the features."""
+    length = settings.max_length or min(task.max_length, positions)
+    if length > positions:
+        raise ConfigError(f"max_length={length} exceeds the {positions} positions of {settings.model}: reduce it")
+    examples, dev = train_and_dev(settings, task)
+    features = task.rows(examples, tokenizer, max_length=length, training=True)
+    if not features:
+        raise DataError(f"{settings.name}: none of its {len(examples):,} training examples has a label")
+    return TaskData(task, length, features, len(examples), dev, len(truncated_examples(features)))
+
+
+def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], list[Example]]:
+    """The task's own splits; without dev examples, `dev_fraction` of the training examples becomes dev."""
+    train, fraction = task.examples("train"), settings.dev_fraction
+    if task.has_split("dev"):
+        if fraction:
+            raise ConfigError(f"{settings.name} has dev examples: leave out dev_fraction={fraction:g}")
+        return train, task.examples("dev")
+    if not fraction:
+        return train, []
+    kept: list[Example] = []
+    dev: list[Example] = []
+    for example in train:
+        (dev if is_dev(example, fraction) else kept).append(example)
+    if not (kept and dev):
+        raise ConfigError(
+            f"dev_fraction={fraction:g} splits {len(train):,} examples into {len(kept):,} for training and "
+            f"{len(dev):,} for dev: both need some"
+        )
+    return kept, dev
+
+
+def dev_examples(settings: FinetuneConfig, task: Task) -> list[Example]:
+    """The dev examples alone; train is read only where they come from it."""
+    return task.examples("dev") if task.has_split("dev") else train_and_dev(settings, task)[1]
+
+
+def is_dev(example: Example, fraction: float) -> bool:
+    """Whether an example belongs to that fraction: by the hash of its longest text.
+
+    So questions on one passage stay together, and neither order nor seed nor other examples matter.
+    """
+    longest = max(example.texts, key=lambda text: (len(text), text))
+    digest = hashlib.blake2b(longest.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < fraction * HASH_RANGE
+
+
+def make_batch(
+    features: Sequence[Features],
+    objective: str,
+    *,
+    length: int,
+    padding_id: int,
+    shape: tuple[int, int, int] | None = None,
+    samples: Sequence[int] | None = None,
+    epoch: int = 0,
+) -> Batch:
+    """One batch of features with their labels, where known; text n is row n of all rows in order."""
+    rows = [row for one in features for row in one.rows]
+    numbers = samples or range(len(features))
+    sample_ids = [number for number, one in zip(numbers, features, strict=True) for _ in one.rows]
+    shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
+    labels, indices = objective_class(objective).collate_labels(features)
+    if indices is None:
+        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=sample_ids, **shared)
+    return collate(
+        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=sample_ids, **shared
+    )
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The endless order of training samples: each epoch is a permutation of its own."""
+
+    count: int
+    seed: int
+
+    def take(self, first: int, count: int) -> list[tuple[int, int]]:
+        """(epoch, sample) of `count` positions of the order, from `first` on."""
+        positions = [divmod(position, self.count) for position in range(first, first + count)]
+        return [(epoch, int(_permutation(self.count, self.seed, epoch)[index])) for epoch, index in positions]
+
+
+@lru_cache(maxsize=4)
+def _permutation(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    permutation: NDArray[np.int64] = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count)
+    return permutation
+
+
+class FinetuneLoader(Prefetcher):
+    """`loader(step)`, counted from 0: this rank's micro-batches, a function of the seed and the step."""
+
+    def __init__(
+        self,
+        features: Sequence[Features],
+        objective: str,
+        *,
+        length: int,
+        padding_id: int,
+        batch_size: int,
+        micro_batch_size: int,
+        steps: int,
+        seed: int,
+        world: World,
+        static_shape: bool = True,
+    ) -> None:
+        """`static_shape`: on a GPU all batches have one shape, so that one compiled or captured graph serves them."""
+        super().__init__(self._make, source="the task")
+        self.features, self.objective, self.length, self.padding_id = features, objective, length, padding_id
+        self.batch_size, self.world = batch_size, world
+        self.micro_batch_size = micro_batch_size or max(batch_size // world.size, 1)
+        self.order, self.steps = SampleOrder(len(features), seed), steps
+        if batch_size % (self.micro_batch_size * world.size):
+            raise ConfigError(
+                f"micro-batches of {self.micro_batch_size} on {world.size} ranks do not divide steps of {batch_size} "
+                "evenly"
+            )
+        self.shape = self._static_shape(steps) if static_shape and world.device.type == "cuda" else None
+
+    def _make(self, step: int) -> list[Batch]:
+        share = self.batch_size // self.world.size
+        begin = step * self.batch_size + self.world.rank * share
+        return [self._batch(first) for first in range(begin, begin + share, self.micro_batch_size)]
+
+    def _batch(self, first: int) -> Batch:
+        taken = self.order.take(first, self.micro_batch_size)
+        features = [self.features[number] for _, number in taken]
+        batch = make_batch(
+            features,
+            self.objective,
+            length=self.length,
+            padding_id=self.padding_id,
+            shape=self.shape,
+            samples=[epoch * self.order.count + number for epoch, number in taken],
+        )
+        if self.shape:
+            return _pinned(batch.replace(dense=False))
+        return batch.replace(max_seqlen=max(len(row) for one in features for row in one.rows))
+
+    def _static_shape(self, steps: int) -> tuple[int, int, int]:
+        """Rows, texts and label slots that are enough for every micro-batch of the run."""
+        rows = texts = slots = 1
+        for first in range(0, steps * self.batch_size, self.micro_batch_size):  # of all ranks: they must agree
+            some = [self.features[number] for _, number in self.order.take(first, self.micro_batch_size)]
+            sizes = [len(row) for one in some for row in one.rows]
+            rows, texts = max(rows, rows_needed(sizes, self.length)), max(texts, len(sizes))
+            slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
+        return rows, texts, slots
+
+
+def _pinned(batch: Batch) -> Batch:
+    """The batch in pinned memory, for asynchronous copies to the GPU."""
+
+    def pinned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: pinned(item) for name, item in value.items()}
+        return value.pin_memory() if isinstance(value, torch.Tensor) else value
+
+    return batch.replace(**{name: pinned(value) for name, value in vars(batch).items()})
+
+
+def batches_by_length(
+    features: Sequence[Features], objective: str, *, length: int, padding_id: int, max_tokens: int
+) -> Iterator[tuple[list[int], Batch]]:
+    """All features in batches of about `max_tokens` tokens, texts of similar length together, with their indices."""
+    sizes = [sum(len(row) for row in one.rows) for one in features]
+    order = sorted(range(len(features)), key=sizes.__getitem__)
+    totals = list(accumulate(sizes[number] for number in order))
+    cuts = [0]
+    for position, total in enumerate(totals):
+        if total - (totals[cuts[-1] - 1] if cuts[-1] else 0) > max_tokens and position > cuts[-1]:
+            cuts.append(position)
+    for begin, end in pairwise([*cuts, len(order)]):
+        some = order[begin:end]
+        width = max(length and min(length, max(len(row) for number in some for row in features[number].rows)), 1)
+        yield some, make_batch([features[number] for number in some], objective, length=width, padding_id=padding_id)
+
+
+@dataclass(frozen=True)
+class TaskPredictions:
+    """Examples and their predictions."""
+
+    examples: list[Example]
+    predictions: list[Prediction]
+    truncated: int  # examples that were truncated
+
+
+def predict(
+    model: Model, task: Task, examples: Sequence[Example], tokenizer: Tokenizer, *, length: int, bf16: bool = False
+) -> TaskPredictions:
+    """A prediction for each example, on the model's device."""
+    features = task.rows(examples, tokenizer, max_length=length)
+    logits = predict_logits(model, features, task.objective, padding_id=tokenizer.padding_id, length=length, bf16=bf16)
+    return TaskPredictions(list(examples), task.decode(examples, features, logits), len(truncated_examples(features)))
+
+
+@torch.no_grad()
+def predict_logits(
+    model: Model, features: Sequence[Features], objective: str, *, padding_id: int, length: int, bf16: bool = False
+) -> list[NDArray[np.float32]]:
+    """The logits of each of the features, in the shapes that `Task.decode` takes."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    most = CUDA_TOKENS if device.type == "cuda" else TOKENS
+    if any(isinstance(module, BiLSTM) for module in model.modules()):  # 768 wide, some 70 kB a token
+        most = TOKENS
+    results: dict[int, NDArray[np.float32]] = {}
+    for numbers, batch in batches_by_length(features, objective, length=length, padding_id=padding_id, max_tokens=most):
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = model.predict(batch.to(device), objective)
+        some = [features[number] for number in numbers]
+        results |= zip(numbers, split_logits(logits, some, objective), strict=True)
+    model.train(was_training)
+    return [results[number] for number in range(len(features))]
+
+
+def split_logits(logits: Tensor, rows: Sequence[SelectedRows], objective: str) -> list[NDArray[np.float32]]:
+    """The logits of a batch, example by example."""
+    return objective_class(objective).split_logits(logits.float().cpu().numpy(), rows)

@@ -1,0 +1,104 @@
+"""Where weights, gradients and optimizer state live: replicated on every rank (DDP) or sharded over the ranks (FSDP2).
+
+Checkpoints hold full tensors either way, so that a run can resume the other way or on another number of ranks. FSDP is
+in a module of its own, because its imports from torch take a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
+
+from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import Weight, weights_of
+from bertsmith.types import Batch, Loss
+
+
+class Parallelism(Protocol):
+    """How the ranks hold one model."""
+
+    parameters: dict[str, nn.Parameter]  # as autograd sees them
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The loss of a corrupted batch, for training."""
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """The loss of a corrupted batch, without a backward pass."""
+
+    def rewrap(self) -> None:
+        """To be called after `requires_grad` of parameters has changed."""
+
+    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
+        """The context of a backward pass; ranks average their gradients in the `last` one of a step."""
+
+    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
+        """The weights that the optimizer of this rank updates."""
+
+    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
+        """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
+
+    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""
+
+    def local_shard(self, key: str, full: Tensor) -> Tensor:
+        """This rank's part of the full tensor of `name` or `kind/name`."""
+
+    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
+        """Copies weights and buffers by name."""
+
+
+class DataParallel:
+    """Every rank holds the full model, and gradients are averaged (DDP); also the form of a single process."""
+
+    def __init__(self, model: nn.Module, world: World, *, compiles: bool) -> None:
+        self.model, self.world, self.compiles = model.to(world.device), world, compiles
+        self.parameters = dict(model.named_parameters())
+        self._wrapped: nn.Module
+        self._forward: Any
+        self.rewrap()
+
+    def __call__(self, batch: Batch) -> Loss:
+        """See `Parallelism`."""
+        loss: Loss = self._forward(batch)
+        return loss
+
+    def evaluate(self, batch: Batch) -> Loss:
+        """See `Parallelism`."""
+        loss: Loss = self.model(batch)
+        return loss
+
+    def rewrap(self) -> None:
+        """See `Parallelism`."""
+        self._wrapped = self.world.data_parallel(self.model)
+        self._forward = torch.compile(self._wrapped, dynamic=False) if self.compiles else self._wrapped
+
+    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
+        """See `Parallelism`."""
+        local = isinstance(self._wrapped, DistributedDataParallel) and not last
+        return cast(DistributedDataParallel, self._wrapped).no_sync() if local else nullcontext()
+
+    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
+        """The parameters themselves."""
+        return weights_of(self.parameters, groups)
+
+    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
+        """See `Parallelism`."""
+        return get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
+
+    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors themselves."""
+        return dict(tensors)
+
+    def local_shard(self, key: str, full: Tensor) -> Tensor:
+        """The full tensor."""
+        return full
+
+    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
+        """See `Parallelism`."""
+        self.model.load_state_dict(dict(shards))

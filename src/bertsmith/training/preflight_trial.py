@@ -1,0 +1,291 @@
+"""Preflight checks that take a few real steps: parameters, memory, the first loss, throughput."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bertsmith.data.collate import from_packed
+from bertsmith.data.packing.packing import PackedBatch, Packing
+from bertsmith.errors import BertsmithError, DataError
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.summary import parameters_by_module
+from bertsmith.nn.meta_device import on_meta_device
+from bertsmith.objectives.objective import Objective
+from bertsmith.system.progress import format_duration
+from bertsmith.training.distributed import World
+from bertsmith.training.pretrain import make_trainer
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.signals import StopSignal
+from bertsmith.training.step import Step
+from bertsmith.training.trainer import Trainer
+
+CPU_FLOP, CPU_TOKENS = 1e11, 4096  # of a trial step at most: one to a few seconds
+MAX_FORWARDS = 4  # of a trial step on an accelerator
+MAX_STEPS, MAX_SECONDS = 20, 3.0  # of the throughput measurement
+FAR_FROM_CHANCE = 1.0  # nats
+MANY_EPOCHS = 20  # from where on dropout helped (docs/minutes.md)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: in words, and as plain facts."""
+
+    text: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    state: Literal["ok", "note", "problem"] = "ok"  # note: the run would work, but the user should know
+    error: BertsmithError | None = None  # of a problem
+    name: str = ""  # of the check
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, with None for numbers that are not finite."""
+        facts = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in self.facts.items()
+        }
+        return {"check": self.name, "state": self.state, "text": self.text, **facts}
+
+
+def problem(error: BertsmithError, facts: dict[str, Any] | None = None) -> Finding:
+    """A finding that would stop the run with this error."""
+    return Finding(str(error), facts or {}, "problem", error)
+
+
+@dataclass
+class PreflightContext:
+    """The run to check. Fields without a value are set by the check that determines them."""
+
+    recipe: Recipe  # with the vocabulary size of the tokenizer, once that is known
+    folder: Path  # of the shards
+    output: Path | None
+    world: World
+    data: PretrainData = field(init=False)
+    packing: Packing = field(init=False)
+    trial: Recipe = field(init=False)  # the recipe with a smaller batch size
+    trainer: Trainer = field(init=False)  # of the trial
+    row_bytes: int = 1  # of activations, for each row of a forward
+    fixed_bytes: int = 0  # of weights, gradients and optimizer state
+
+    @property
+    def forward_rows(self) -> int:
+        """Rows of one forward."""
+        return self.recipe.rank_rows(1)
+
+    @property
+    def total_rows(self) -> int | None:
+        """Rows of the whole run; None where the clock drives it."""
+        return None if self.recipe.minutes else self.recipe.batch_sizes.before(self.recipe.steps)
+
+    @property
+    def model(self) -> Model:
+        assert isinstance(self.trainer.module, Model)
+        return self.trainer.module
+
+    def dropout_advice(self, epochs: float) -> str:
+        """Advice for a run of many epochs without dropout; empty otherwise."""
+        if epochs < MANY_EPOCHS or getattr(self.recipe.encoder, "dropout", None) != 0:
+            return ""
+        return "; with so many epochs, dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1"
+
+
+def format_bytes(size: float) -> str:
+    """A number of bytes as MB or GB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+def count_parameters(recipe: Recipe) -> int:
+    """Of the encoder and all heads; allocates no weights."""
+    with on_meta_device():
+        model = Model.build(recipe.encoder, recipe.objectives.values())
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def recipe_facts(recipe: Recipe) -> dict[str, int]:
+    """The main figures of a recipe."""
+    return {
+        "parameters": count_parameters(recipe),
+        "max_length": recipe.max_length,
+        "batch_size": recipe.batch_size,
+        "steps": recipe.steps,
+    }
+
+
+def check_model(context: PreflightContext) -> Finding:
+    """The model with its initial weights, and the number of its parameters."""
+    count = count_parameters(context.recipe)
+    context.trial = trial_recipe(context.recipe, count, context.world.device.type)
+    loader = PretrainLoader(context.trial, context.packing, context.world, source=context.folder)
+    context.trainer = make_trainer(context.trial, context.data, loader, context.world, StopSignal())
+    by_module = parameters_by_module(context.model)
+    notes = load_start(context.recipe, context.model, context.data.tokenizer)
+    listed = ", ".join(f"{name} {number:,}" for name, number in by_module.items())
+    text = "; ".join([f"{count:,} parameters ({listed})", *notes])
+    missing_start = context.recipe.after and not context.recipe.start
+    facts = {"parameters": count, "parameters_by_module": by_module, "notes": notes}
+    return Finding(text, facts, "note" if missing_start else "ok")
+
+
+def trial_recipe(recipe: Recipe, parameters: int, device: str) -> Recipe:
+    """The recipe with a small batch size; on an accelerator the shape of a forward stays."""
+    rows = recipe.rank_rows(1)
+    if device == "cpu":
+        tokens = min(CPU_TOKENS, CPU_FLOP / (6 * parameters))
+        rows = min(rows, max(1, int(tokens / recipe.max_length)))
+        return replace(recipe, batch_size=rows, batch_size_warmup=None, micro_batch_size=rows)
+    forwards = min(MAX_FORWARDS, recipe.batch_size // rows)
+    return replace(recipe, batch_size=rows * forwards, batch_size_warmup=None, micro_batch_size=rows)
+
+
+def check_memory(context: PreflightContext) -> Finding:
+    """An estimate: weights, gradients, two optimizer moments, and the activations of one forward."""
+    weights = tensor_bytes(context.model.state_dict())
+    one, two = (activation_bytes(context.trainer, context.packing.rows(0, rows)) for rows in (1, 2))
+    context.row_bytes, context.fixed_bytes = max(two - one, 1), 4 * weights + max(2 * one - two, 0)
+    activations = context.row_bytes * context.forward_rows
+    needed, available = context.fixed_bytes + activations, available_bytes(context.world.device)
+    facts = {"weights_bytes": weights, "gradients_bytes": weights, "moments_bytes": 2 * weights}
+    facts |= {"activations_bytes": activations, "estimated_bytes": needed, "available_bytes": available}
+    text = f"needs about {format_bytes(needed)}: {format_bytes(4 * weights)} for weights, gradients and moments, "
+    text += f"{format_bytes(activations)} for {context.forward_rows:,} rows of one forward; "
+    text += f"{format_bytes(available)} available"
+    if needed <= available:
+        return Finding(text, facts)
+    advice = f"{text}: {memory_advice(context)}"
+    if context.world.device.type == "cpu":  # the trial has fewer rows there, so it cannot tell
+        return problem(BertsmithError(advice), facts)
+    return Finding(advice, facts, "note")
+
+
+def memory_advice(context: PreflightContext) -> str:
+    """The setting to change when memory is short."""
+    recipe = context.recipe
+    most = int((available_bytes(context.world.device) - context.fixed_bytes) / context.row_bytes)
+    sizes = range(1, min(context.forward_rows // 2, most) + 1)
+    fitting = [rows for rows in sizes if recipe.batch_sizes.increment % rows == 0]
+    if fitting:
+        return f"set micro_batch_size={fitting[-1]}"
+    checkpointing = recipe.compute.activation_checkpointing
+    first = "" if checkpointing else "set compute.activation_checkpointing=true, or "
+    return f"{first}take a smaller encoder or max_length"
+
+
+def out_of_memory(context: PreflightContext) -> BertsmithError:
+    """The error that the run would end with."""
+    return BertsmithError(f"out of memory with {context.forward_rows:,} rows in one forward: {memory_advice(context)}")
+
+
+def check_step(context: PreflightContext) -> Finding:
+    """One forward, backward and update: are loss and gradient those of an untrained model?"""
+    if context.world.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    began = time.monotonic()
+    first = next(context.trainer)
+    metrics = {name: value for name, value in first.metrics().items() if name not in ("step", "seconds")}
+    facts: dict[str, Any] = metrics | {"seconds": time.monotonic() - began}
+    chance = {} if context.recipe.start else chance_losses(context.model)
+    facts |= {f"expected/{name}": value for name, value in chance.items()}
+    losses = ", ".join(_loss_and_chance(first, name, chance) for name in first.scores.losses)
+    text = f"{_trial_rows(context)}: loss {losses}; gradient norm {first.gradient_norm:.3g}"
+    if context.world.device.type == "cuda":
+        facts["peak_bytes"] = torch.cuda.max_memory_allocated()
+        text += f"; {format_bytes(facts['peak_bytes'])} peak memory"
+    if first.skipped:
+        return problem(DataError(f"loss or gradient of the first step is not finite ({text})"), facts)
+    far = [name for name in chance if abs(first.scores.losses[name] - chance[name]) > FAR_FROM_CHANCE]
+    far = [name for name in far if first.scores.counts[name]]
+    if far:
+        text += f"; {far[0]} is far from chance: check encoder.initializer_range and the objective's weight"
+    return Finding(text, facts, "note" if far else "ok")
+
+
+def chance_losses(model: Model) -> dict[str, float]:
+    """The loss of uniform predictions, by objective with a fixed number of classes."""
+    objectives = [module for module in model.objectives.modules() if isinstance(module, Objective)]
+    return {objective.name: math.log(objective.classes) for objective in objectives if objective.classes}
+
+
+def check_speed(context: PreflightContext) -> Finding:
+    """Tokens per second over some more steps, and the duration of the whole run."""
+    began, steps = time.monotonic(), list[Step]()
+    for step in context.trainer:
+        steps.append(step)
+        if len(steps) >= MAX_STEPS or time.monotonic() - began > MAX_SECONDS:
+            break
+    if not steps:
+        return Finding("the run has only the one step above", {"steps": 0}, "note")
+    tokens = sum(step.tokens for step in steps)  # waits for the device
+    seconds = time.monotonic() - began
+    rows, minutes = sum(step.rows for step in steps) / seconds, context.recipe.minutes
+    facts: dict[str, Any] = {"steps": len(steps), "tokens_per_second": tokens / seconds, "rows_per_second": rows}
+    text = (
+        f"{tokens / seconds:,.0f} tokens/s over {len(steps)} step{'s' * (len(steps) > 1)} of {_trial_rows(context)}; "
+    )
+    if context.total_rows is None:
+        facts["epochs"] = rows * 60 * minutes / context.packing.rows_per_epoch
+        text += f"{minutes:g} minutes are {facts['epochs']:,.1f} epochs"
+    else:
+        facts["run_seconds"] = context.total_rows / rows
+        text += f"the run takes about {_duration(facts['run_seconds'])}, without evaluation and checkpoints"
+    advice = context.dropout_advice(facts.get("epochs", 0))
+    return Finding(text + advice, facts, "note" if advice else "ok")
+
+
+def _loss_and_chance(first: Step, name: str, chance: dict[str, float]) -> str:
+    expected = f" (chance {chance[name]:.3f})" if name in chance else ""
+    empty = "" if first.scores.counts[name] else " (no labels in these rows)"
+    return f"{name} {first.scores.losses[name]:.3f}{empty or expected}"
+
+
+def _trial_rows(context: PreflightContext) -> str:
+    """The rows of a trial step, and those of the recipe where they differ."""
+    rows, full = context.trial.batch_size, context.recipe.batch_size
+    micro = context.trial.micro_batch_size
+    shown = f"{rows:,} row{'s' * (rows > 1)}" if rows == micro else f"{rows // micro} × {micro:,} rows"
+    return shown if rows == full else f"{shown} (of the recipe's {full:,})"
+
+
+def _duration(seconds: float) -> str:
+    return format_duration(seconds) if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} days"
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Of all tensors together."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def activation_bytes(trainer: Trainer, packed: PackedBatch) -> int:
+    """Bytes that an eager forward keeps for its backward besides the weights; a compiled one may keep less."""
+    model, device = trainer.module, trainer.world.device
+    assert isinstance(model, Model)
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def record(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    model.train()
+    with torch.no_grad():
+        batch = model.corrupt(from_packed(packed).to(device))
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=trainer.forward_backward.bf16)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), autocast:
+        model(batch)
+    return sum(kept.values())
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory of this device for a run alone on it."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

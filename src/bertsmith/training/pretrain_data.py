@@ -1,0 +1,211 @@
+"""Data of a pre-training run: shards and their tokenizer, batches, held-out batches, and the weights to start from."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bertsmith.data.collate import from_packed
+from bertsmith.data.packing.packing import PackedBatch, Packing
+from bertsmith.data.shards import Shards
+from bertsmith.errors import ConfigError, DataError
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.huggingface.electra import generator_model
+from bertsmith.model_io.huggingface.family import POOLER
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.system.workers import FunctionWorkers, WorkerDied, default_workers
+from bertsmith.tokenizers.tokenizer import Tokenizer, load
+from bertsmith.training.distributed import World
+from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.run import GENERATOR
+from bertsmith.types import Batch
+
+VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
+COUNTED, SCORED = 20_000_000, 2_000_000  # tokens of train and held-out that the unigram baseline reads
+MAX_WORKERS = 4
+MAX_PREFETCHED_TOKENS = 2**22  # about 40 bytes each
+CORES_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class PretrainData:
+    """A shard set and the tokenizer that wrote it."""
+
+    folder: Path
+    shards: Shards
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, folder: str | Path) -> PretrainData:
+        folder = Path(folder)
+        shards = Shards.open(folder)
+        tokenizer = load(folder / "tokenizer")
+        if tokenizer.fingerprint != shards.fingerprint:
+            raise DataError(
+                f"{folder / 'tokenizer'} is not the tokenizer that wrote {folder}: run bertsmith verify {folder}"
+            )
+        return cls(folder, shards, tokenizer)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of data and tokenizer, independent of where the files are."""
+        return {"data": self.shards.digest, "tokenizer": self.tokenizer.fingerprint}
+
+    def with_vocabulary(self, recipe: Recipe) -> Recipe:
+        """The recipe with the vocabulary size and padding token of this tokenizer."""
+        size = -(-self.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        vocabulary = {"vocab_size": size, "padding_id": self.tokenizer.padding_id}
+        known = {item.name for item in fields(recipe.encoder)}
+        encoder = replace(recipe.encoder, **{name: value for name, value in vocabulary.items() if name in known})
+        return replace(recipe, encoder=encoder)
+
+    def packing(self, recipe: Recipe, shards: Shards | None = None) -> Packing:
+        """The rows of the recipe's packing, of the training shards or of the shards given."""
+        packing: Packing = recipe.packing.build(
+            shards or self.shards,
+            frame=self.tokenizer.frame_ids,
+            max_length=recipe.max_length,
+            padding_id=self.tokenizer.padding_id,
+            seed=recipe.seed,
+        )
+        return packing
+
+    def held_out(self, recipe: Recipe, world: World) -> list[Batch]:
+        """This rank's batches of the first held-out rows; empty where there are too few documents."""
+        shards = Shards.open(self.folder, "held-out")
+        if not shards.tokens or shards.documents < getattr(recipe.packing, "min_documents", 1):
+            return []
+        packing = self.packing(recipe, shards)
+        rows = min(recipe.eval_rows, packing.rows_per_epoch)
+        size = min(recipe.micro_batch_size or 32, max(rows // world.size, 1))  # so that every rank has some
+        batches = [from_packed(packing.rows(first, min(size, rows - first))) for first in range(0, rows, size)]
+        if rows < world.size:  # all ranks evaluate all rows, which leaves the means unchanged
+            return batches
+        return batches[world.rank :: world.size]
+
+    def unigram_loss(self) -> float | None:
+        """The held-out loss in nats of predicting every token by its frequency; None without held-out data."""
+        held_out = Shards.open(self.folder, "held-out")
+        if not held_out.tokens:
+            return None
+        size = self.tokenizer.vocab_size
+        counts = np.bincount(self.shards.read(0, min(self.shards.tokens, COUNTED)), minlength=size) + 1.0
+        scored = np.bincount(held_out.read(0, min(held_out.tokens, SCORED)), minlength=size)
+        return float(-(scored * np.log(counts / counts.sum())).sum() / scored.sum())
+
+
+class PretrainLoader(Prefetcher):
+    """`loader(step)`, counted from 0: this rank's micro-batches, a function of the recipe and the step.
+
+    For a GPU they are made in worker processes where there are enough cores: a thread of this process would delay the
+    thread that launches kernels, and small models need a batch every few milliseconds.
+    """
+
+    def __init__(self, recipe: Recipe, packing: Packing, world: World, *, source: object = "the shards") -> None:
+        workers = _worker_count(world)
+        tokens = recipe.batch_size * recipe.max_length // world.size
+        super().__init__(self._make, source=source, steps=max(1, min(1 + workers, MAX_PREFETCHED_TOKENS // tokens)))
+        self._workers = FunctionWorkers(packing.batch, workers) if workers else None
+        self.recipe, self.packing, self.world = recipe, packing, world
+        self.rows = recipe.rank_rows(world.size) * world.size
+        recipe.batch_sizes.micro_batches(0, self.rows)  # raises where they do not divide evenly
+
+    def _make(self, step: int) -> list[Batch]:
+        pin = self.world.device.type == "cuda"
+        share = {"batch_size": self.rows, "rank": self.world.rank, "world_size": self.world.size}
+        micros = self.recipe.batch_sizes.micro_batches(step, self.rows)
+        return [from_packed(self._batch(micro, **share), pin=pin) for micro in micros]
+
+    def _batch(self, micro: int, **share: int) -> PackedBatch:
+        workers = self._workers
+        if workers is not None:
+            try:
+                batch: PackedBatch = workers(micro, **share)
+                return batch
+            except WorkerDied:
+                if self._workers is not None:
+                    warnings.warn("a data worker was killed: batches are made in this process now", stacklevel=2)
+                self.close()
+        return self.packing.batch(micro, **share)
+
+    def close(self) -> None:
+        """Ends the workers; later batches are made in this process."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+
+def _worker_count(world: World) -> int:
+    if world.device.type != "cuda":
+        return 0
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # on this machine
+    return min(MAX_WORKERS, default_workers() // ranks // CORES_PER_WORKER)
+
+
+def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Model:
+    """A model with new weights."""
+    torch.manual_seed(recipe.seed)
+    return Model.build(
+        recipe.encoder, recipe.objectives.values(), vocabulary=vocabulary_of(tokenizer), seed=recipe.seed
+    )
+
+
+def check_model(recipe: Recipe) -> None:
+    """A ConfigError where encoder and objectives cannot be combined; allocates no weights."""
+    with torch.device("meta"):
+        Model.build(recipe.encoder, recipe.objectives.values())
+
+
+def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
+    """Loads the weights that the recipe starts from into its model, if any; returns notes for the user."""
+    if recipe.start:
+        return load_weights(model, recipe.start, tokenizer)
+    if recipe.after:
+        return [
+            f"{recipe.name} is a second stage, but starts with new weights: --start it from a run of {recipe.after}"
+        ]
+    return []
+
+
+def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
+    """Copies the weights of a model folder into a model; returns notes for the user.
+
+    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. A
+    generator beside the folder is loaded too.
+    """
+    other, other_tokenizer, _ = open_model(folder)
+    if other_tokenizer.tokens() != tokenizer.tokens():
+        raise ConfigError(f"{folder} has another vocabulary than the shards: prepare them with its tokenizer")
+    weights, saved = model.state_dict(), other.state_dict()
+    for name, value in weights.items():
+        if name not in saved:
+            if not name.startswith(("objectives.", f"{POOLER}.")):
+                raise ConfigError(f"{folder} has no {name}: the recipe must have the same encoder")
+            continue
+        source, rows = saved[name], min(len(value), len(saved[name])) if value.dim() else 0
+        if source.shape[1:] != value.shape[1:] or (source.shape != value.shape and rows < tokenizer.vocab_size):
+            shapes = f"{list(source.shape)}, but {list(value.shape)} in the recipe"
+            raise ConfigError(f"{folder}: {name} has the shape {shapes}: the encoder must be the same")
+        value[:rows].copy_(source[:rows])  # token tables may be padded to different sizes
+    heads = {f"the head {name}" for name in set(model.objectives) & set(other.objectives)}
+    new = sorted({_module(name) for name in weights.keys() - saved.keys()} - heads)
+    unused = sorted({_module(name) for name in saved.keys() - weights.keys()} - heads)
+    notes = [f"started from the weights of {folder}"]
+    notes += [f"{name} is new" for name in new]
+    notes += [f"{name} of {folder} is not used" for name in unused]
+    if generator := generator_model(model):
+        beside = Path(folder).parent / GENERATOR / Path(folder).name
+        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
+    return notes
+
+
+def _module(name: str) -> str:
+    """The module of a weight, in words."""
+    return "the pooler" if name.startswith(f"{POOLER}.") else f"the head {name.split('.')[1]}"

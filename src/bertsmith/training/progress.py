@@ -1,0 +1,161 @@
+"""Progress of a run on standard error: loss, learning rate, tokens/s, MFU, memory, time left.
+
+One live line on a terminal, with a chart of the loss above it on request; plain lines elsewhere.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+import torch
+
+from bertsmith.reports import text_charts
+from bertsmith.system.progress import format_duration
+from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.step import Step
+from bertsmith.training.trainer import Trainer
+
+LIVE_EVERY, PLAIN_EVERY = 0.5, 10.0  # seconds
+MIN_WAIT = 0.03  # share of the time waiting for data from which on it is shown
+HEIGHT, WIDTH = 10, 100  # of the chart, in characters
+WINDOW = 20.0  # seconds over which throughput is averaged
+
+
+@dataclass
+class Throughput:
+    """Throughput over the last seconds, so that compilation in the first step soon drops out."""
+
+    marks: list[tuple[float, int, float]] = field(default_factory=list)  # (time, tokens so far, waited so far)
+
+    def add(self, now: float, tokens: int, waited: float) -> None:
+        _, before, seconds = self.marks[-1] if self.marks else (now, 0, 0.0)
+        self.marks.append((now, before + tokens, seconds + waited))
+        while len(self.marks) > 2 and now - self.marks[0][0] > WINDOW:
+            del self.marks[0]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """0 until two steps are done."""
+        span = self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
+        return (self.marks[-1][1] - self.marks[0][1]) / span if span > 0 else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time spent waiting for data."""
+        span = self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
+        return (self.marks[-1][2] - self.marks[0][2]) / span if span > 0 else 0.0
+
+
+class ProgressDisplay:
+    """`display.step(step)` after every step; `display.note(text)` for a permanent line."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        quiet: bool = False,
+        chart: bool = False,
+        flops: float = 0.0,
+        peak: float = 0.0,
+        stream: TextIO | None = None,
+    ) -> None:
+        """`flops` of one token, forward and backward, and `peak` FLOP/s of all devices give the MFU."""
+        self.trainer, self.quiet, self.flops, self.peak = trainer, quiet, flops, peak
+        self.stream = stream or sys.stderr
+        self.live = not quiet and self.stream.isatty()
+        self.chart = chart and self.live
+        self.began, self.from_step, self.from_progress = (
+            time.monotonic(),
+            trainer.steps_done,
+            self._progress(trainer.steps_done),
+        )
+        self.throughput = Throughput()
+        self._last, self._lines = 0.0, 0
+        self._curves: dict[str, tuple[list[float], list[float]]] = {}
+
+    def _progress(self, step: int) -> float:
+        plan: TrainingPlan = self.trainer.plan
+        return plan.progress(step, self.trainer.seconds)
+
+    def step(self, step: Step, *, waited: float = 0.0) -> None:
+        """Records a step; shows it if it is the first one or if it is time to."""
+        now = time.monotonic()
+        self.throughput.add(now, step.tokens, waited)
+        if self.quiet:
+            return
+        if self.chart:
+            for name, loss in step.scores.losses.items():
+                steps, losses = self._curves.setdefault(name, ([], []))
+                steps.append(step.number)
+                losses.append(loss)
+        if now - self._last >= (LIVE_EVERY if self.live else PLAIN_EVERY) or step.number <= self.from_step + 1:
+            self._last = now
+            self._draw([*self._chart(), self.line(step, now - self.began)])
+        if len(self.throughput.marks) == 1:  # the first step compiles and is not representative
+            self.began, self.from_progress = now, self._progress(step.number)
+
+    def line(self, step: Step, seconds: float) -> str:
+        """The progress line of a step."""
+        progress = self._progress(step.number)
+        left = seconds * (1 - progress) / (progress - self.from_progress) if progress > self.from_progress else 0.0
+        speed = self.throughput.tokens_per_second or step.tokens / max(seconds, 1e-9)
+        parts = [
+            f"step {step.number:,} ({progress:.0%})",
+            " ".join(f"{name} {loss:.3f}" for name, loss in step.scores.losses.items()),
+            f"lr {step.learning_rate:.1e}",
+            f"{speed:,.0f} tokens/s",
+        ]
+        if self.flops and self.peak:
+            parts.append(f"MFU {speed * self.flops / self.peak:.0%}")
+        parts.append(f"{_memory(self.trainer.world.device) / 2**30:.1f} GiB")
+        if self.throughput.wait_share > MIN_WAIT:
+            parts.append(f"waiting for data {self.throughput.wait_share:.0%}")
+        return " · ".join([*parts, f"{format_duration(left)} left"])
+
+    def note(self, text: str) -> None:
+        """Prints a permanent line."""
+        if not self.quiet:
+            self._clear()
+            print(text, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Removes the live lines."""
+        self._clear()
+
+    def _chart(self) -> list[str]:
+        if not self.chart:
+            return []
+        smooth = {
+            name: (steps, text_charts.smooth(losses, 0.9).tolist()) for name, (steps, losses) in self._curves.items()
+        }
+        return text_charts.chart(smooth, width=WIDTH, height=HEIGHT, title="training loss, smoothed", x_label="steps")
+
+    def _draw(self, lines: list[str]) -> None:
+        self._clear()
+        if self.live:
+            columns = shutil.get_terminal_size().columns  # a wrapped line could not be removed again
+            self.stream.write("\n".join(line[: columns - 1] for line in lines))
+            self._lines = len(lines)
+        else:
+            self.stream.write(lines[-1] + "\n")
+        self.stream.flush()
+
+    def _clear(self) -> None:
+        if self._lines:
+            up = f"\x1b[{self._lines - 1}A" if self._lines > 1 else ""
+            self.stream.write(f"\r{up}\x1b[J")
+            self.stream.flush()
+        self._lines = 0
+
+
+def _memory(device: torch.device) -> int:
+    """Peak memory so far: of the GPU where there is one, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * 1024

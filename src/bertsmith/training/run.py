@@ -1,0 +1,187 @@
+"""A run on one rank: what pre-training and fine-tuning have in common for the loop that drives them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from bertsmith import config
+from bertsmith.errors import BertsmithError, ConfigError
+from bertsmith.model_io.huggingface.electra import generator_model
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.tokenizers.tokenizer import Tokenizer
+from bertsmith.training.checkpoints import TrainingState
+from bertsmith.training.distributed import World
+from bertsmith.training.forward_backward import Precision
+from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.trainer import Trainer
+
+T = TypeVar("T")
+RECIPE = "recipe.json"
+GENERATOR = "generator"  # folder of the generator's models
+# Settings that may change when a run resumes: results depend on them only through rounding and dropout.
+CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
+CHANGEABLE |= {
+    f"compute.{name}" for name in ("compile", "cuda_graphs", "activation_checkpointing", "fsdp", "deterministic")
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of one evaluation."""
+
+    metrics: dict[str, float]  # for the log
+    cost: float  # lower is better: the model with the lowest is kept as best/
+    summary: str  # one line for people
+
+
+class RunConfig(Protocol):
+    """The settings that every run has: a `Recipe` or a `FinetuneConfig`."""
+
+    @property
+    def precision(self) -> Precision: ...
+
+    @property
+    def patience(self) -> int: ...
+
+    @property
+    def save_every(self) -> int: ...
+
+    @property
+    def keep_checkpoints(self) -> int: ...
+
+    def to_json(self) -> bytes: ...
+
+
+@dataclass(kw_only=True)
+class Run(ABC):
+    """One run on one rank. Subclasses say how the model is evaluated and how it is built for saving."""
+
+    config: RunConfig
+    folder: Path
+    tokenizer: Tokenizer
+    trainer: Trainer
+    loader: Prefetcher
+    eval_every: int  # steps; 0: only at the end
+    lean: bool = False  # a finished run leaves only its log and best/
+    facts: dict[str, Any] = field(init=False)  # for the log; flops_per_token and peak_flops give the MFU
+    best: tuple[int, float] = (0, float("inf"))  # step and cost
+    last: tuple[int, Evaluation | None] = (-1, None)
+    saved_at: float = 0.0  # seconds of training at the last checkpoint
+
+    def __post_init__(self) -> None:
+        self.facts = self.collect_facts()
+
+    @property
+    @abstractmethod
+    def fingerprints(self) -> dict[str, str]:
+        """Of data and tokenizer; a run does not resume with others."""
+
+    @abstractmethod
+    def evaluate(self) -> Evaluation | None:
+        """The same on all ranks; None where there is nothing to evaluate on."""
+
+    @abstractmethod
+    def new_model(self) -> Model:
+        """A model of the same structure, into which sharded weights are loaded for saving."""
+
+    @abstractmethod
+    def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
+        """Facts about the saved model for its model card."""
+
+    def initial_state(self) -> tuple[TrainingState, list[str]] | None:
+        """The state that a new run starts from, and notes for the user; None: as the trainer is."""
+        return None
+
+    def trained_model(self) -> Model:
+        """The model to save, with weights of the trainer."""
+        return self.model
+
+    def before_saving(self, model: Model) -> None:
+        """Changes the model to save, where needed."""
+        return
+
+    def collect_facts(self) -> dict[str, Any]:
+        """Facts about the run for its log."""
+        world = self.trainer.world
+        return {
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "device": world.environment()["device"],
+            "ranks": world.size,
+            "threads": torch.get_num_threads(),
+        }
+
+    @property
+    def model(self) -> Model:
+        assert isinstance(self.trainer.module, Model)
+        return self.trainer.module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of matrix products outside FP8."""
+        return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
+
+    def write_model(self, name: str, metrics: Mapping[str, float]) -> None:
+        """Saves the model folder `name` (best or last), and the generator of replaced-token detection beside it."""
+        weights, model = self.trainer.full_weights(), self.trained_model()
+        if not self.trainer.world.is_main:
+            return
+        if self.trainer.sharded:
+            model = self.new_model()
+            model.load_state_dict(weights)
+        self.before_saving(model)
+        facts = self.card_facts(metrics)
+        save_model(model, self.tokenizer, self.folder / name, facts=facts, replace=True)
+        if generator := generator_model(model):
+            save_model(generator, self.tokenizer, self.folder / GENERATOR / name, facts=facts, replace=True)
+
+    def stops_early(self) -> bool:
+        """Whether `patience` evaluations have passed without improvement."""
+        since = self.trainer.steps_done - self.best[0]
+        patience = self.config.patience * self.eval_every
+        return bool(patience) and self.best[0] > 0 and since >= patience
+
+
+def agree_on_best(world: World, best: tuple[int, float]) -> tuple[int, float]:
+    """Rank 0's best evaluation on all ranks: they must agree on when a model is saved."""
+    step, cost = best if world.is_main else (0, 0.0)
+    shared = world.all_reduce({"step": world.scalar(step), "cost": world.scalar(cost)})
+    return int(shared["step"]), float(shared["cost"])
+
+
+def with_saved_precision(settings: T, folder: Path) -> T:
+    """Settings with precision=auto get the precision that the run in the folder started with, if there is one."""
+    if settings.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
+        return settings
+    saved = config.read_file(type(settings), folder / RECIPE).precision  # type: ignore[attr-defined]
+    return replace(settings, precision=saved)  # type: ignore[type-var]
+
+
+def recipe_changes(folder: Path, settings: Any) -> list[str]:
+    """Differences from the settings of the run in a folder; an error where they would change its result."""
+    if not (folder / RECIPE).exists():
+        return []
+    before = config.to_dict(config.read_file(type(settings), folder / RECIPE))
+    changes = config.resume_differences(before, config.to_dict(settings))
+    conflicts = [change for change in changes if change.split(" ")[0] not in CHANGEABLE]
+    if conflicts:
+        raise ConfigError(f"{folder} holds a run with other settings: {'; '.join(conflicts[:3])}: choose another -o")
+    return changes
+
+
+@contextmanager
+def memory_advice(rows: int, what: str) -> Iterator[None]:
+    """Turns an out-of-memory error into one line with the setting to change; `rows` are those of one forward."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        half = max((size for size in range(1, rows // 2 + 1) if rows % size == 0), default=0)
+        advice = f"micro_batch_size={half}" if half else "compute.activation_checkpointing=true or a smaller encoder"
+        raise BertsmithError(f"out of memory with {rows} {what} in one forward: resume with {advice}") from error

@@ -1,0 +1,84 @@
+"""The smallest world for fine-tuning: a model folder with random weights, and examples whose answers can be learned."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import torch
+
+from bertsmith.data import prepare
+from bertsmith.encoders import bert
+from bertsmith.model_io.folder_tokenizer import vocabulary_of
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import save_model
+from bertsmith.objectives import masked_lm
+from bertsmith.tokenizers.tokenizer import load
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
+
+COLOURS, METALS = ("red", "green", "blue", "white"), ("iron", "copper", "silver", "gold")
+QUICK = ["epochs=6", "batch_size=16", "learning_rate=3e-3", "save_every=7", "max_length=32"]
+
+
+def tiny_model(base: Path) -> Path:
+    """A model folder with random weights and a tokenizer for the words of this world."""
+    words = " ".join([*COLOURS, *METALS, "the smith has a thing of which is it and in 쇠 불 who where"])
+    (base / "text.txt").write_text("\n\n".join([words] * 40), encoding="utf-8")
+    prepare.train_tokenizer([base / "text.txt"], base / "t", settings=Config(), vocab_size=120, workers=1, quiet=True)
+    tokenizer = load(base / "t")
+    torch.manual_seed(1)
+    encoder = bert.Config(
+        layers=2,
+        width=32,
+        heads=2,
+        vocab_size=128,
+        max_positions=64,
+        initializer_range=0.1,
+        dropout=0,
+        attention_dropout=0,
+    )
+    save_model(Model.build(encoder, [masked_lm.Config()], vocabulary=vocabulary_of(tokenizer)), tokenizer, base / "m")
+    return base / "m"
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def made_up(kind: str, count: int, seed: int) -> list[dict[str, object]]:
+    """Examples whose answers stand in their texts."""
+    draw = random.Random(seed)
+    found: list[dict[str, object]] = []
+    for _ in range(count):
+        colour, metal = draw.choice(COLOURS), draw.choice(METALS)
+        text = f"the smith has {colour} {metal} {'불 ' * draw.randrange(4)}and a thing"
+        if kind == "classification":
+            found.append({"text": text, "label": metal})
+        elif kind == "pairs":
+            other = draw.choice(METALS) if draw.random() < 0.5 else metal
+            found.append({"sentence1": text, "sentence2": f"it is {other}", "label": str(other == metal)})
+        elif kind == "regression":
+            found.append({"text": text, "score": float(METALS.index(metal))})
+        elif kind == "choice":
+            choices = draw.sample(METALS, 3)
+            choices = [metal, *[one for one in choices if one != metal][:2]]
+            draw.shuffle(choices)
+            found.append({"question": text, "choices": choices, "label": choices.index(metal)})
+        elif kind == "qa":
+            found.append({"question": "which metal", "context": text, "answer": metal})
+        else:
+            words = text.split()
+            tags = ["B-METAL" if word in METALS else "B-COLOUR" if word in COLOURS else "O" for word in words]
+            found.append({"tokens": words, "tags": tags})
+    return found
+
+
+def tuning_of(kind: str, model: Path, folder: Path, *changes: str, count: int = 64) -> FinetuneConfig:
+    files = {
+        "train": write(folder / "train.jsonl", made_up(kind, count, 0)),
+        "dev": write(folder / "dev.jsonl", made_up(kind, 40, 1)),
+    }
+    return make_finetune_config(kind, model, files, [*QUICK, *changes])

@@ -1,0 +1,107 @@
+"""Replayed steps, with a graph that computes again when it is replayed: what is filled, when, and what if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from training.training_fixtures import toy_batch
+
+from bertsmith.training import cuda_graphs
+from bertsmith.training.cuda_graphs import WARMUP_STEPS, CudaGraphs, HostValues, StepOutput
+from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import DeviceLearningRate, LearningRates
+from bertsmith.types import Batch
+
+
+class Graph:
+    """As torch's: what was computed while it was recorded is computed again on the same tensors."""
+
+    made: ClassVar[list[Graph]] = []
+
+    def __init__(self) -> None:
+        self.again: Any = None
+        Graph.made.append(self)
+
+    def replay(self) -> None:
+        self.split_part()
+
+
+class Steps:
+    """What a trainer computes: the sum of the ids, the rates and what the host tells."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(3)
+
+    def __call__(self, batches: Sequence[Batch], rates: LearningRates, host_values: HostValues) -> StepOutput:
+        def compute() -> None:
+            rate = next(rate for rate in rates if rate is not None)
+            held = rate.tensor if isinstance(rate, DeviceLearningRate) else rate
+            self.values.copy_(
+                torch.stack([batches[0].input_ids.sum(), torch.as_tensor(held), host_values()["seconds"]])
+            )
+
+        compute()
+        Graph.made[-1].again = compute
+        return StepOutput(("ids", "rate", "seconds"), self.values, {"word": 1.0}, len(batches[0].input_ids))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    Graph.made.clear()
+    return CudaGraphs(Steps(), World())
+
+
+def take(
+    made: CudaGraphs, step: int, *, rates: LearningRates = (0.5, 0.5), host_values: Mapping[str, float] | None = None
+) -> Any:
+    found = made(toy_batch(step), rates, host_values or {"seconds": float(step)})
+    return None if found is None else found.values.tolist()
+
+
+def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
+    assert [take(made, step) for step in range(WARMUP_STEPS)] == [None] * WARMUP_STEPS
+    for step in range(WARMUP_STEPS, WARMUP_STEPS + 4):
+        rate = 0.25 * step
+        assert take(made, step, rates=(rate, rate)) == [float(toy_batch(step).input_ids.sum()), rate, float(step)]
+    assert len(Graph.made) == 1
+    assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
+
+
+def test_what_the_feed_gave_is_left_as_it_was(made: CudaGraphs) -> None:
+    batch = toy_batch(0)
+    before = batch.input_ids.clone()
+    for _ in range(WARMUP_STEPS + 1):
+        made(batch, (0.5,), {"seconds": 0.0})
+    made(toy_batch(1), (0.5,), {"seconds": 0.0})
+    assert torch.equal(batch.input_ids, before)
+
+
+def test_only_so_many_captures_are_kept(made: CudaGraphs) -> None:
+    for asleep in range(cuda_graphs.MAX_GRAPHS + 2):
+        rates = [0.5] * 8
+        rates[asleep] = None  # type: ignore[call-overload]
+        for _ in range(WARMUP_STEPS + 1):
+            found = take(made, 0, rates=rates)
+        assert found is not None
+    assert len(made._captures) == cuda_graphs.MAX_GRAPHS
+    made.forget()
+    assert take(made, 0) is None
+
+
+def test_what_cannot_be_recorded_is_computed_as_usual(made: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: Graph, **how: object) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nat length")
+
+    monkeypatch.setattr(torch.cuda, "graph", fail)
+    for step in range(WARMUP_STEPS):
+        take(made, step)
+    with pytest.warns(UserWarning, match="which is slower: operation not permitted when stream is capturing$"):
+        assert take(made, WARMUP_STEPS) is None
+    assert take(made, WARMUP_STEPS + 1) is None

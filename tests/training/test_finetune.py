@@ -1,0 +1,311 @@
+"""`finetune` end to end at the smallest size: every kind of task is learned; a stopped run ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import call
+from finetune_fixtures import QUICK, tiny_model, tuning_of
+from threads import threads
+
+from bertsmith import config
+from bertsmith.encoders import bert
+from bertsmith.errors import ConfigError, DataError, StoppedError
+from bertsmith.model_io.model import Model
+from bertsmith.model_io.model_folder import open_model, save_model
+from bertsmith.objectives import classify
+from bertsmith.training import finetune as finetuning
+from bertsmith.training import loop
+from bertsmith.training import sweep as sweeping
+from bertsmith.training.distributed import World
+from bertsmith.training.finetune import finetune, open_with_head
+from bertsmith.training.finetune_data import (
+    FinetuneLoader,
+    SampleOrder,
+    batches_by_length,
+    build_task,
+    make_batch,
+    predict,
+    prepare,
+)
+from bertsmith.training.forward_backward import ComputeConfig
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.recipe import make_finetune_config
+from bertsmith.types import IGNORE_INDEX
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("finetune"))
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    with threads(2):
+        yield
+
+
+CHANCE = {"classification": 0.3, "pairs": 0.65, "regression": 0.3, "tagging": 0.3, "qa": 0.3, "choice": 0.45}
+HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
+
+
+@pytest.mark.parametrize("kind", CHANCE)
+def test_every_kind_of_task_is_learned(kind: str, model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of(kind, model, tmp_path, *HARDER.get(kind, []), count=128)
+    found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    assert found[f"score/{found['main']}"] > CHANCE[kind] + 0.25, found
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    best = max(event[f"score/{found['main']}"] for event in events if event["kind"] == "evaluation")
+    kept = next(event for event in events if event["kind"] == "evaluation" and event["step"] == found["best_step"])
+    assert kept[f"score/{found['main']}"] == best
+
+
+def test_a_model_remembers_when_to_say_nothing(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("qa", model, tmp_path, "epochs=2", "task.rules=2.0")
+    finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
+    found, tokenizer, _ = open_model(tmp_path / "run" / "last")
+    task = build_task(tuning)
+    said = predict(found, task, task.examples("dev"), tokenizer, length=32)
+    assert found.objectives["span"].config.no_answer == pytest.approx(task.threshold(said.examples, said.predictions))
+
+
+def losses(folder: Path) -> list[str]:
+    return [float(event["loss"]).hex() for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    finetune(tuning, tmp_path / "whole", device="cpu", quiet=True)
+    kept = tmp_path / "whole" / "checkpoints"
+    middle = sorted(kept.iterdir())[0]
+    finetune(tuning, tmp_path / "again", device="cpu", quiet=True, resume=str(middle))
+    done = int(middle.name.removeprefix("step-"))
+    assert losses(tmp_path / "again") == losses(tmp_path / "whole")[done:]
+    for name in ("best", "last"):
+        weights = [(tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "again")]
+        assert weights[0] == weights[1]
+
+
+def test_a_lean_run_writes_nothing_that_is_thrown_away(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = tuning_of("classification", model, tmp_path, "epochs=2", "save_every=2")
+    finetune(tuning, tmp_path / "whole", device="cpu", quiet=True)
+    finetune(tuning, tmp_path / "lean", device="cpu", quiet=True, lean=True)
+    assert losses(tmp_path / "lean") == losses(tmp_path / "whole")
+    assert list((tmp_path / "lean" / "checkpoints").iterdir()) == []
+    assert not (tmp_path / "lean" / "last").exists()
+    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "lean")]
+    assert best[0] == best[1]
+    # who is stopped, or learns for long, has what it learned
+    answer = finetuning.predict
+
+    def stops(*given: Any, **how: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answer(*given, **how)
+
+    monkeypatch.setattr(finetuning, "predict", stops)
+    with pytest.raises(StoppedError, match="which is saved"):
+        finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
+    monkeypatch.undo()
+    finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
+    monkeypatch.setattr(loop, "LEAN", 0.0)
+    finetune(tuning, tmp_path / "long", device="cpu", quiet=True, lean=True)
+    assert any((tmp_path / "long" / "checkpoints").iterdir())
+
+
+def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:
+    tuning_of("classification", model, tmp_path)
+    files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
+    words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
+    words += ["--learning-rates", "3e-3,1e-9", "--seeds", "2", *QUICK[:2], "max_length=32"]
+    first = json.loads(call(*words).stdout)
+    assert [row["runs"] for row in first["learning_rates"]] == [2, 2]
+    assert first["kept"]["learning_rate"] == 3e-3
+    assert first["learning_rates"][0]["mean"] > first["learning_rates"][1]["mean"] + 0.2
+    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("rate-*/events.jsonl")}
+    again = json.loads(call(*words).stdout)
+    assert again["kept"] == first["kept"]
+    assert {path: path.stat().st_mtime_ns for path in marks} == marks
+    kept = Path(first["kept"]["run"]) / "best" / "model.safetensors"
+    assert (tmp_path / "s" / "best" / "model.safetensors").read_bytes() == kept.read_bytes()
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_several_jobs_find_what_one_finds(
+    processes: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of the processes: as many as here
+    if not processes:  # which are slow to start
+        monkeypatch.setattr(
+            sweeping, "ordered_map", lambda run, parts, **how: (run(pickle.loads(pickle.dumps(one))) for one in parts)
+        )
+    tuning = replace(tuning_of("classification", model, tmp_path), epochs=0.5)
+    how: dict[str, Any] = {"learning_rates": [3e-3], "seeds": 2, "device": "cpu", "quiet": True, "lean": True}
+    one = sweeping.sweep(tuning, tmp_path / "one", **how)
+    two = sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how)
+    assert [run["scores"] for run in two["runs"]] == [run["scores"] for run in one["runs"]]
+    assert two["learning_rates"] == one["learning_rates"]
+    weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert weights[0] == weights[1]
+    assert len(list((tmp_path / "two").glob("lr-*/best"))) == 1  # of the others the model is gone
+    monkeypatch.setattr(sweeping, "finetune", None)  # what is finished is read, not prepared again
+    monkeypatch.setattr(sweeping, "prepare", None)
+    assert sweeping.sweep(tuning, tmp_path / "two", jobs=2, **how) == two
+
+
+def test_an_interrupted_sweep_ends_its_workers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between two results, when it does not wait for them."""
+    ended = []
+
+    def beside(run: Any, parts: list[Any], **how: Any) -> Iterator[None]:
+        try:
+            yield from [None] * len(parts)
+        finally:
+            ended.append(how["workers"])
+
+    def comes(*given: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "ordered_map", beside)
+    monkeypatch.setattr(sweeping, "is_finished", comes)
+    tuning = tuning_of("classification", model, tmp_path)
+    with pytest.raises(KeyboardInterrupt) as found:  # whose frames live on
+        sweeping.sweep(tuning, tmp_path / "s", learning_rates=[1e-3], seeds=3, jobs=2, device="cpu", quiet=True)
+    assert found.value
+    assert ended == [2]
+
+
+def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("tagging", model, tmp_path)
+    task = build_task(tuning)
+    _, tokenizer, _ = open_with_head(tuning, task)
+    ready = prepare(tuning, task, tokenizer, positions=64)
+    shared = {"length": 32, "padding_id": 0, "batch_size": 16, "steps": 4, "seed": 5}
+
+    def samples(micro: int, world: World, step: int) -> list[int]:
+        feeder = FinetuneLoader(ready.train, "tag", micro_batch_size=micro, world=world, **shared)
+        return [
+            int(batch.sample_ids.flatten()[first]) for batch in feeder(step) for first in batch.cls_positions.tolist()
+        ]
+
+    for step in (0, 3, 11):
+        whole = samples(0, World(), step)
+        assert len(set(whole)) == 16
+        assert samples(4, World(), step) == whole
+        assert samples(4, World(0, 2), step) + samples(4, World(1, 2), step) == whole
+
+
+def test_an_epoch_takes_every_question_once() -> None:
+    order = SampleOrder(10, seed=3)
+    taken = order.take(0, 30)
+    for epoch in range(3):
+        assert sorted(number for turn, number in taken if turn == epoch) == list(range(10))
+    assert [number for _, number in taken[:10]] != [number for _, number in taken[10:20]]
+    assert order.take(17, 5) == taken[17:22]
+
+
+def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("choice", model, tmp_path)
+    task = build_task(tuning)
+    _, tokenizer, _ = open_with_head(tuning, task)
+    asked = task.rows(task.examples("dev"), tokenizer, max_length=32)
+    seen: list[int] = []
+    for numbers, batch in batches_by_length(asked, "choose", length=32, padding_id=0, max_tokens=200):
+        assert batch.input_ids.numel() <= 400
+        assert len(batch.cls_positions) == sum(len(asked[number].rows) for number in numbers)
+        seen += numbers
+    assert sorted(seen) == list(range(len(asked)))
+    unknown = make_batch([config.dataclasses.replace(asked[0], target=None)], "choose", length=32, padding_id=0)
+    assert np.all(unknown.labels["choose"].numpy() == IGNORE_INDEX)
+
+
+def test_dropout_is_the_folder_s_unless_said(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    task = build_task(tuning)
+    usual, _, _ = open_with_head(tuning, task)
+    other, tokenizer, _ = open_with_head(config.override(tuning, ["dropout=0.3"]), task)
+    said = usual.encoder.config
+    assert other.encoder.config == replace(said, dropout=0.3, attention_dropout=0.3) != said
+    blocks = other.encoder.get_submodule("blocks").children()
+    assert {0.3} == {share for block in blocks for share in (block.dropout.p, block.attention.dropout)}
+    save_model(other, tokenizer, tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["hidden_dropout_prob"] == 0.3
+    with pytest.raises(ConfigError, match=r"dropout=1.0 must be at least 0 and less than 1"):
+        open_with_head(config.override(tuning, ["dropout=1.0"]), task)
+
+
+def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    task = build_task(tuning)
+    known, _, _ = open_with_head(tuning, task)
+    fresh, _, notes = open_with_head(config.override(tuning, ["random_init=true"]), task)
+    assert not torch.equal(known.encoder.token_embeddings, fresh.encoder.token_embeddings)
+    assert torch.equal(
+        known.objectives["classify"].get_parameter("head.weight"),
+        fresh.objectives["classify"].get_parameter("head.weight"),
+    )
+    assert "random weights" in notes[-1]
+
+
+def test_bad_input(model: Path, tmp_path: Path) -> None:
+    tuning = tuning_of("classification", model, tmp_path)
+    with pytest.raises(ConfigError, match="max_length=99 exceeds the 64 positions"):
+        finetune(config.override(tuning, ["max_length=99"]), tmp_path / "r", device="cpu", quiet=True)
+    with pytest.raises(DataError, match="pass --train FILE"):
+        finetune(make_finetune_config("classification", model, {}, []), tmp_path / "r", device="cpu", quiet=True)
+    with pytest.raises(ConfigError, match="do not divide steps of 16"):
+        finetune(config.override(tuning, ["micro_batch_size=5"]), tmp_path / "r", device="cpu", quiet=True)
+    one = ["finetune", model, "-t", "classification", "-o", tmp_path / "r", "--device", "cpu"]
+    done = call(*one, "--learning-rates", "fast")
+    assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
+    done = call(*one, "--seeds", "2", "--resume", "never")
+    assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
+    done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
+    assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("peak", "compute", "capturable", "expected"),
+    [
+        (1e15, ComputeConfig(), True, (True, False)),
+        (1e10, ComputeConfig(), True, (True, True)),  # there are so many of them that compiling pays
+        (1e6, ComputeConfig(), True, (False, None)),  # steps are long
+        (1e15, ComputeConfig(), False, (False, None)),
+        (1e15, ComputeConfig(cuda_graphs=True), False, (False, None)),
+        (1e15, ComputeConfig(compile=False), True, (True, False)),
+        (1e15, ComputeConfig(compile=True), True, (True, True)),
+        (1e6, ComputeConfig(cuda_graphs=True), True, (True, True)),
+        (1e15, ComputeConfig(cuda_graphs=True), True, (True, False)),
+        (1e15, ComputeConfig(cuda_graphs=False), True, (False, None)),
+    ],
+)
+def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_not_compiled(
+    peak: float,
+    compute: ComputeConfig,
+    capturable: bool,
+    expected: tuple[bool, bool | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finetuning, "cached_peak_flops", lambda *given: peak)
+    model = Model.build(bert.Config.size("tiny", vocab_size=30), [classify.Config(labels=("a", "b"))])
+    how = {"shape": (4, 8, 1), "length": 64, "steps": 10_000, "batch_size": 8}
+    here = SimpleNamespace(world=World(device=torch.device("cuda")), micro_batch_size=8, **how)
+    found = finetuning.resolve_compute(compute, model, here, capturable=capturable)
+    assert (found.cuda_graphs, found.compile) == expected
+    here.micro_batch_size = 4  # steps of two forwards are not replayed
+    assert finetuning.resolve_compute(compute, model, here, capturable=capturable).compile == compute.compile
+    here.world = World()
+    assert finetuning.resolve_compute(compute, model, here, capturable=capturable).cuda_graphs is False

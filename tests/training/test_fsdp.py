@@ -1,0 +1,144 @@
+"""Split over two ranks (FSDP2), a run is what it is on one, or with whole weights on each; so are its checkpoints."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training import fsdp_ranks
+from training.test_distributed import TESTS, equal, on_two_ranks
+from training.training_fixtures import same, snapshot
+
+from bertsmith.training.checkpoints import Checkpoints
+from bertsmith.training.distributed import World
+from bertsmith.training.optimizers import lamb
+from bertsmith.training.parallelism import DataParallel
+
+pytestmark = pytest.mark.xdist_group("sharding")  # one process: its runs are made once
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    return on_two_ranks(TESTS / "training" / "fsdp_ranks.py", tmp_path_factory)
+
+
+@pytest.mark.parametrize("case", ["toy", "thaw", "real", "shared"])
+def test_split_is_whole_is_one(both: Any, case: str) -> None:
+    """With clipping, accumulation, odd numbers of rows, parts that sleep, have no gradient, or are walked twice."""
+    _, first, second = both
+    alone = {
+        "toy": lambda: fsdp_ranks.toy(World(), False),
+        "thaw": lambda: fsdp_ranks.toy(World(), False, plan=fsdp_ranks.UNFREEZE),
+        "real": lambda: fsdp_ranks.real(World(), False),
+        "shared": lambda: fsdp_ranks.shared(World(), False),
+    }[case]()
+    one = fsdp_ranks.told(alone)
+    whole, split = first[case]
+    assert split["steps"] == second[case][1]["steps"]
+    added = "the norm is added in another order: else nothing was split"
+    assert (split["steps"], split["weights"]) != (whole["steps"], whole["weights"]), added
+    assert split["split"] == [*split["weights"]]
+    assert whole["split"] == one["split"] == []
+    for other in (whole, one):
+        equal(split, other, tolerance=3e-6)
+    if case == "toy":
+        assert all(step[1] > fsdp_ranks.CLIP for step in split["steps"]), "every step is clipped"
+
+
+def test_recomputed_or_compiled_it_is_the_same(both: Any) -> None:
+    _, first, _ = both
+    assert first["recompute"] == first["real"][1]
+    equal(first["compiled"], first["real"][1], tolerance=3e-6)
+
+
+def test_new_weights_are_rank_0s(both: Any) -> None:
+    _, first, _ = both
+    assert first["other_seeds"] == first["toy"][1]
+
+
+def test_a_resumed_split_run_is_the_same_bit_for_bit(both: Any) -> None:
+    _, first, second = both
+    found, straight = first["interrupted"]["split_split"], first["interrupted"]["straight"]
+    assert found["begun"] == 5
+    assert found["notes"] == []
+    assert found["steps"] == straight["steps"][5:], "losses equal as hex floats"
+    assert found["weights"] == straight["weights"]
+    assert second["interrupted"]["split_split"]["steps"] == found["steps"]
+
+
+@pytest.mark.parametrize(
+    ("case", "note"),
+    [("split_whole", "sharded was True, now False"), ("whole_split", "sharded was False, now True")],
+)
+def test_a_run_goes_on_the_other_way(both: Any, case: str, note: str) -> None:
+    _, first, _ = both
+    straight = first["interrupted"]["straight_whole"]
+    assert first["interrupted"][case]["notes"] == [note]
+    equal(first["interrupted"][case], {**straight, "steps": straight["steps"][5:]}, tolerance=3e-6)
+
+
+def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
+    folder, _, _ = both
+    states = [Checkpoints(folder / name).resume().state for name in ("split", "whole")]
+    assert states[0].weights.keys() == states[1].weights.keys()
+    assert states[0].optimizer.keys() == states[1].optimizer.keys()
+    for name, tensor in states[0].weights.items():
+        assert tensor.shape == states[1].weights[name].shape
+        assert float((tensor - states[1].weights[name]).abs().max()) < 1e-6, name
+    heir = fsdp_ranks.toy(World(), True)
+    notes = {note for note in heir.load(states[0]) if not note.startswith("threads")}
+    assert notes == {"ranks was 2, now 1", "sharded was True, now False"}
+    assert heir.steps_done == 5
+    assert not next(heir).skipped
+
+
+def test_each_rank_holds_half(both: Any) -> None:
+    """Weights, gradients and moments together."""
+    _, first, second = both
+    for rank in (first, second):
+        whole, split = rank["held"]
+        assert split / whole == pytest.approx(0.5, abs=0.01)
+    assert first["held"][1] + second["held"][1] == pytest.approx(first["held"][0], rel=1e-3)
+
+
+def test_what_needs_whole_matrices_is_refused(both: Any) -> None:
+    _, first, second = both
+    assert first["refused"] == second["refused"]
+    assert [line.split(", but ")[1].split(" ")[0] for line in first["refused"]] == ["lamb", "muon"]
+    assert all("compute.fsdp" in line for line in first["refused"])
+
+
+def test_what_is_not_finite_on_one_rank_is_skipped_by_all(both: Any) -> None:
+    _, first, second = both
+    assert [step[4] for step in first["nan"]["steps"]] == [False, True, False, False]
+    assert math.isnan(first["nan"]["steps"][1][1])
+    assert [step[0] for step in first["nan"]["steps"]] == [step[0] for step in second["nan"]["steps"]]
+
+
+def test_scoring_disturbs_nothing(both: Any) -> None:
+    _, first, second = both
+    whole, split = first["scored"]
+    assert split["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert split["counts"] == whole["counts"]
+    assert split["steps"] == first["toy"][1]["steps"]
+    assert second["scored"][1] == split
+
+
+def test_another_models_checkpoint_is_refused_by_all(both: Any) -> None:
+    _, first, second = both
+    assert first["another"] == second["another"]
+    assert "table.weight has the shape [23, 6], but table.weight has [29, 6]" in first["another"]
+
+
+def test_alone_there_is_nothing_to_split() -> None:
+    made = fsdp_ranks.toy(World(), True)
+    assert isinstance(made.parallel, DataParallel)
+    list(made)
+    plain = fsdp_ranks.toy(World(), False)
+    list(plain)
+    assert same(made.module.state_dict(), snapshot(plain.full_weights()))
+    assert not torch.distributed.is_initialized()
+    assert not next(fsdp_ranks.toy(World(), True, optimiser=lamb.Config())).skipped

@@ -1,0 +1,401 @@
+"""`pretrain` end to end at the smallest size: it learns; stopped or killed, a run ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import call
+from threads import threads
+
+from bertsmith import recipes
+from bertsmith.data import prepare
+from bertsmith.data.shards import Shards
+from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
+from bertsmith.model_io.model_folder import open_model
+from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training import pretrain as pretraining
+from bertsmith.training import pretrain_data
+from bertsmith.training.distributed import World
+from bertsmith.training.log import last_of_each_step, read_events
+from bertsmith.training.loop import recipe_changes
+from bertsmith.training.pretrain import pretrain, resolve_auto
+from bertsmith.training.pretrain_data import PretrainData
+from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
+from bertsmith.training.trainer import Trainer
+
+SMALL = [
+    "encoder.width=32",
+    "encoder.heads=2",
+    "encoder.layers=2",
+    "max_length=32",
+    "steps=16",
+    "warmup=0.25",
+    "learning_rate=3e-3",
+    "batch_size=16",
+    "micro_batch_size=8",
+    "eval_every=8",
+    "eval_rows=16",
+    "save_every=4",
+]
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Sums over one and over two threads differ in their last bits, and other tests may have set another number."""
+    with threads(2):
+        yield
+
+
+def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
+    return with_overrides(recipes.find(name), [*SMALL, *changes])
+
+
+def curve(folder: Path) -> list[float]:
+    return [float(event["loss"]) for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
+
+
+def losses(folder: Path) -> list[str]:
+    return [loss.hex() for loss in curve(folder)]
+
+
+def stop_after(steps: int, work: Callable[[], Any]) -> None:
+    """Does the work until so many steps are done, then asks it to stop, as SIGTERM does."""
+    with pytest.MonkeyPatch.context() as patch:
+        before = Trainer.__next__
+
+        def asked(trainer: Trainer) -> Any:
+            if trainer.steps_done == steps:
+                trainer.stop_signal.request()
+            return before(trainer)
+
+        patch.setattr(Trainer, "__next__", asked)
+        with pytest.raises(StoppedError, match=f"stopped after step {steps}"):
+            work()
+
+
+@pytest.fixture(scope="module")
+def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with threads(2):
+        found = pretrain(recipe(), shards, folder, device="cpu", quiet=True)
+    assert found["steps"] == 16
+    return folder
+
+
+def test_a_run_learns_and_leaves_models_behind(whole: Path) -> None:
+    events = read_events(whole / "events.jsonl")
+    steps = last_of_each_step(events, "step")
+    assert [event["step"] for event in steps] == list(range(1, 17))
+    assert steps[-1]["loss/masked_lm"] < steps[0]["loss/masked_lm"] - 0.5
+    assert [event["step"] for event in last_of_each_step(events, "evaluation")] == [8, 16]
+    for name in ("best", "last"):
+        found = json.loads(call("fill-mask", whole / name, "the smith [MASK] iron", "--json").stdout)
+        assert len(found["fillings"][0]) == 5
+    assert read_recipe(whole / "recipe.json").steps == 16
+
+
+def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_path: Path) -> None:
+    program = "import sys\nfrom bertsmith.cli import main\nif __name__ == '__main__':\n    main()\n"
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "program.py"), "pretrain", str(whole / "recipe.json")]
+    command += ["--data", str(shards), "--device", "cpu", "-q", "-o"]
+    threads = os.environ | {"OMP_NUM_THREADS": "2"}
+    straight, folder = tmp_path / "straight", tmp_path / "run"
+    subprocess.run([*command, str(straight)], check=True, env=threads)  # like the others in a process of its own
+    events = folder / "events.jsonl"
+    for kill, after in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
+        process = subprocess.Popen([*command, str(folder)], stderr=subprocess.PIPE, text=True, env=threads)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if events.exists() and events.read_text().count('"kind": "step"') >= after:
+                break
+            time.sleep(0.02)
+        os.kill(process.pid, kill)
+        _, message = process.communicate()
+        assert process.returncode == (75 if kill == signal.SIGTERM else -signal.SIGKILL), message
+        if kill == signal.SIGTERM:
+            assert "the same command goes on from there" in message
+    subprocess.run([*command, str(folder)], check=True, env=threads)
+    assert losses(folder) == losses(straight)
+    for name in ("model.safetensors", "config.json", "vocab.txt"):
+        assert (folder / "last" / name).read_bytes() == (straight / "last" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["bert/no_nsp", "bert/ltr"])
+def test_ablations_train(name: str, shards: Path, tmp_path: Path) -> None:
+    found = pretrain(recipe("steps=6", "warmup=0.34", name=name), shards, tmp_path / "run", device="cpu", quiet=True)
+    assert found["steps"] == 6
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_is_whole_and_comes_back_from_its_json(name: str, tmp_path: Path) -> None:
+    made = recipes.find(name)
+    assert made.name == name
+    (tmp_path / "recipe.json").write_bytes(made.to_json())
+    assert recipes.find(str(tmp_path / "recipe.json")) == made
+
+
+def test_another_recipe_in_the_same_folder_is_refused(whole: Path, shards: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learning_rate was 0\.003 and is now 0\.001"):
+        pretrain(recipe("learning_rate=1e-3"), shards, whole, device="cpu", quiet=True)
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "unknown recipe": (["pretrain", "bert/tinny", "-d", "{s}", "-o", "{t}/r"], 78, "did you mean bert/tiny?"),
+    "unknown key": (
+        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "encoder.layer=4"],
+        78,
+        "did you mean encoder.layers?",
+    ),
+    "length over positions": (
+        ["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "max_length=600"],
+        78,
+        "encoder.max_positions",
+    ),
+    "no shards": (["pretrain", "bert/tiny", "-d", "{t}", "-o", "{t}/r"], 65, "index.json"),
+    "uneven micro-batches": (["pretrain", "bert/tiny", "-d", "{s}", "-o", "{t}/r", "micro_batch_size=7"], 78, "7 rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) -> None:
+    words, status, part = BAD[case]
+    done = call(*[word.format(s=shards, t=tmp_path) for word in words], "--device", "cpu")
+    assert done.returncode == status, done.stderr
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pretraining, "run_training", exhausted)
+    with pytest.raises(BertsmithError, match="8 rows in one forward: resume with micro_batch_size=4"):
+        pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_share_of_peak_and_baselines_are_in_the_log(whole: Path) -> None:
+    events = read_events(whole / "events.jsonl")
+    facts = next(event for event in events if event["kind"] == "facts")
+    # 6 layers' matrices (4 D² + 2 D F) + 12 layers D L + head; the head asks 15 % of the places and some more
+    body = 6 * 2 * (4 * 32**2 + 2 * 32 * 128) + 12 * 2 * 32 * 32
+    head = 6 * (128 * 32 + 32**2) * 0.15
+    assert body + 0.8 * head < facts["flops_per_token"] < body + 1.4 * head + 500
+    assert facts["peak_flops"] > 1e9
+    assert 0 <= facts["padding"] < 0.3
+    assert 2 < facts["unigram"]["masked_lm"] < 4.5  # nats; 90 tokens at most
+    assert events[-1]["kind"] == "finish"
+    assert all(event["data_seconds"] >= 0 for event in events if event["kind"] == "step")
+
+
+def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
+    data = PretrainData.open(shards)
+    held_out = Shards.open(shards, "held-out")
+    counts = Counter(data.shards.read(0, data.shards.tokens).tolist())
+    total = data.shards.tokens + data.tokenizer.vocab_size
+    tokens = held_out.read(0, held_out.tokens).tolist()
+    expected = -sum(math.log((counts[token] + 1) / total) for token in tokens) / len(tokens)
+    assert data.unigram_loss() == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> None:
+    """Memory ran out: the advice is another micro_batch_size, and it must be possible to follow it."""
+    half = recipe("steps=8", "eval_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
+    stop_after(4, lambda: pretrain(half, shards, tmp_path / "run", device="cpu", quiet=True))
+    pretrain(with_overrides(half, ["micro_batch_size=4"]), shards, tmp_path / "run", device="cpu", quiet=True)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert [event["notes"] for event in events if event["kind"] == "start"][-1] == [
+        "micro_batch_size was 8 and is now 4"
+    ]
+    assert read_recipe(tmp_path / "run" / "recipe.json").micro_batch_size == 4
+    pretrain(half, shards, tmp_path / "straight", device="cpu", quiet=True)
+    both = [curve(tmp_path / name) for name in ("run", "straight")]
+    assert both[0] == pytest.approx(both[1], rel=1e-5)
+    assert both[0][:4] == both[1][:4]
+
+
+def test_the_best_model_is_not_forgotten_over_a_resume(shards: Path, tmp_path: Path) -> None:
+    from bertsmith.training import loop
+
+    first = recipe("steps=8", "eval_every=4", "save_every=4")
+    stop_after(4, lambda: pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True))
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    better = [json.loads(line) for line in events.splitlines()]
+    for event in better:
+        if event["kind"] == "evaluation":
+            event["loss"] = 0.001  # so good that nothing after it can be better
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in better))
+    kept = (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
+    found = pretrain(first, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert found["best_step"] == 4
+    assert (tmp_path / "run" / "best" / "model.safetensors").read_bytes() == kept
+    assert (tmp_path / "run" / "last" / "model.safetensors").read_bytes() != kept
+    assert loop.RECIPE == "recipe.json"
+
+
+def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path: Path) -> None:
+    made = read_recipe(whole / "recipe.json")
+    with pytest.raises(ConfigError, match=r"holds a run that has begun \(step-00000016\)"):
+        pretrain(made, shards, whole, device="cpu", quiet=True, resume="never")
+    middle = whole / "checkpoints" / "step-00000012"
+    with pytest.raises(ConfigError, match=r"gone further than .*step-00000016"):
+        pretrain(made, shards, whole, device="cpu", quiet=True, resume=str(middle))
+    pretrain(made, shards, tmp_path / "branch", device="cpu", quiet=True, resume=str(middle))
+    assert losses(tmp_path / "branch") == losses(whole)[12:]
+    with pytest.raises(DataError, match="manifest"):
+        pretrain(made, shards, tmp_path / "other", device="cpu", quiet=True, resume=str(tmp_path / "nowhere"))
+
+
+def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tmp_path: Path) -> None:
+    made = recipe("steps=2", "warmup=0", "after=bert/quick")
+    pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
+    (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
+    assert note == f"{made.name} is a second stage, but begins anew: --start it from what bert/quick has made"
+    pretrain(replace(made, after=""), shards, tmp_path / "first", device="cpu", quiet=True)
+    assert losses(tmp_path / "anew") == losses(tmp_path / "first")
+    started = replace(made, start=str(whole / "last"))
+    pretrain(started, shards, tmp_path / "started", device="cpu", quiet=True)
+    assert "begins anew" not in str(read_events(tmp_path / "started" / "events.jsonl")[0]["notes"])
+
+
+def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
+    longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
+    pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
+    first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
+    assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
+    notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
+    assert notes == [f"began with the weights of {whole / 'last'}"]
+    without = recipe("steps=2", "warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp")
+    pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
+    notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
+    assert notes[1] == f"the head next_sentence of {whole / 'last'} is not asked for"
+    assert notes[2] == f"the pooler of {whole / 'last'} is not asked for"
+    again = recipe("steps=2", "warmup=0", "learning_rate=0", f"start={tmp_path / 'third' / 'last'}")
+    pretrain(again, shards, tmp_path / "pairs", device="cpu", quiet=True)
+    notes = read_events(tmp_path / "pairs" / "events.jsonl")[0]["notes"]
+    assert notes[1:] == [f"{part} is new" for part in ("the head next_sentence", "the pooler")]
+    third, pairs = (open_model(tmp_path / name / "last")[0].state_dict() for name in ("third", "pairs"))
+    assert third.keys() < pairs.keys()
+    assert all(torch.equal(pairs[name], value) for name, value in third.items())
+    wider = recipe("encoder.width=64", f"start={whole / 'last'}")
+    with pytest.raises(ConfigError, match=r"\[128, 32\] there and \[128, 64\] in the recipe"):
+        pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)
+
+
+def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -> None:
+    still = recipe("learning_rate=0", "warmup=0", "eval_every=2", "patience=2")
+    found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
+    assert (found["steps"], found["best_step"]) == (6, 2)
+    assert pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)["steps"] == 6  # nor does it go on
+
+
+def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -> None:
+    """A tokenizer exchanged in the shards' folder, and shards exchanged under a run that goes on."""
+    base = shards.parent
+    shutil.copytree(shards, tmp_path / "mixed")
+    prepare.train_tokenizer(
+        [base / "text.txt"], tmp_path / "t", settings=Config(), vocab_size=80, workers=1, quiet=True
+    )
+    shutil.rmtree(tmp_path / "mixed" / "tokenizer")
+    shutil.copytree(tmp_path / "t", tmp_path / "mixed" / "tokenizer")
+    done = call("pretrain", "bert/tiny", "-d", tmp_path / "mixed", "-o", tmp_path / "r", "--device", "cpu")
+    assert (done.returncode, done.stderr.count("\n")) == (65, 1)
+    assert "is not the tokenizer that wrote" in done.stderr
+    few = recipe("steps=4", "warmup=0.25", "eval_every=0")
+    pretrain(few, shards, tmp_path / "run", device="cpu", quiet=True)
+    prepare.prepare([base / "text.txt"], tmp_path / "other", tokenizer=base / "t", held_out=0.2, workers=1, quiet=True)
+    with pytest.raises(ConfigError, match="was trained with another data"):
+        pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_text_that_lies_elsewhere_and_is_prepared_again_goes_on(whole: Path, shards: Path, tmp_path: Path) -> None:
+    base = shards.parent
+    (tmp_path / "moved").mkdir()
+    shutil.copy(base / "text.txt", tmp_path / "moved" / "words.txt")
+    again = {"tokenizer": base / "t", "held_out": 0.1, "workers": 1, "quiet": True}
+    prepare.prepare([tmp_path / "moved" / "words.txt"], tmp_path / "again", **again)
+    stop_after(4, lambda: pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True))
+    pretrain(recipe(), tmp_path / "again", tmp_path / "run", device="cpu", quiet=True)
+    assert losses(tmp_path / "run") == losses(whole)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Path) -> None:
+    begun = pretrain(recipe("precision=bf16", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    again = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
+    assert again["loss"] == begun["loss"]
+    held = read_recipe(tmp_path / "recipe.json")
+    assert held.precision == "bf16"
+    assert recipe_changes(tmp_path, with_overrides(held, ["precision=auto"])) == []
+    with pytest.raises(ConfigError, match=r"precision was \"bf16\" and is now \"fp32\""):
+        pretrain(recipe("precision=fp32", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [({"bf16": 2.0, "fp8": 1.0}, "fp8"), ({}, "bf16")])
+def test_on_cuda_a_measurement_settles_the_precision(
+    seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "_time_precisions", lambda *given: seconds)
+    monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: 1e15)
+    monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
+    found, facts = resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
+    assert found.precision == expected
+    assert facts == ({"precision_seconds": seconds} if seconds else {})
+    assert resolve_auto(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
+    assert resolve_auto(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
+
+
+@pytest.mark.parametrize(
+    ("peak", "words", "size", "expected"),
+    [
+        (1e15, [], 1, True),
+        (1e6, [], 1, False),  # steps are long
+        (1e15, ["compute.compile=false"], 1, False),
+        (1e15, [], 2, False),
+        (1e15, ["compute.cuda_graphs=false"], 1, False),
+        (1e6, ["compute.cuda_graphs=true"], 1, True),
+    ],
+)
+def test_on_cuda_short_steps_are_replayed(
+    peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: peak)
+    asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
+    assert resolve_auto(asked, tmp_path, world)[0].compute.cuda_graphs is expected
+    assert resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
+
+
+def test_batches_from_other_processes_are_the_same_and_outlive_them(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, world, small = PretrainData.open(shards), World(), recipe()
+    here = pretrain_data.PretrainLoader(small, data.packing(small), world)
+    monkeypatch.setattr(pretrain_data, "_makers", lambda world: 2)
+    there = pretrain_data.PretrainLoader(small, data.packing(small), world)
+    assert there.steps == 3
+    for step in (0, 1, 2, 7, 3):
+        for ours, theirs in zip(there(step), here(step), strict=True):
+            assert torch.equal(ours.input_ids, theirs.input_ids)
+            assert torch.equal(ours.labels["next_sentence"], theirs.labels["next_sentence"])
+    assert there._workers is not None
+    for process in there._workers._all:
+        process.kill()
+    with pytest.warns(UserWarning, match="was killed: they are made here now"):
+        found = there(20)
+    assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
+    assert there._workers is None

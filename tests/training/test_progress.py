@@ -1,0 +1,36 @@
+"""What a run under way says of itself."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bertsmith.training import progress
+from bertsmith.training.plan import TrainingPlan
+from bertsmith.training.step import Scores
+
+
+def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute to compile, then ten seconds for each of the other nine steps."""
+    clock = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
+    stream = io.StringIO()
+    trainer: Any = SimpleNamespace(
+        done=0,
+        seconds=0.0,
+        plan=TrainingPlan(learning_rate=1e-3, steps=10),
+        world=SimpleNamespace(device=torch.device("cpu")),
+    )
+    show = progress.ProgressDisplay(trainer, stream=stream)
+    for number in range(1, 11):
+        clock += 60 if number == 1 else 10
+        scores = Scores(loss=1.0, losses={"masked_lm": 1.0}, accuracies={}, counts={})
+        step: Any = SimpleNamespace(number=number, tokens=1000, learning_rate=1e-3, scores=scores)
+        show.step(step)
+    left = [line.split(" · ")[-1] for line in stream.getvalue().splitlines()]
+    assert left[0] == "9:00 left"  # all that is known after one step
+    assert left[1:] == [f"{seconds // 60}:{seconds % 60:02} left" for seconds in range(80, -1, -10)]
