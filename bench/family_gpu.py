@@ -239,7 +239,7 @@ def electra(recipe: Recipe) -> nn.Module:
     import transformers
 
     judging: Judging = recipe.objectives["replaced_token"]
-    width = max(1, round(judging.generator * recipe.encoder.width))
+    width = max(1, round(judging.generator_width * recipe.encoder.width))
     narrow = replace(recipe.encoder, width=width, heads=max(1, width // HEAD_WIDTH), feed_forward=4 * width)
     return Electra(
         transformers.ElectraForMaskedLM(config_of(narrow)),

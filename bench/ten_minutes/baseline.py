@@ -162,7 +162,7 @@ class Run:
         self.model.train()
         ids = self.blocks[torch.from_numpy(self.order.take(done, settings.rows)).to(self.device)].long()
         torch.manual_seed(settings.seed * 1_000_003 + done)  # dropout
-        hidden, labels = self.corrupt(ids, settings.seed * 1_000_003 + done)
+        hidden, labels = self.hide(ids, settings.seed * 1_000_003 + done)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             loss = self.forward(input_ids=hidden, labels=labels).loss
         loss.backward()

@@ -17,7 +17,7 @@ from bertsmith.system.durable import Disk
 from bertsmith.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.signals import StopSignal
-from bertsmith.training.trainer import Feed, Trainer
+from bertsmith.training.trainer import MicroBatches, Trainer
 
 STEPS, EVERY = 6, 2  # three saves: the third gives up the first
 FILES = {"recipe.json": b'{"encoder": {"kind": "bert"}}', "vocab.txt": b"[PAD]\n[UNK]\nthe\n"}
@@ -32,10 +32,12 @@ class CheckpointOutcome(Outcome):
         self.failures.append(f"{self.name} {case}: {problem}\n  replay: {replay}")
 
 
-def small_trainer(stopper: StopSignal | None = None, batches: Feed | None = None) -> Trainer:
+def small_trainer(stopper: StopSignal | None = None, batches: MicroBatches | None = None) -> Trainer:
     """Dropout is on, and the clock stands still so that equal runs write equal bytes."""
     plan = TrainingPlan(steps=STEPS, learning_rate=0.05, warmup=2 / STEPS)
-    return trainer(plan=plan, dropout=0.3, clock=lambda: 0.0, stopper=stopper, feed=batches or feed(micro_batch_size=4))
+    return trainer(
+        plan=plan, dropout=0.3, clock=lambda: 0.0, stop_signal=stopper, feed=batches or feed(micro_batch_size=4)
+    )
 
 
 @cache
@@ -66,7 +68,9 @@ def save_all(
                 told(step)
 
 
-def train_all(run: Path, disk: Disk, *, stopper: StopSignal | None = None, batches: Feed | None = None) -> list[str]:
+def train_all(
+    run: Path, disk: Disk, *, stopper: StopSignal | None = None, batches: MicroBatches | None = None
+) -> list[str]:
     """The loop of a run from wherever it stands to its end or to a stop: the losses of its steps as hex floats."""
     losses = []
     with Checkpoints(run, files=FILES, facts=FACTS, disk=disk) as checkpoints:

@@ -407,12 +407,12 @@ def test_cells_show_their_examples(visit: Any) -> None:
     page.get_by_role("button", name="forge/two/evaluation").click()
     page.locator("#what").wait_for()
     assert page.locator("#what").text_content() == "Most confident errors"
-    cell = page.get_by_role("button", name="copper taken for iron")
+    cell = page.get_by_role("button", name="copper predicted as iron")
     cell.click()
     assert page.locator("#cases tbody tr").count() == int(cell.text_content())
     again = visit(path_of(page, "evaluation"), viewport=PHONE, color_scheme="dark")
     again.locator("#what").wait_for()
-    assert again.locator("#what").text_content().startswith("copper taken for iron")
+    assert again.locator("#what").text_content().startswith("copper predicted as iron")
     again.keyboard.press("Tab")
     button(again, "probability").click()
     assert again.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"

@@ -109,7 +109,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
     best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "lean")]
     assert best[0] == best[1]
     # who is stopped, or learns for long, has what it learned
-    answer = finetune.predict
+    answer = finetuning.predict
 
     def stops(*given: Any, **how: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -19,8 +19,10 @@ from bertsmith.data.collate import from_packed
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.system.durable import Disk
 from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training import preflight as preflight_module
+from bertsmith.training import preflight_trial as trial
 from bertsmith.training.forward_backward import ForwardBackward
-from bertsmith.training.preflight import check, run_folder, summary, trial
+from bertsmith.training.preflight import preflight, summary
 from bertsmith.training.preflight_trial import Finding
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretrain_data import PretrainData, build_model
@@ -71,7 +73,7 @@ def begun(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "MOST_STEPS", 2)
+    monkeypatch.setattr(trial, "MAX_STEPS", 2)
 
 
 def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
@@ -80,7 +82,7 @@ def recipe(*changes: str, name: str = "bert/tiny") -> Recipe:
 
 def looked(*args: Any, until: str = "disk", **options: Any) -> dict[str, Finding]:
     findings: dict[str, Finding] = {}
-    for found in check(*args, device="cpu", **options):
+    for found in preflight(*args, device="cpu", **options):
         findings[found.name] = found
         if found.name == until:
             break
@@ -229,7 +231,7 @@ def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pyt
     class Usage(NamedTuple):
         free: int = 1000
 
-    monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: Usage())
+    monkeypatch.setattr(preflight_module.shutil, "disk_usage", lambda place: Usage())
     found = looked(recipe(), shards, output=tmp_path / "run")["disk"]
     assert isinstance(found.error, StorageError)
     assert "0.0 MB are free" in found.text

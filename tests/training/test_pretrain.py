@@ -27,10 +27,12 @@ from bertsmith.data.shards import Shards
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StoppedError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.tokenizers.wordpiece import Config
+from bertsmith.training import pretrain as pretraining
+from bertsmith.training import pretrain_data
 from bertsmith.training.distributed import World
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.loop import recipe_changes
-from bertsmith.training.pretrain import choices, feeder, pretrain
+from bertsmith.training.pretrain import pretrain, resolve_auto
 from bertsmith.training.pretrain_data import PretrainData
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 from bertsmith.training.trainer import Trainer
@@ -179,13 +181,11 @@ def test_bad_input_is_one_clear_line(case: str, shards: Path, tmp_path: Path) ->
 
 
 def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.training import pretrain as work
-
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(work, "drive", exhausted)
-    with pytest.raises(BertsmithError, match="8 rows in one forward: go on with micro_batch_size=4"):
+    monkeypatch.setattr(pretraining, "run_training", exhausted)
+    with pytest.raises(BertsmithError, match="8 rows in one forward: resume with micro_batch_size=4"):
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
 
 
@@ -350,14 +350,14 @@ def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Pa
 def test_on_cuda_a_measurement_settles_the_precision(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "_measured", lambda *given: seconds)
-    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: 1e15)
+    monkeypatch.setattr(pretraining, "_time_precisions", lambda *given: seconds)
+    monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: 1e15)
     monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
-    found, facts = choices.resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
+    found, facts = resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
-    assert choices.resolve_auto(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
-    assert choices.resolve_auto(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
+    assert resolve_auto(recipe("precision=fp32"), tmp_path, World())[0].precision == "fp32"
+    assert resolve_auto(recipe(), tmp_path, World())[0].precision == "auto"  # on a CPU
 
 
 @pytest.mark.parametrize(
@@ -374,28 +374,28 @@ def test_on_cuda_a_measurement_settles_the_precision(
 def test_on_cuda_short_steps_are_replayed(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "measure_peak_flops", lambda *given: peak)
+    monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: peak)
     asked, world = recipe("precision=bf16", *words), World(size=size, device=torch.device("cuda"))
-    assert choices.resolve_auto(asked, tmp_path, world)[0].compute.cuda_graphs is expected
-    assert choices.resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
+    assert resolve_auto(asked, tmp_path, world)[0].compute.cuda_graphs is expected
+    assert resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
 
 
 def test_batches_from_other_processes_are_the_same_and_outlive_them(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, world, small = PretrainData.open(shards), World(), recipe()
-    here = feeder.PretrainLoader(small, data.packing(small), world)
-    monkeypatch.setattr(feeder, "_makers", lambda world: 2)
-    there = feeder.PretrainLoader(small, data.packing(small), world)
+    here = pretrain_data.PretrainLoader(small, data.packing(small), world)
+    monkeypatch.setattr(pretrain_data, "_makers", lambda world: 2)
+    there = pretrain_data.PretrainLoader(small, data.packing(small), world)
     assert there.steps == 3
     for step in (0, 1, 2, 7, 3):
         for ours, theirs in zip(there(step), here(step), strict=True):
             assert torch.equal(ours.input_ids, theirs.input_ids)
             assert torch.equal(ours.labels["next_sentence"], theirs.labels["next_sentence"])
-    assert there._callers is not None
-    for process in there._callers._all:
+    assert there._workers is not None
+    for process in there._workers._all:
         process.kill()
     with pytest.warns(UserWarning, match="was killed: they are made here now"):
         found = there(20)
     assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
-    assert there._callers is None
+    assert there._workers is None

@@ -99,7 +99,7 @@ def test_lines_say_what_may_stand_there() -> None:
     assert "(whole number; default 12)" in found["layers"]
     assert found["# feed_forward"].endswith("(whole number; absent by default)")
     assert "(list of 2, each a number; default [0.9, 0.999])" in found["betas"]
-    assert "(whole number; must be given)" in found["steps"]
+    assert "(whole number; required)" in found["steps"]
     kinds = [line for line in lines if "one of constant_then_decay, cosine" in line]
     assert len(kinds) == 1
     assert kinds[0].endswith("; default linear")
@@ -155,7 +155,7 @@ def test_init_replaces_only_by_force(tmp_path: Path) -> None:
     path.write_text("mine")
     refused = call("init", "bert/mini", "-o", path)
     assert refused.returncode == 2
-    assert refused.stderr == f"bertsmith: {path} is already there: choose another -o, or pass --force to replace it\n"
+    assert refused.stderr == f"bertsmith: {path} already exists: choose another -o, or pass --force to replace it\n"
     assert path.read_text() == "mine"
     assert call("init", "bert/mini", "-o", path, "--force").returncode == 0
     assert read_recipe(path) == recipes.find("bert/mini")

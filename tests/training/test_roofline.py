@@ -91,5 +91,5 @@ def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_numbers_as_a_person_reads_them() -> None:
     numbers = {0.0: "0.000", 0.25: "0.250", 12.34567: "12.346", 1e-12: "1e-12", -0.0004: "-0.0004", 12_000: "12,000"}
-    assert {value: terminal.shown("epsilon", value) for value in numbers} == numbers
-    assert terminal.shown("unknown_rate", 0.0123) == "1.23%"
+    assert {value: terminal.formatted("epsilon", value) for value in numbers} == numbers
+    assert terminal.formatted("unknown_rate", 0.0123) == "1.23%"

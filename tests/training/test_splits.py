@@ -12,7 +12,7 @@ from finetune_fixtures import tiny_model
 from bertsmith.errors import ConfigError
 from bertsmith.tasks.task import Example
 from bertsmith.training.finetune import build_task
-from bertsmith.training.finetune_data import set_aside, train_and_dev
+from bertsmith.training.finetune_data import is_dev, train_and_dev
 from bertsmith.training.recipe import make_finetune_config
 
 
@@ -46,7 +46,7 @@ def test_a_larger_share_takes_what_a_smaller_one_took(tmp_path: Path) -> None:
 def test_questions_on_one_passage_stay_together() -> None:
     passages = [f"passage {number} " * 5 for number in range(200)]
     aside = {
-        passage: {set_aside(Example(id="x", texts=(f"question {number}", passage)), 0.3) for number in range(5)}
+        passage: {is_dev(Example(id="x", texts=(f"question {number}", passage)), 0.3) for number in range(5)}
         for passage in passages
     }
     assert all(len(found) == 1 for found in aside.values())

@@ -422,7 +422,7 @@ def test_the_clock_starts_with_training_and_stands_still_for_the_compiler(
 def test_a_signal_ends_the_run_after_the_step_under_way(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignal() as stopper:
-        made = trainer(stopper=stopper)
+        made = trainer(stop_signal=stopper)
         seen = []
         for step in made:
             seen.append(step.number)

@@ -1,4 +1,4 @@
-"""Recipes by name: a file is a family, a public function in it one recipe. Nothing but the command line looks here."""
+"""Named recipes: a file is a family; each of its `SIZES` and each public function is a recipe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from bertsmith.training.recipe import Recipe, read_recipe
 
 def names() -> list[str]:
     """Every recipe, as `family/recipe`."""
-    families = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return [f"{family.__name__.rsplit('.', 1)[-1]}/{name}" for family in families for name in _functions(family)]
+    families = [module.name for module in pkgutil.iter_modules(__path__)]
+    return [
+        f"{family}/{name}" for family in families for name in (*_family(family).SIZES, *_functions(_family(family)))
+    ]
 
 
 def find(name: str) -> Recipe:
@@ -25,19 +27,26 @@ def find(name: str) -> Recipe:
         return read_recipe(Path(name))
     known = names()
     if name not in known:
-        raise ConfigError(f"{name} is no recipe: {', '.join(known)}{did_you_mean(name, known)}")
-    family, function = name.split("/")
-    found: Recipe = getattr(importlib.import_module(f"{__name__}.{family}"), function)()
-    return found
+        raise ConfigError(f"{name} is not a recipe: {', '.join(known)}{did_you_mean(name, known)}")
+    family, _, short = name.partition("/")
+    module = _family(family)
+    recipe: Recipe = module.sized(short) if short in module.SIZES else getattr(module, short)()
+    return recipe
 
 
 def about(name: str) -> str:
-    """What the recipe of that name is, in one line."""
-    family, function = name.split("/")
-    found = getattr(importlib.import_module(f"{__name__}.{family}"), function)
-    return (inspect.getdoc(found) or "").partition("\n")[0]
+    """The recipe of that name in one line."""
+    family, _, short = name.partition("/")
+    module = _family(family)
+    if short in module.SIZES:
+        return f"{module.SIZES[short]}."
+    return (inspect.getdoc(getattr(module, short)) or "").partition("\n")[0]
+
+
+def _family(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _functions(family: ModuleType) -> list[str]:
-    here = inspect.getmembers(family, inspect.isfunction)
-    return [name for name, made in here if made.__module__ == family.__name__ and not name.startswith("_")]
+    own = [name for name, made in inspect.getmembers(family, inspect.isfunction) if made.__module__ == family.__name__]
+    return [name for name in own if not name.startswith("_") and name != "sized"]

@@ -1,4 +1,4 @@
-"""ALBERT's pre-training (P-ALBERT §4.1): LAMB, 4096 rows, rate 1.76e-3, 125,000 steps; and its ablations (§4.4-4.6)."""
+"""ALBERT's pre-training (P-ALBERT §4.1): LAMB, batch size 4096, 125,000 steps; its ablations (§4.4-4.6)."""
 
 from __future__ import annotations
 
@@ -12,63 +12,33 @@ from bertsmith.training.optimizers import lamb
 from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
-VOCABULARY = 30_000  # a run takes that of its own tokenizer
+VOCABULARY = 30_000  # replaced by that of the run's tokenizer
 LENGTH = 512
 WORDS = masked_lm.Config(units="ngrams", max_ngram=3)
-
-
-def tiny() -> Recipe:
-    """2 layers of width 128."""
-    return _sized("tiny")
-
-
-def mini() -> Recipe:
-    """4 layers of width 256."""
-    return _sized("mini")
-
-
-def small() -> Recipe:
-    """4 layers of width 512."""
-    return _sized("small")
-
-
-def medium() -> Recipe:
-    """8 layers of width 512."""
-    return _sized("medium")
-
-
-def base() -> Recipe:
-    """12 layers of width 768."""
-    return _sized("base")
-
-
-def large() -> Recipe:
-    """24 layers of width 1024."""
-    return _sized("large")
-
-
-def xlarge() -> Recipe:
-    """24 layers of width 2048."""
-    return _sized("xlarge")
-
-
-def xxlarge() -> Recipe:
-    """12 layers of width 4096."""
-    return _sized("xxlarge")
+SIZES = {
+    "tiny": "2 layers of width 128",
+    "mini": "4 layers of width 256",
+    "small": "4 layers of width 512",
+    "medium": "8 layers of width 512",
+    "base": "12 layers of width 768",
+    "large": "24 layers of width 1024",
+    "xlarge": "24 layers of width 2048",
+    "xxlarge": "12 layers of width 4096",
+}
 
 
 def table_64() -> Recipe:
-    """Tables of width 64 (P-ALBERT Table 3)."""
+    """Embeddings of width 64 (P-ALBERT Table 3)."""
     return _changed("table_64", embedding_width=64)
 
 
 def table_256() -> Recipe:
-    """Tables of width 256 (P-ALBERT Table 3)."""
+    """Embeddings of width 256 (P-ALBERT Table 3)."""
     return _changed("table_256", embedding_width=256)
 
 
 def table_768() -> Recipe:
-    """Tables as wide as the model (P-ALBERT Table 3)."""
+    """Embeddings as wide as the model (P-ALBERT Table 3)."""
     return _changed("table_768", embedding_width=768)
 
 
@@ -88,23 +58,24 @@ def share_none() -> Recipe:
 
 
 def no_order() -> Recipe:
-    """Nothing is asked about pairs (P-ALBERT Table 5)."""
+    """Masked LM only, without sentence order (P-ALBERT Table 5)."""
     packing = full_sentences.Config()
-    return replace(base(), name="albert/no_order", objectives={"masked_lm": WORDS}, packing=packing)
+    return replace(sized("base"), name="albert/no_order", objectives={"masked_lm": WORDS}, packing=packing)
 
 
 def nsp() -> Recipe:
     """BERT's next-sentence prediction instead of sentence order (P-ALBERT Table 5)."""
     objectives = {"masked_lm": WORDS, "next_sentence": next_sentence.Config()}
-    return replace(base(), name="albert/nsp", objectives=objectives, packing=pairs.Config())
+    return replace(sized("base"), name="albert/nsp", objectives=objectives, packing=pairs.Config())
 
 
 def _changed(name: str, **changes: Any) -> Recipe:
-    recipe = base()
+    recipe = sized("base")
     return replace(recipe, name=f"albert/{name}", encoder=replace(recipe.encoder, **changes))
 
 
-def _sized(size: str) -> Recipe:
+def sized(size: str) -> Recipe:
+    """The recipe of one of the `SIZES`."""
     return Recipe(
         name=f"albert/{size}",
         encoder=albert.Config.size(size, vocab_size=VOCABULARY),

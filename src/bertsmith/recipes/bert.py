@@ -1,6 +1,6 @@
-"""BERT's pre-training (P-BERT A.2): 256 rows, rate 1e-4, 10,000 steps of warm-up, 1 M steps; its ablations (§5).
+"""BERT's pre-training (P-BERT A.2): batch size 256, learning rate 1e-4, 1 M steps; its ablations (§5).
 
-And two stages for ten minutes.
+And two stages for ten minutes of training.
 """
 
 from __future__ import annotations
@@ -14,45 +14,23 @@ from bertsmith.training.optimizers import adamw, bert_adam
 from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
-VOCABULARY = 30_522  # a run takes that of its own tokenizer
-
-
-def tiny() -> Recipe:
-    """2 layers of width 128."""
-    return _sized("tiny")
-
-
-def mini() -> Recipe:
-    """4 layers of width 256."""
-    return _sized("mini")
-
-
-def small() -> Recipe:
-    """4 layers of width 512."""
-    return _sized("small")
-
-
-def medium() -> Recipe:
-    """8 layers of width 512."""
-    return _sized("medium")
-
-
-def base() -> Recipe:
-    """12 layers of width 768."""
-    return _sized("base")
-
-
-def large() -> Recipe:
-    """24 layers of width 1024."""
-    return _sized("large")
+VOCABULARY = 30_522  # replaced by that of the run's tokenizer
+SIZES = {
+    "tiny": "2 layers of width 128",
+    "mini": "4 layers of width 256",
+    "small": "4 layers of width 512",
+    "medium": "8 layers of width 512",
+    "base": "12 layers of width 768",
+    "large": "24 layers of width 1024",
+}
 
 
 def quick() -> Recipe:
-    """For minutes on one GPU: 8 layers of width 512, positions that turn, 30 % hidden; then bert/quick_pairs."""
+    """For minutes on one GPU: 8 layers of width 512, rotary positions, 30 % masked; then bert/quick_pairs."""
     encoder = roformer.Config.size("medium", vocab_size=VOCABULARY)
     return Recipe(
         name="bert/quick",
-        # each choice but that of the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
+        # every choice but the schedule was measured in runs of a minute: LOG.md, "Ten minutes"
         encoder=replace(encoder, dropout=0.0, attention_dropout=0.0),
         objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
         packing=full_sentences.Config(),
@@ -67,7 +45,7 @@ def quick() -> Recipe:
 
 
 def quick_pairs() -> Recipe:
-    """The last minute, to --start from what bert/quick made: sentence pairs, with next-sentence prediction."""
+    """The last minute, to --start from a run of bert/quick: sentence pairs, with next-sentence prediction."""
     recipe = quick()
     return replace(
         recipe,
@@ -84,7 +62,7 @@ def quick_pairs() -> Recipe:
 
 def no_nsp() -> Recipe:
     """Without next-sentence prediction (P-BERT Table 5)."""
-    recipe = base()
+    recipe = sized("base")
     return replace(
         recipe,
         name="bert/no_nsp",
@@ -95,7 +73,7 @@ def no_nsp() -> Recipe:
 
 def ltr() -> Recipe:
     """Left to right, without next-sentence prediction (P-BERT Table 5)."""
-    recipe = base()
+    recipe = sized("base")
     return replace(
         recipe,
         name="bert/ltr",
@@ -126,49 +104,50 @@ def size_12_1024_16() -> Recipe:
 
 
 def mask_100_0_0() -> Recipe:
-    """Hidden words are always masked (P-BERT Table 8)."""
+    """Selected tokens: 100 % [MASK] (P-BERT Table 8)."""
     return _masked("mask_100_0_0", masked=1.0, kept=0.0)
 
 
 def mask_80_0_20() -> Recipe:
-    """Hidden words: 80 % masked, 20 % random (P-BERT Table 8)."""
+    """Selected tokens: 80 % [MASK], 20 % random (P-BERT Table 8)."""
     return _masked("mask_80_0_20", masked=0.8, kept=0.0)
 
 
 def mask_80_20_0() -> Recipe:
-    """Hidden words: 80 % masked, 20 % kept (P-BERT Table 8)."""
+    """Selected tokens: 80 % [MASK], 20 % kept (P-BERT Table 8)."""
     return _masked("mask_80_20_0", masked=0.8, kept=0.2)
 
 
 def mask_0_20_80() -> Recipe:
-    """Hidden words: 20 % kept, 80 % random (P-BERT Table 8)."""
+    """Selected tokens: 20 % kept, 80 % random (P-BERT Table 8)."""
     return _masked("mask_0_20_80", masked=0.0, kept=0.2)
 
 
 def mask_0_0_100() -> Recipe:
-    """Hidden words are always random (P-BERT Table 8)."""
+    """Selected tokens: 100 % random (P-BERT Table 8)."""
     return _masked("mask_0_0_100", masked=0.0, kept=0.0)
 
 
 def _shaped(name: str, *, layers: int, width: int, heads: int) -> Recipe:
-    recipe = base()
+    recipe = sized("base")
     return replace(
         recipe, name=f"bert/{name}", encoder=replace(recipe.encoder, layers=layers, width=width, heads=heads)
     )
 
 
 def _masked(name: str, *, masked: float, kept: float) -> Recipe:
-    recipe = base()
+    recipe = sized("base")
     objectives = {**recipe.objectives, "masked_lm": masked_lm.Config(mask_token_share=masked, keep_share=kept)}
     return replace(recipe, name=f"bert/{name}", objectives=objectives)
 
 
-def _sized(size: str) -> Recipe:
+def sized(size: str) -> Recipe:
+    """The recipe of one of the `SIZES`."""
     return Recipe(
         name=f"bert/{size}",
         encoder=bert.Config.size(size, vocab_size=VOCABULARY),
         objectives={"masked_lm": masked_lm.Config(), "next_sentence": next_sentence.Config()},
-        # 128 for nine tenths of the steps, then 512 as a second run that starts from the first one's folder
+        # 128 tokens for nine tenths of the steps, then 512 in a second run that starts from the first
         packing=pairs.Config(),
         optimizer=bert_adam.Config(),
         steps=1_000_000,

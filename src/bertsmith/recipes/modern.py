@@ -11,23 +11,18 @@ from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import Schedule
 from bertsmith.training.recipe import Recipe
 
-VOCABULARY = 50_368  # a run takes that of its own tokenizer
+VOCABULARY = 50_368  # replaced by that of the run's tokenizer
 LENGTH = 1024
 LEARNING_RATE = 8e-4
-WEIGHT_DECAY = 1e-5  # at each step where the rate is highest: there it does not go by the rate itself (A.3)
+WEIGHT_DECAY = 1e-5  # per step at the highest learning rate; the paper does not scale it by the learning rate (A.3)
+SIZES = {
+    "small": "4 layers of width 512",
+    "base": "22 layers of width 768",
+}
 
 
-def small() -> Recipe:
-    """4 layers of width 512."""
-    return _sized("small")
-
-
-def base() -> Recipe:
-    """22 layers of width 768."""
-    return _sized("base")
-
-
-def _sized(size: str) -> Recipe:
+def sized(size: str) -> Recipe:
+    """The recipe of one of the `SIZES`."""
     encoder = modern.Config.size(size, vocab_size=VOCABULARY)
     return Recipe(
         name=f"modern/{size}",
@@ -35,8 +30,8 @@ def _sized(size: str) -> Recipe:
         objectives={"masked_lm": masked_lm.Config(mask_probability=0.3)},
         packing=full_sentences.Config(),
         max_length=LENGTH,
-        # differs from the paper: gradients are cut, not updates as by StableAdamW; rows do not grow; the rate falls at
-        # the end of this stage, where the paper has two more on longer rows; no dropout behind attention, there 0.1
+        # differs from the paper: gradients are clipped, not updates as in StableAdamW; no batch size warm-up; the
+        # learning rate decays at the end of this stage, before two stages of longer rows; no dropout after attention
         optimizer=adamw.Config(betas=(0.9, 0.98), epsilon=1e-6, weight_decay=WEIGHT_DECAY / LEARNING_RATE),
         steps=364_000,
         learning_rate=LEARNING_RATE,

@@ -1,4 +1,4 @@
-"""RoBERTa's pre-training (P-RoBERTa, appendix A, table 9) and the four formats of input that it compares (§4.2)."""
+"""RoBERTa's pre-training (P-RoBERTa, appendix A, table 9) and the four input formats that it compares (§4.2)."""
 
 from __future__ import annotations
 
@@ -13,38 +13,20 @@ from bertsmith.training.forward_backward import ComputeConfig
 from bertsmith.training.optimizers import adamw
 from bertsmith.training.recipe import Recipe
 
-VOCABULARY = 50_265  # a run takes that of its own tokenizer
+VOCABULARY = 50_265  # replaced by that of the run's tokenizer
 LENGTH = 512  # from the first step on
-
-
-def tiny() -> Recipe:
-    """2 layers of width 128."""
-    return _sized("tiny")
-
-
-def mini() -> Recipe:
-    """4 layers of width 256."""
-    return _sized("mini")
-
-
-def small() -> Recipe:
-    """4 layers of width 512."""
-    return _sized("small")
-
-
-def medium() -> Recipe:
-    """8 layers of width 512."""
-    return _sized("medium")
-
-
-def base() -> Recipe:
-    """12 layers of width 768."""
-    return _sized("base")
+SIZES = {
+    "tiny": "2 layers of width 128",
+    "mini": "4 layers of width 256",
+    "small": "4 layers of width 512",
+    "medium": "8 layers of width 512",
+    "base": "12 layers of width 768",
+}
 
 
 def large() -> Recipe:
     """24 layers of width 1024."""
-    return _sized("large", learning_rate=4e-4, warmup=30_000)
+    return sized("large", learning_rate=4e-4, warmup=30_000)
 
 
 def segment_pair() -> Recipe:
@@ -58,7 +40,7 @@ def sentence_pair() -> Recipe:
 
 
 def full_sentences() -> Recipe:
-    """Base: running text over the borders of documents (P-RoBERTa Table 2)."""
+    """Base: running text across documents (P-RoBERTa Table 2)."""
     return _formatted("full_sentences", running_text.Config())
 
 
@@ -67,7 +49,8 @@ def doc_sentences() -> Recipe:
     return _formatted("doc_sentences", running_text.Config(across_documents=False))
 
 
-def _sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
+def sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Recipe:
+    """The recipe of one of the `SIZES`."""
     return Recipe(
         name=f"roberta/{size}",
         encoder=roberta.Config.size(size, vocab_size=VOCABULARY),
@@ -85,8 +68,8 @@ def _sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> R
 
 
 def _formatted(name: str, packing: Any) -> Recipe:
-    """As all four were compared: a million steps of 256 rows."""
-    recipe = base()
+    """All four formats are compared over a million steps with batch size 256."""
+    recipe = sized("base")
     return replace(
         recipe,
         name=f"roberta/{name}",

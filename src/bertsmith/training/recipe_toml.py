@@ -1,7 +1,7 @@
-"""A recipe as TOML in which every setting is written out and explained.
+"""A recipe as TOML with every setting written out and explained.
 
-The explanations have one source: the comments and docstrings that stand beside the settings in the code. What is
-written here, read again, is the same recipe. Knows no setting.
+Explanations come from the comments and docstrings beside the settings in the code. Reading the file gives an equal
+recipe. This module knows no setting by name.
 """
 
 from __future__ import annotations
@@ -29,35 +29,32 @@ from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.system.durable import Disk
 from bertsmith.training.recipe import Recipe
 
-WIDTH = 120  # of a line
-COLUMN = 36  # comments stand here or to the left of it, where there is room
+WIDTH = 120
+COLUMN = 36  # of comments, at most
 HEAD = """\
-# A recipe, every setting written out. With each: what it does, and in brackets what may stand there and its default.
-#   bertsmith check FILE.toml --data SHARDS            would it run, how fast, in how much memory?
-#   bertsmith pretrain FILE.toml --data SHARDS -o RUN  settings can also be changed there: encoder.layers=4
+# A recipe with every setting: what it does, and in brackets its type and default.
+#   bertsmith check FILE.toml --data SHARDS            check that it runs, its speed and its memory
+#   bertsmith pretrain FILE.toml --data SHARDS -o RUN  settings can be overridden: encoder.layers=4
 """
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The whole recipe; `read_recipe` of it gives an equal one."""
+    """The recipe as TOML; `read_recipe` of it gives an equal one."""
     return HEAD + "\n" + "\n".join(_table("", recipe, [])) + "\n"
 
 
 def write_toml(recipe: Recipe, path: Path, *, force: bool = False) -> None:
-    """`to_toml` into a file that is not there yet."""
+    """Writes `to_toml` to a new file."""
     if path.suffix != ".toml":
-        raise BertsmithError(f"{path} must end in .toml, so that it is known for a recipe where it is used")
+        raise BertsmithError(f"{path} must end in .toml")
     if path.exists() and not force:
-        raise BertsmithError(f"{path} is already there: choose another -o, or pass --force to replace it")
+        raise BertsmithError(f"{path} already exists: choose another -o, or pass --force to replace it")
     Disk().write_file(path, [to_toml(recipe).encode()])
 
 
-# --- tables and settings -------------------------------------------------------------------------------------------
-
-
 class _Line(NamedTuple):
-    """One setting, before it is laid out."""
+    """One setting."""
 
     key: str
     value: str | None  # as TOML; None: absent
@@ -65,30 +62,30 @@ class _Line(NamedTuple):
 
 
 def _table(path: str, settings: Any, lines: list[_Line]) -> Iterator[str]:
-    """The settings of a dataclass behind `lines`, then the dataclasses in it: TOML wants them in this order."""
+    """`lines` and the settings of a dataclass, then its nested dataclasses, in the order that TOML needs."""
     cls: type = type(settings)
-    hints, said = typing.get_type_hints(cls, include_extras=True), comments(cls)
+    hints, remarks = typing.get_type_hints(cls, include_extras=True), comments(cls)
     below: list[str] = []
     for item in dataclasses.fields(settings):
         if not item.init:
             continue
         here, value, hint = f"{path}.{item.name}".lstrip("."), getattr(settings, item.name), hints[item.name]
         if _is_settings(value):
-            below += _section(here, value, said[item.name], hint, _default(item))
+            below += _section(here, value, remarks[item.name], hint, _default(item))
         elif isinstance(value, Mapping) and all(map(_is_settings, value.values())):
             below += [] if value else ["", f"[{here}]"]
             for key, one in value.items():
-                below += _section(f"{here}.{_key(key)}", one, said[item.name], get_args(hint)[1])
+                below += _section(f"{here}.{_key(key)}", one, remarks[item.name], get_args(hint)[1])
         else:
-            lines.append(_line(here, value, said[item.name], hint, _default(item)))
+            lines.append(_line(here, value, remarks[item.name], hint, _default(item)))
     yield from _laid_out(lines)
     yield from below
 
 
-def _section(path: str, settings: Any, said: str, hint: Any, default: Any = dataclasses.MISSING) -> Iterator[str]:
-    """A table with its heading; one that stands for a file of a registry's folder begins with its kind."""
+def _section(path: str, settings: Any, comment: str, hint: Any, default: Any = dataclasses.MISSING) -> Iterator[str]:
+    """A table with its heading; that of a registry file begins with its kind."""
     cls, registry = type(settings), _registry(hint)
-    texts = [said, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
+    texts = [comment, " ".join(inspect.cleandoc(cls.__doc__ or "").split())]
     lines: list[_Line] = []
     if registry:
         texts.insert(1, _first_paragraph(importlib.import_module(cls.__module__).__doc__))
@@ -101,21 +98,21 @@ def _section(path: str, settings: Any, said: str, hint: Any, default: Any = data
     yield from _table(path, settings, lines)
 
 
-def _line(path: str, value: Any, said: str, hint: Any, default: Any) -> _Line:
+def _line(path: str, value: Any, comment: str, hint: Any, default: Any) -> _Line:
     if value is None and default is not None:
         raise ConfigError(
-            f"{path} is null, which TOML cannot say and which is not its default: keep this recipe as JSON"
+            f"{path} is null, which TOML cannot express and which is not its default: keep this recipe as JSON"
         )
     if default is dataclasses.MISSING:
-        usual = "must be given"
+        usual = "required"
     else:
         usual = "absent by default" if default is None else f"default {_toml(default)}"
-    about = f"{said} ({_words(hint)}; {usual})".strip()
+    about = f"{comment} ({_words(hint)}; {usual})".strip()
     return _Line(path.rpartition(".")[2], None if value is None else _toml(value), about)
 
 
 def _laid_out(lines: list[_Line]) -> Iterator[str]:
-    """Comments behind the settings, in one column, or above where they are too long."""
+    """Settings with comments in one column, or above them where they are too long."""
     heads = [f"# {line.key} =" if line.value is None else f"{line.key} = {line.value}" for line in lines]
     column = max((len(head) for head in heads if len(head) <= COLUMN), default=0)
     for head, line in zip(heads, lines, strict=True):
@@ -128,7 +125,7 @@ def _laid_out(lines: list[_Line]) -> Iterator[str]:
 
 
 def _item_by_item(line: _Line) -> Iterator[str]:
-    """A list that is too long for one line."""
+    """A list over several lines."""
     items = tomllib.loads(f"value = {line.value}")["value"]
     if not isinstance(items, list):
         yield f"{line.key} = {line.value}"
@@ -154,11 +151,8 @@ def _first_paragraph(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
 
 
-# --- one value, one type -------------------------------------------------------------------------------------------
-
-
 def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -184,7 +178,7 @@ def _registry(hint: Any) -> Registry | None:
 
 
 def _words(hint: Any) -> str:
-    """What may stand there, in words."""
+    """A type in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         registry = _registry(hint)
@@ -201,29 +195,26 @@ def _words(hint: Any) -> str:
         return f"list, each a {_words(inner[0])}"
     if dataclasses.is_dataclass(hint):
         keys = comments(typing.cast(type, hint)).items()
-        return "table of " + ", ".join(f"{key}: {said}" if said else key for key, said in keys)
+        return "table of " + ", ".join(f"{key}: {comment}" if comment else key for key, comment in keys)
     plain = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path"}
     return plain.get(hint, "table" if origin in (dict, Mapping) else "any value")
 
 
-# --- the comments of the code --------------------------------------------------------------------------------------
-
-
 @functools.cache
 def comments(cls: type) -> dict[str, str]:
-    """What the code says of each setting of a dataclass: behind it on its line, and in lines of comment just above."""
-    found: dict[str, str] = {}
+    """The comment of each setting of a dataclass in the code: behind it, and in comment lines just above."""
+    by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= _comments_in(textwrap.dedent(inspect.getsource(base)))
-    return {item.name: found.get(item.name, "") for item in dataclasses.fields(cls)}
+            by_name |= _comments_in(textwrap.dedent(inspect.getsource(base)))
+    return {item.name: by_name.get(item.name, "") for item in dataclasses.fields(cls)}
 
 
 def _comments_in(source: str) -> dict[str, str]:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     remarks = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
     body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for node in body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -231,5 +222,5 @@ def _comments_in(source: str) -> dict[str, str]:
         while first - 1 in remarks and not remarks[first - 1].line[: remarks[first - 1].start[1]].strip():
             first -= 1
         lines = [remarks[number].string for number in range(first, (node.end_lineno or first) + 1) if number in remarks]
-        found[node.target.id] = " ".join(line.lstrip("# ").strip() for line in lines)
-    return found
+        by_name[node.target.id] = " ".join(line.lstrip("# ").strip() for line in lines)
+    return by_name

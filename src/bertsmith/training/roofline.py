@@ -24,7 +24,7 @@ from bertsmith.nn.attention import HAS_TRITON, Attention
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.devices import supports_fp8
 
-WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT-base
+WIDTH, HEADS, HEAD_WIDTH = 768, 12, 64  # of BERT base
 SHAPES = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
 LENGTHS = (128, 512)
 KERNELS = {
@@ -33,8 +33,8 @@ KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "plain": SDPBackend.MATH,
 }
-RUNS, LEAST_SECONDS = 15, 0.02
-WARM = 3  # runs before one is recorded: compiling comes first
+RUNS, MIN_SECONDS = 15, 0.02
+WARMUP_RUNS = 3  # before the capture: compilation
 FLOPS_PER_WEIGHT = 6  # of a matrix, for each token: 2 forward, 4 backward
 WORTH_COMPILING = 60.0  # seconds of steps: compilation takes most of a minute
 SHORT_STEP = 0.15  # seconds: CUDA graphs gained 1.3 % of a step of 0.07 s on an H200, far more of shorter ones
@@ -80,7 +80,7 @@ def _matrix_weights(part: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One thing measured."""
+    """One measurement."""
 
     what: str
     precision: str
@@ -91,16 +91,16 @@ class Ceiling:
 def measure(
     device: torch.device, *, size: int = 8192, tokens: int = 65_536, say: Callable[[str], None] = lambda text: None
 ) -> list[dict[str, Any]]:
-    """Products of square matrices and of BERT's shapes, a copy, attention there and back for so many tokens.
+    """Products of square matrices and of BERT's shapes, copies, attention forward and backward over `tokens` tokens.
 
-    On a CPU in float32 alone: most compute slowly in anything narrower.
+    On a CPU in float32 only: most are slow in narrower types.
     """
-    found = []
-    for part in (_products(device, size, tokens), _copies(device, size), _attentions(device, tokens)):
-        for one in part:
+    results = []
+    for measurements in (_products(device, size, tokens), _copies(device, size), _attentions(device, tokens)):
+        for one in measurements:
             say(f"{one.what} {one.precision}: {one.value:,.1f} {one.unit}")
-            found.append(asdict(one))
-    return found
+            results.append(asdict(one))
+    return results
 
 
 def _products(device: torch.device, size: int, tokens: int) -> Iterator[Ceiling]:
@@ -123,7 +123,7 @@ def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
     target = torch.empty_like(source)
     moved = source.numel() * source.element_size()
     seconds = median_seconds(lambda: target.copy_(source), device)
-    yield Ceiling("copy within the device, read and written", "float32", 2 * moved / seconds / 1e9, "GB/s")
+    yield Ceiling("copy within the device, read and write", "float32", 2 * moved / seconds / 1e9, "GB/s")
     if device.type == "cuda":
         pinned = torch.zeros(source.shape, pin_memory=True)
         seconds = median_seconds(lambda: target.copy_(pinned, non_blocking=True), device)
@@ -131,24 +131,24 @@ def _copies(device: torch.device, size: int) -> Iterator[Ceiling]:
 
 
 def _attentions(device: torch.device, tokens: int) -> Iterator[Ceiling]:
-    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler along: seconds
+    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: seconds
 
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
     for length in LENGTHS:
         rows = max(tokens // length, 1)
-        parts = torch.randn(rows * length, 3, HEADS, HEAD_WIDTH, device=device, dtype=precision, requires_grad=True)
-        back = torch.randn(rows * length, HEADS, HEAD_WIDTH, device=device, dtype=precision)
-        run = partial(_there_and_back, parts=parts, back=back)
-        what = f"attention there and back, {rows * length:,} tokens in rows of {length}"
+        qkv = torch.randn(rows * length, 3, HEADS, HEAD_WIDTH, device=device, dtype=precision, requires_grad=True)
+        gradient = torch.randn(rows * length, HEADS, HEAD_WIDTH, device=device, dtype=precision)
+        run = partial(_forward_backward, qkv=qkv, gradient=gradient)
+        what = f"attention forward and backward, {rows * length:,} tokens in rows of {length}"
         for name, kernel in KERNELS.items():
             with sdpa_kernel(kernel):
                 yield from _timed(f"{what}, {name}", partial(run, partial(_dense, rows=rows)), device, precision)
         if device.type == "cuda":
-            bounds = torch.arange(0, (rows + 1) * length, length, device=device, dtype=torch.int32)
-            variable = partial(varlen_attn, cu_seq_q=bounds, cu_seq_k=bounds, max_q=length, max_k=length)
+            cu_seqlens = torch.arange(0, (rows + 1) * length, length, device=device, dtype=torch.int32)
+            variable = partial(varlen_attn, cu_seq_q=cu_seqlens, cu_seq_k=cu_seqlens, max_q=length, max_k=length)
             yield from _timed(f"{what}, variable", partial(run, variable), device, precision)
         if device.type == "cuda" and HAS_TRITON:
-            yield from _timed(f"{what}, packed", partial(_packed, length, parts, back), device, precision)
+            yield from _timed(f"{what}, packed", partial(_packed, length, qkv, gradient), device, precision)
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
@@ -156,22 +156,22 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, *, rows: int) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
 
 
-def _packed(length: int, parts: Tensor, back: Tensor) -> None:
+def _packed(length: int, qkv: Tensor, gradient: Tensor) -> None:
     from bertsmith.nn.kernels.attention import attend  # imports triton
 
-    place = torch.arange(parts.shape[0], device=parts.device, dtype=torch.int32)
-    begin = place - place % length
-    parts.grad = None
-    attend(parts, begin, begin + length, dropout=0.0, causal=False).backward(back)  # type: ignore[no-untyped-call]
+    index = torch.arange(qkv.shape[0], device=qkv.device, dtype=torch.int32)
+    begin = index - index % length
+    qkv.grad = None
+    attend(qkv, begin, begin + length, dropout=0.0, causal=False).backward(gradient)  # type: ignore[no-untyped-call]
 
 
-def _there_and_back(attend: Callable[..., Any], *, parts: Tensor, back: Tensor) -> None:
-    parts.grad = None
-    attend(*parts.unbind(1)).backward(back)
+def _forward_backward(attend: Callable[..., Any], *, qkv: Tensor, gradient: Tensor) -> None:
+    qkv.grad = None
+    attend(*qkv.unbind(1)).backward(gradient)
 
 
 def _timed(what: str, run: Callable[[], Any], device: torch.device, precision: torch.dtype) -> Iterator[Ceiling]:
-    """Nothing where this device has no such kernel."""
+    """Empty where the device lacks the kernel."""
     try:
         seconds = median_seconds(run, device)
     except RuntimeError:
@@ -184,18 +184,18 @@ def _name(precision: torch.dtype) -> str:
 
 
 def median_seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """The median of several runs; of many at once where one takes hardly any time."""
+    """The median of several measurements, each of many runs where one is short."""
     run()
     once = max(_clocked(run, device, times=1), 1e-7)
-    times = max(1, min(100, round(LEAST_SECONDS / RUNS / once)))
+    times = max(1, min(100, round(MIN_SECONDS / RUNS / once)))
     return statistics.median(_clocked(run, device, times=times) / times for _ in range(RUNS))
 
 
 def device_seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """The same without the host's part: on CUDA runs are replayed as a graph."""
+    """As `median_seconds`, without launch overhead: on CUDA a graph is replayed."""
     if device.type != "cuda":
         return median_seconds(run, device)
-    for _ in range(WARM):
+    for _ in range(WARMUP_RUNS):
         run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

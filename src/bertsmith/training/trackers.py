@@ -1,7 +1,7 @@
-"""Curves of a run for TensorBoard, Weights & Biases and MLflow: only where one is named, and never in a run's way.
+"""Experiment trackers: TensorBoard, Weights & Biases and MLflow, on request.
 
-A package is imported when its tracker is opened. What goes wrong with a tracker after that is said once, and the run
-goes on without it: `events.jsonl` has everything.
+A package is imported when its tracker is opened. A tracker that fails later is reported once, and the run continues
+without it: `events.jsonl` has everything.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bertsmith.config import did_you_mean
 from bertsmith.errors import ConfigError
 from bertsmith.system.durable import Disk, checksummed_json, read_checksummed_json
 
-IDENTITIES = "trackers.json"  # in the run folder: under which id each tracker knows the run
-KINDS = ("step", "evaluation")  # events that make curves
+IDENTITIES = "trackers.json"  # in the run folder: the run's id of each tracker
+KINDS = ("step", "evaluation")  # of events that are tracked
 PROJECT = "bertsmith"
-MOST_PARAMETERS = 100  # that MLflow takes at once
-MOST_REASON = 300  # characters of what a tracker has to say for itself
+MAX_PARAMETERS = 100  # of one MLflow call
+MAX_REASON = 300  # characters of a tracker's error message
 Say = Callable[[str], None]
 
 
 class Tracker(Protocol):
-    """One place that curves are sent to."""
+    """One destination of metrics."""
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """A point of each curve."""
+        """Metrics of a step."""
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Sends pending metrics."""
 
 
 class Trackers:
@@ -48,7 +48,7 @@ class Trackers:
         self._opened, self._say = dict(opened), say
 
     def write(self, kind: str, step: int, numbers: Mapping[str, Any]) -> None:
-        """Points at a step, on curves `kind/name`; whatever is no finite number is left out, as are other kinds."""
+        """Metrics of a step as `kind/name`, without values that are not finite numbers and without other kinds."""
         if kind not in KINDS:
             return
         plain = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
@@ -57,7 +57,7 @@ class Trackers:
             self._each(lambda tracker: tracker.write(step, points))
 
     def close(self) -> None:
-        """Sends what is left; nothing can be written after that."""
+        """Sends pending metrics; nothing can be written after that."""
         self._each(lambda tracker: tracker.close())
         self._opened = {}
 
@@ -65,9 +65,9 @@ class Trackers:
         for name, tracker in list(self._opened.items()):
             try:
                 act(tracker)
-            except Exception as error:  # of another's code, of whatever kind: no reason to end a run
+            except Exception as error:  # third-party code may raise anything, which must not end a run
                 del self._opened[name]
-                self._say(_left_out(name, error))
+                self._say(_dropped(name, error))
 
     def __enter__(self) -> Self:
         return self
@@ -79,10 +79,10 @@ class Trackers:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raises where a name is no tracker's, or its package is not installed."""
+    """Raises where a name is not a tracker or its package is not installed."""
     for name in names:
         if name not in TRACKERS:
-            raise ConfigError(f"{name!r} is no tracker: {', '.join(TRACKERS)}{did_you_mean(name, TRACKERS)}")
+            raise ConfigError(f"{name!r} is not a tracker: {', '.join(TRACKERS)}{did_you_mean(name, TRACKERS)}")
         if name not in sys.modules and find_spec(name) is None:
             raise ConfigError(f"the tracker {name} is not installed: pip install bertsmith[track]")
 
@@ -96,9 +96,9 @@ def open_trackers(
     step: int = 0,
     say: Say | None = None,
 ) -> Trackers:
-    """The named trackers for the run in `folder`, which has `step` steps behind it: they go on where it does.
+    """The named trackers for the run in `folder`, resumed after `step` steps. For rank 0 only.
 
-    For rank 0 alone. `say` takes a line for people; standard error does where it is left out.
+    `say` takes messages; the default prints them to standard error.
     """
     check_trackers(names)
     say = say or _to_standard_error
@@ -107,13 +107,13 @@ def open_trackers(
         try:
             with _no_keyboard():
                 opened[kind] = TRACKERS[kind](Path(folder), name, recipe, step)
-        except Exception as error:  # no log-in, no network: the run can do without
-            say(_left_out(kind, error))
+        except Exception as error:  # no log-in or no network: the run does not need them
+            say(_dropped(kind, error))
     return Trackers(opened, say=say)
 
 
 class TensorBoard:
-    """Event files in RUN/tensorboard; points behind the step that a run goes on from are taken back."""
+    """Event files in RUN/tensorboard; metrics after the step that a run resumes from are purged."""
 
     def __init__(self, folder: Path, name: str, recipe: Mapping[str, Any], step: int) -> None:
         module = importlib.import_module("torch.utils.tensorboard")
@@ -133,7 +133,7 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of Weights & Biases below RUN/wandb; offline unless WANDB_MODE says otherwise (`wandb sync` sends it)."""
+    """A run of Weights & Biases below RUN/wandb; offline unless WANDB_MODE is set (`wandb sync` uploads it)."""
 
     def __init__(self, folder: Path, name: str, recipe: Mapping[str, Any], step: int) -> None:
         wandb = importlib.import_module("wandb")
@@ -147,7 +147,7 @@ class WandB:
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # a curve of its own instead of their step, which may not go back to where a run goes on
+        # their own step cannot go back, as it must when a run resumes
         self.run.define_metric("*", step_metric="at_step")
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -160,7 +160,7 @@ class WandB:
 
 
 class MLflow:
-    """A run of MLflow, wherever MLFLOW_TRACKING_URI says; MLFLOW_EXPERIMENT_NAME is `bertsmith` where not said."""
+    """A run of MLflow at MLFLOW_TRACKING_URI; MLFLOW_EXPERIMENT_NAME defaults to `bertsmith`."""
 
     def __init__(self, folder: Path, name: str, recipe: Mapping[str, Any], step: int) -> None:
         self.mlflow = importlib.import_module("mlflow")
@@ -176,11 +176,11 @@ class MLflow:
             self.mlflow.start_run(run_id=known)
             return
         parameters = [(key, str(value)) for key, value in flat(recipe).items()]
-        for first in range(0, len(parameters), MOST_PARAMETERS):
-            self.mlflow.log_params(dict(parameters[first : first + MOST_PARAMETERS]))
+        for first in range(0, len(parameters), MAX_PARAMETERS):
+            self.mlflow.log_params(dict(parameters[first : first + MAX_PARAMETERS]))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """See `Tracker`; a server's answer is not waited for."""
+        """See `Tracker`; asynchronous."""
         self.mlflow.log_metrics(dict(numbers), step=step, synchronous=False)
 
     def close(self) -> None:
@@ -197,14 +197,14 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any], int], Tracker]] = {
 
 def flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted names."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in recipe.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return settings
 
 
 def _identity(folder: Path, tracker: str, new: Callable[[], str]) -> str:
-    """Under which id a tracker knows the run in a folder: the one that it has, or a new one, which is kept."""
+    """The tracker's id of the run in a folder; a new one is stored there."""
     path = folder / IDENTITIES
     known = read_checksummed_json(path) if path.exists() else {}
     known.pop("seal", None)
@@ -216,7 +216,7 @@ def _identity(folder: Path, tracker: str, new: Callable[[], str]) -> str:
 
 @contextmanager
 def _no_keyboard() -> Iterator[None]:
-    """Nobody can be asked for a log-in: a run may stand in a queue."""
+    """Prevents prompts for a log-in: a run may wait in a queue."""
     before = sys.stdin
     with open(os.devnull, encoding="utf-8") as nothing:
         sys.stdin = nothing
@@ -226,9 +226,9 @@ def _no_keyboard() -> Iterator[None]:
             sys.stdin = before
 
 
-def _left_out(name: str, error: Exception) -> str:
-    reason = textwrap.shorten(str(error), MOST_REASON, placeholder="…") or type(error).__name__
-    return f"{name} is left out from here on, and the run goes on without it: {reason}"
+def _dropped(name: str, error: Exception) -> str:
+    reason = textwrap.shorten(str(error), MAX_REASON, placeholder="…") or type(error).__name__
+    return f"{name} failed, and the run continues without it: {reason}"
 
 
 def _to_standard_error(line: str) -> None:
