@@ -1,4 +1,4 @@
-"""Model folders that a stranger made to hurt (F7): each case turns a good folder into one.
+"""Hostile model folders (F7): each case modifies a valid folder.
 
 A case gets the folder and a place outside it that must not change; most bring code that would leave a file there.
 """
