@@ -1,4 +1,4 @@
-"""Shard sets: what goes in comes out, by any address, and folders that are not what they should be are refused."""
+"""Shard sets: round trips, random access, resumed builds, verification, and errors for invalid folders."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def everything(shards: Shards) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("split", ["train", "held-out"])
 def test_round_trip(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], split: str) -> None:
     index = build(tmp_path / "set", pieces)
-    whole = EncodedDocuments.joined([unit[split] for unit in pieces if split in unit], np.uint16)
+    whole = EncodedDocuments.concatenate([unit[split] for unit in pieces if split in unit], np.uint16)
     shards = Shards.open(tmp_path / "set", split, fingerprint="3f9a" * 16)
     assert len(shards.parts) > 2
     assert np.array_equal(everything(shards), whole.tokens)
@@ -84,7 +84,7 @@ def test_the_index_carries_counts_facts_and_settings(tmp_path: Path, pieces: lis
     assert not (tmp_path / "set" / "building.json").exists()
 
 
-def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_the_digest_depends_only_on_file_contents(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     here = build(tmp_path / "here", pieces)
     there = build(tmp_path / "there", pieces, settings={"files": [{"name": "elsewhere/a.txt", "bytes": 12}]})
     assert here["seal"] != there["seal"]  # which knows where the text lay
@@ -99,7 +99,7 @@ def test_the_digest_is_of_what_is_in_the_files_alone(tmp_path: Path, pieces: lis
     assert len({digest, *(Shards.open(tmp_path / name).digest for name in ("more", "none", "read", "other"))}) == 5
 
 
-def test_two_bytes_a_token(tmp_path: Path) -> None:
+def test_two_bytes_per_token(tmp_path: Path) -> None:
     tokens = np.arange(150_000, dtype=np.uint16) % 1000
     one = EncodedDocuments(tokens, np.full(10_000, 15, np.uint16), np.full(500, 20, np.uint32))
     build(tmp_path / "set", [{"train": one}], shard_tokens=2**24)
@@ -144,7 +144,7 @@ def test_spans_cross_parts_without_tokens(tmp_path: Path) -> None:
     assert len(shards.parts[1].sentence_starts) == 1
 
 
-def test_spans_outside_are_refused(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_spans_outside_are_rejected(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     for start, length in ((-1, 2), (shards.tokens, 1), (3, -1)):
@@ -160,7 +160,7 @@ def test_empty_texts_and_long_sentences() -> None:
     EncodedDocuments.empty(np.uint16).check(5)
 
 
-def test_a_set_of_nothing(tmp_path: Path) -> None:
+def test_an_empty_set(tmp_path: Path) -> None:
     build(tmp_path / "none", [])
     build(
         tmp_path / "empty",
@@ -181,7 +181,7 @@ def test_a_set_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "message"),
     [
-        (EncodedDocuments(np.zeros(3, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint32)), "pieces are"),
+        (EncodedDocuments(np.zeros(3, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint32)), "documents are"),
         (
             EncodedDocuments(np.zeros(3, np.uint16), np.array([2], np.uint16), np.array([1], np.uint32)),
             "add up to the 3 tokens",
@@ -196,13 +196,13 @@ def test_a_set_of_nothing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_ill_fitting_pieces_are_refused(tmp_path: Path, one: EncodedDocuments, message: str) -> None:
+def test_inconsistent_documents_are_rejected(tmp_path: Path, one: EncodedDocuments, message: str) -> None:
     with builder(tmp_path / "set") as open_builder, pytest.raises(ValueError, match=message):
         open_builder.add(0, {"train": one}, {})
 
 
-def test_units_come_in_order_and_between_with_and_finish(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="between `with` and finish"):
+def test_units_must_be_added_in_order_and_before_finish(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="inside `with` and before finish"):
         builder(tmp_path / "set").add(0, {}, {})
     with builder(tmp_path / "set") as open_builder:
         with pytest.raises(ValueError, match="unit 0 is next"):
@@ -210,11 +210,11 @@ def test_units_come_in_order_and_between_with_and_finish(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="unknown splits"):
             open_builder.add(0, {"test": some_pieces(1)}, {})
         open_builder.finish()
-        with pytest.raises(ValueError, match="between `with` and finish"):
+        with pytest.raises(ValueError, match="inside `with` and before finish"):
             open_builder.add(0, {}, {})
 
 
-def test_a_stopped_build_goes_on_to_the_same_bytes(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_a_resumed_build_writes_the_same_bytes(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "quiet", pieces)
     for stop in range(len(pieces)):
         with builder(tmp_path / "stopped") as open_builder:
@@ -253,7 +253,7 @@ def test_two_builders_at_once(tmp_path: Path) -> None:
         ({"tokenizer_files": {"vocab.txt": b"other"}}, "tokenizer was"),
     ],
 )
-def test_resuming_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_resuming_with_other_settings_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with builder(tmp_path / "set"):
         pass
     with pytest.raises(BertsmithError, match=rf"{message}.*choose another -o, or pass --overwrite"):
@@ -262,7 +262,7 @@ def test_resuming_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any], 
         pass
 
 
-def test_a_finished_set_is_not_built_on(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_a_finished_set_is_not_extended(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces[:2])
     with pytest.raises(BertsmithError, match=r"already holds a finished shard set \(\d+ tokens\): choose another -o"):
         builder(tmp_path / "set").__enter__()
@@ -272,14 +272,14 @@ def test_a_finished_set_is_not_built_on(tmp_path: Path, pieces: list[dict[str, E
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_what_is_not_ours_is_never_removed(
+def test_other_files_are_never_removed(
     tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], finished: bool
 ) -> None:
     if finished:
         build(tmp_path, pieces)
     (tmp_path / "thesis.txt").write_text("years of work")
     before = {path.name for path in tmp_path.iterdir()}
-    message = "not part of a shard set" if finished else "neither empty nor a shard set"
+    message = "not belong to a shard set" if finished else "neither empty nor a shard set"
     with pytest.raises(BertsmithError, match=rf"{message} \(thesis.txt\)"):
         remove_shard_set(tmp_path)
     with pytest.raises(BertsmithError, match=r"already holds" if finished else message):
@@ -288,7 +288,7 @@ def test_what_is_not_ours_is_never_removed(
 
 
 @pytest.mark.parametrize("name", ["tokenizer/vocab.txt", "train-00000.shard", "notes.partial", "tokenizer"])
-def test_folders_of_others_are_refused(tmp_path: Path, name: str) -> None:
+def test_folders_with_other_files_are_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     for attempt in (lambda: builder(tmp_path).__enter__(), lambda: remove_shard_set(tmp_path)):
@@ -302,19 +302,19 @@ def test_removing_nothing_is_fine(tmp_path: Path) -> None:
     remove_shard_set(tmp_path)
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_another_tokenizer_is_rejected(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
-    with pytest.raises(DataError, match=r"were written with tokenizer 3f9a3f9a3f9a… but this run uses 81c2: pass that"):
+    with pytest.raises(
+        DataError, match=r"were written with tokenizer 3f9a3f9a3f9a… but this run uses 81c2: pass the tokenizer"
+    ):
         Shards.open(tmp_path / "set", fingerprint="81c2")
-    with pytest.raises(BertsmithError, match="test is no split"):
+    with pytest.raises(BertsmithError, match="is not a split"):
         Shards.open(tmp_path / "set", "test")
-    with pytest.raises(DataError, match=r"is no shard set, it has no index.json"):
+    with pytest.raises(DataError, match=r"is not a shard set, it has no index.json"):
         Shards.open(tmp_path)
 
 
-def test_pickled_by_path_and_only_while_it_is_the_same_set(
-    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]
-) -> None:
+def test_pickles_are_paths_and_detect_a_replaced_set(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     pickled = pickle.dumps(shards)
@@ -322,11 +322,11 @@ def test_pickled_by_path_and_only_while_it_is_the_same_set(
     assert np.array_equal(everything(pickle.loads(pickled)), everything(shards))
     remove_shard_set(tmp_path / "set")
     build(tmp_path / "set", pieces[:5])
-    with pytest.raises(DataError, match="written anew"):
+    with pytest.raises(DataError, match="were replaced"):
         pickle.loads(pickled)
 
 
-def test_few_files_are_open_and_threads_do_not_disturb_each_other(
+def test_open_files_are_bounded_and_threads_are_safe(
     tmp_path: Path, pieces: list[dict[str, EncodedDocuments]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "set", pieces, shard_tokens=1)
@@ -343,9 +343,7 @@ def test_few_files_are_open_and_threads_do_not_disturb_each_other(
     assert after <= before + 2
 
 
-def test_a_set_written_anew_under_a_reader_is_noticed(
-    tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]
-) -> None:
+def test_a_set_replaced_during_reading_is_detected(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     shards = Shards.open(tmp_path / "set")
     remove_shard_set(tmp_path / "set")
@@ -357,7 +355,7 @@ def test_a_set_written_anew_under_a_reader_is_noticed(
         for unit in pieces
     ]
     build(tmp_path / "set", same_sizes)
-    with pytest.raises(DataError, match=r"train-00000.shard is damaged: it is not the file that the index lists"):
+    with pytest.raises(DataError, match=r"train-00000.shard is damaged: it is not the file in the index"):
         everything(shards)
 
 
@@ -372,7 +370,7 @@ def test_verify_reports_every_file(tmp_path: Path, pieces: list[dict[str, Encode
     assert sum(report.tokens for report in reports) == sum(split["tokens"] for split in index["splits"].values())
 
 
-def test_verify_of_what_is_not_as_it_should_be(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
+def test_verify_reports_every_kind_of_damage(tmp_path: Path, pieces: list[dict[str, EncodedDocuments]]) -> None:
     build(tmp_path / "set", pieces)
     folder = tmp_path / "set"
     (folder / "train-00001.shard").unlink()

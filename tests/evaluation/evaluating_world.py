@@ -27,17 +27,18 @@ def made_evaluation(task: Task, examples: list[Example], predictions: list[Predi
         main_metric=task.main_metric,
         max_length=128,
         unit="words",
+        probabilities=task.has_probabilities,
         device="cpu",
         examples=len(examples),
         truncated=1,
         seconds=0.5,
         texts_per_second=len(examples) / 0.5,
         detected=dict(task.detected),
-        answered=(examples, predictions),
+        predictions=(examples, predictions),
         submission=task.submission(examples, predictions),
     )
     sizes = [len(" ".join(example.texts).split()) for example in examples]
-    return analyze(found, task, sizes=sizes, cut=[number == 0 for number in range(len(examples))])
+    return analyze(found, task, lengths=sizes, truncated=[number == 0 for number in range(len(examples))])
 
 
 def labelled(rows: Sequence[tuple[str, str]], folder: Path, labels: Sequence[str]) -> Task:

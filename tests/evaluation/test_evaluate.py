@@ -61,7 +61,7 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
     found = evaluate(base / kind / "run", kind, files, device="cpu")
     assert found.max_length == 32  # that of the run
     assert found.model == str(base / kind / "run" / "best")
-    last = evaluate(base / kind / "run" / "last", kind, files, length=32, device="cpu")
+    last = evaluate(base / kind / "run" / "last", kind, files, max_length=32, device="cpu")
     for name, value in last.scores.items():
         assert value == pytest.approx(trained[f"score/{name}"], abs=1e-6), name
     assert found.scores[found.main_metric] >= last.scores[found.main_metric]
@@ -75,24 +75,26 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
 
 def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"dev": base / "qa" / "dev.jsonl"}
-    whole = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
-    monkeypatch.setattr(evaluator, "AT_ONCE", 7)
-    parts = evaluate(base / "qa" / "run", "qa", files, length=32, device="cpu")
+    whole = evaluate(base / "qa" / "run", "qa", files, max_length=32, device="cpu")
+    monkeypatch.setattr(evaluator, "CHUNK", 7)
+    parts = evaluate(base / "qa" / "run", "qa", files, max_length=32, device="cpu")
     assert parts.scores == whole.scores
-    assert [example.id for example in parts.answered[0]] == [example.id for example in whole.answered[0]]
+    assert [example.id for example in parts.predictions[0]] == [example.id for example in whole.predictions[0]]
 
 
 def test_what_is_cut_is_told(base: Path) -> None:
     task = classification.Config()
-    found = evaluate(base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, length=5)
-    assert found.truncated == found.examples == sum(one.cut for one in found.by_length)
+    found = evaluate(
+        base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, max_length=5
+    )
+    assert found.truncated == found.examples == sum(one.truncated for one in found.by_length)
     assert found.max_length == 5
-    assert found.by_length[0].least == 1
-    assert found.by_length[-1].most == 16  # lengths are those of whole texts
+    assert found.by_length[0].shortest == 1
+    assert found.by_length[-1].longest == 16  # lengths are those of whole texts
 
 
 def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
-    done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "errors=3")
+    done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "max_errors=3")
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
     numbers = json.loads((tmp_path / "out" / "evaluation.json").read_text(encoding="utf-8"))
@@ -109,7 +111,7 @@ def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
     words = ["evaluate", base / "cola", "--data", base / "glue", "--split", "test", "--device", "cpu"]
     done = call(*words, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "nothing is scored" in done.stdout
+    assert "no gold labels" in done.stdout
     lines = (tmp_path / "CoLA.tsv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
@@ -183,11 +185,11 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "AT_ONCE", 2)
+    monkeypatch.setattr(evaluator, "CHUNK", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
-    assert evaluator._cuts(named) == [0, 3, 7, 8]
-    assert evaluator._cuts([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
-    assert evaluator._cuts([]) == [0]
+    assert evaluator._boundaries(named) == [0, 3, 7, 8]
+    assert evaluator._boundaries([Sentence(id="0", texts=("x",))] * 5) == [0, 2, 4, 5]
+    assert evaluator._boundaries([]) == [0]
 
 
 def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         model.encoder.token_embeddings.fill_(float("nan"))
     save_model(model, tokenizer, tmp_path / "broken")
-    with pytest.raises(DataError, match="numbers that are not finite"):
+    with pytest.raises(DataError, match="logits are not finite"):
         evaluate(tmp_path / "broken", "classification", {"dev": base / "classification" / "dev.jsonl"}, device="cpu")
 
 
@@ -209,12 +211,12 @@ def test_a_sweep_knows_its_task(base: Path, tmp_path: Path) -> None:
 
 def test_wrong_calls(base: Path, tmp_path: Path) -> None:
     dev = {"dev": base / "qa" / "dev.jsonl"}
-    with pytest.raises(DataError, match=r"answers classify \(4 labels\); qa asks span"):
+    with pytest.raises(DataError, match=r"has no head for qa .*its heads: classify \(4 labels\)"):
         evaluate(base / "classification" / "run", "qa", dev)
-    with pytest.raises(DataError, match="answers masked_lm; qa asks span: take a model that was fine-tuned for it"):
+    with pytest.raises(DataError, match="its heads: masked_lm: use a model fine-tuned for it"):
         evaluate(base / "m", "qa", dev)
-    with pytest.raises(ConfigError, match="length=99 is more than the 64 positions"):
-        evaluate(base / "qa" / "run", "qa", dev, length=99)
+    with pytest.raises(ConfigError, match="max_length=99 exceeds the 64 positions"):
+        evaluate(base / "qa" / "run", "qa", dev, max_length=99)
     with pytest.raises(DataError, match="classification has no test file: pass --data DIR, or --file FILE"):
         evaluate(base / "classification" / "run", "classification", dev, split="test")
     (tmp_path / "empty").mkdir()
@@ -224,16 +226,16 @@ def test_wrong_calls(base: Path, tmp_path: Path) -> None:
     for words, status, message in (
         (["evaluate", lone, *file], 78, "pass --task"),
         (["predict", lone, *file], 78, "pass --task"),
-        (["evaluate", tmp_path / "empty", *file], 65, "a run without a model yet"),
+        (["evaluate", tmp_path / "empty", *file], 65, "a run without a model"),
         (["evaluate", base / "qa" / "run", *file, "--dev", dev["dev"]], 2, "pass only one of"),
         (
             ["evaluate", base / "qa" / "run", "--dev", dev["dev"], "--split", "test"],
             2,
             "with --split test pass --file FILE",
         ),
-        (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset is not known"),
+        (["evaluate", base / "qa" / "run", "--split", "tset"], 2, "--split tset must be one of"),
         (["evaluate", base / "qa" / "run", *file, "lenght=3"], 78, "did you mean max_length?"),
-        (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "such an ending"),
+        (["predict", base / "qa" / "run", *file, "-o", tmp_path / "p.txt"], 2, "the extension must be"),
     ):
         done = call(*words, "--device", "cpu")
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr

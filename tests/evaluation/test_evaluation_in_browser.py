@@ -37,7 +37,7 @@ def test_a_cell_shows_the_examples_behind_it(visit: Any) -> None:
     page = visit("labels")
     assert page.locator("#what").text_content() == "Most confident errors"
     errors = len(cells(page, 1))
-    button = page.get_by_role("button", name="copper taken for iron")
+    button = page.get_by_role("button", name="copper predicted as iron")
     button.click()
     count = int(button.text_content())
     assert cells(page, 1) == ["copper"] * count
@@ -50,15 +50,15 @@ def test_a_cell_shows_the_examples_behind_it(visit: Any) -> None:
 
 def test_keys_walk_over_the_matrix(visit: Any) -> None:
     page = visit("labels")
-    first = page.get_by_role("button", name="copper taken for copper")
+    first = page.get_by_role("button", name="copper predicted as copper")
     first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    assert page.locator("#what").text_content().startswith("iron taken for iron")
+    assert page.locator("#what").text_content().startswith("iron predicted as iron")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowUp")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("copper taken for copper")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("copper predicted as copper")
     page.keyboard.press("Escape")
     assert page.locator("#what").text_content() == "Most confident errors"
 
@@ -74,18 +74,18 @@ def test_errors_are_sorted(visit: Any) -> None:
     page.get_by_role("button", name="probability").click()
     assert sure() == sorted(sure())
     assert page.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"
-    page.get_by_role("button", name="right answer", exact=True).click()
+    page.get_by_role("button", name="gold", exact=True).click()
     golds = cells(page, 1)
     assert golds == [gold for label in dict.fromkeys(golds) for gold in golds if gold == label]  # each label together
     assert len(set(golds)) > 2
-    page.get_by_role("button", name="where").click()
+    page.get_by_role("button", name="source").click()
     lines = [int(text.rpartition(":")[2]) for text in cells(page, 5)]
     assert lines == sorted(lines)
 
 
 def test_numbers_are_sorted_by_distance(visit: Any) -> None:
     page = visit("numbers")
-    assert page.locator("#what").text_content() == "Furthest off"
+    assert page.locator("#what").text_content() == "Largest errors"
     assert cells(page, 3) == ["3.00", "0.500"]
     assert page.locator("#confusion").count() == 0
 

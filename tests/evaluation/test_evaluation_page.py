@@ -10,7 +10,7 @@ from browser_fixtures import Reader, embedded
 from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.output_files import write_evaluation
-from bertsmith.evaluation.page import MOST_LABELS, page
+from bertsmith.evaluation.page import MAX_LABELS, page
 
 
 def test_cells_lead_to_their_examples(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_cells_lead_to_their_examples(tmp_path: Path) -> None:
             cases = [data["cases"][number] for number in data["cells"].get(f"{row},{column}", [])]
             assert len(cases) == found.confusion.counts[row][column]
             assert all(case[1:3] == [gold, answer] for case in cases)
-    assert len(data["errors"]) == data["wrong"] == found.wrong
+    assert len(data["errors"]) == data["error_count"] == found.error_count
     assert all(not data["cases"][number][6] for number in data["errors"])
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_fetched_and_nothing_becomes_markup(tmp_path: Path) -> None:
     assert not re.search(r"https?:|@import|url\(", text, flags=re.IGNORECASE)
     assert "default-src 'none'" in text
     assert any(
-        label.startswith(f"{EVIL} taken for") for _, found in read.elements if (label := found.get("aria-label"))
+        label.startswith(f"{EVIL} predicted as") for _, found in read.elements if (label := found.get("aria-label"))
     )
 
 
@@ -51,7 +51,7 @@ def test_many_labels_and_examples_make_a_small_page(tmp_path: Path) -> None:
     found = made_evaluation(task, examples, [said(known, known[n % 3], 0.5) for n in range(len(examples))])
     text = page(found)
     assert len(text) < 4_000_000
-    assert text.count('scope="row"') == MOST_LABELS
+    assert text.count('scope="row"') == MAX_LABELS
     assert "The 20 rarest labels are left out." in text
 
 
@@ -65,4 +65,4 @@ def test_files_take_the_place_of_older_ones(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == sorted(path.name for path in first)
     numbers = json.loads(before[0])
     assert numbers["confusion"]["rows"] == list(LABELS)
-    assert numbers["errors"][0].keys() == {"id", "texts", "gold", "said", "sure", "source", "cell"}
+    assert numbers["errors"][0].keys() == {"id", "texts", "gold", "prediction", "confidence", "source", "cell"}

@@ -19,7 +19,7 @@ def test_labels_come_back(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     write_evaluation(found, tmp_path / "written")
     numbers, data = read_numbers(tmp_path / "written"), read_cases(tmp_path / "written")
-    assert numbers == replace(found, errors=(), cases=(), answered=([], []), submission={})
+    assert numbers == replace(found, errors=(), cases=(), predictions=([], []), submission={})
     assert data == page_data(found)
     assert page_main(numbers, data) in page(found)
 
@@ -31,12 +31,16 @@ def test_numbers_come_back(tmp_path: Path) -> None:
     found = made_evaluation(task, task.examples("dev"), [Prediction(value) for value in (1.5, 2.0, 3.0)])
     write_evaluation(found, tmp_path / "written")
     assert read_numbers(tmp_path / "written").scores == found.scores
-    assert read_cases(tmp_path / "written")["share"] is False
+    assert read_cases(tmp_path / "written")["probabilities"] is False
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     write_evaluation(mixed(tmp_path), tmp_path)
-    for text, words in (("{", "is no evaluation"), ("[]", "no values by name"), ('{"model": 1}', "must be a string")):
+    for text, words in (
+        ("{", "is not an evaluation"),
+        ("[]", "expected a JSON object"),
+        ('{"model": 1}', "must be a string"),
+    ):
         (tmp_path / NUMBERS).write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):
             read_numbers(tmp_path)
@@ -44,5 +48,5 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="write it again"):
         read_cases(tmp_path)
     (tmp_path / PAGE).unlink()
-    with pytest.raises(BertsmithError, match="is not there"):
+    with pytest.raises(BertsmithError, match="does not exist"):
         read_cases(tmp_path)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from evaluation.evaluating_world import labelled, made_evaluation, mixed, said
 
-from bertsmith.evaluation.error_analysis import cases_of
-from bertsmith.evaluation.tables import baselines, by_label, calibration, confusion
+from bertsmith.evaluation.tables import baseline, by_label, calibration, confusion
 from bertsmith.metrics import classification, sequence_labelling
 from bertsmith.tasks import choice, qa, regression, tagging
 from bertsmith.tasks.task import Prediction
@@ -34,11 +33,11 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     assert found.confusion.rows == found.confusion.columns == known
     assert found.confusion.counts == ((1, 2), (0, 1))
     assert found.scores["accuracy"] == 0.5
-    assert [(one.says, one.scores["accuracy"]) for one in found.baselines] == [("always a", 0.75)]
-    assert [case.sure for case in found.errors] == [0.85, 0.55]
-    assert (found.errors[0].gold, found.errors[0].said) == ("a", "b")
+    assert [(one.description, one.scores["accuracy"]) for one in [found.baseline]] == [("always a", 0.75)]
+    assert [case.confidence for case in found.errors] == [0.85, 0.55]
+    assert (found.errors[0].gold, found.errors[0].prediction) == ("a", "b")
     assert found.errors[0].source.endswith("dev.jsonl:2")
-    assert [(one.least, one.most, one.examples, one.cut, one.score) for one in found.by_length] == [
+    assert [(one.shortest, one.longest, one.examples, one.truncated, one.score) for one in found.by_length] == [
         (1, 16, 3, 1, pytest.approx(2 / 3)),
         (17, 32, 1, 0, 0.0),
     ]
@@ -51,26 +50,26 @@ def test_labels_by_hand(tmp_path: Path) -> None:
 
 def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
     found = mixed(tmp_path)
-    examples, predictions = found.answered
+    examples, predictions = found.predictions
     gold, answers = [example.gold for example in examples], [one.value for one in predictions]
     counted = classification.scores_by_label(gold, answers)
     for one in found.by_label:
         part = counted[one.label]
         assert (one.precision, one.recall, one.f1) == (part.precision, part.recall, part.f1)
-        assert (one.gold, one.found) == (part.gold, part.predicted)
+        assert (one.gold, one.predicted) == (part.gold, part.predicted)
     assert found.calibration is not None
-    assert sum(one.answers for one in found.calibration.bins) == len(examples)
+    assert sum(one.count for one in found.calibration.bins) == len(examples)
     assert sum(one.examples for one in found.by_length) == len(examples)
-    assert found.wrong == sum(a != b for a, b in zip(gold, answers, strict=True))
+    assert found.error_count == sum(a != b for a, b in zip(gold, answers, strict=True))
 
 
 def test_bins_hold_their_upper_border(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("x", "a")] * 3, tmp_path, known)
     answers = [said(known, "a", share) for share in (0.5, 0.6, 1.0)]
-    found = calibration(task, cases_of(task, task.examples("dev"), answers))
+    found = calibration(task.cases(task.examples("dev"), answers))
     assert found is not None
-    assert [(one.low, one.high, one.answers) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]
+    assert [(one.low, one.high, one.count) for one in found.bins] == [(0.4, 0.5, 1), (0.5, 0.6, 1), (0.9, 1.0, 1)]
 
 
 def tagged(value: list[str], words: list[str]) -> Prediction:
@@ -98,7 +97,7 @@ def test_entities_by_hand(tmp_path: Path) -> None:
         "other bounds": (0, 1, 0, 0),
         "nothing": (1, 0, 0, 0),
     }
-    told = [(case.gold, case.said, case.sure, case.source.rpartition(", ")[2]) for case in found.errors]
+    told = [(case.gold, case.prediction, case.confidence, case.source.rpartition(", ")[2]) for case in found.errors]
     assert told == [
         ("LOC: Bath", "nothing", 0.75, "word 6"),
         ("PER: Ada Lovelace", "PER: Ada", 0.25, "word 1"),
@@ -106,7 +105,7 @@ def test_entities_by_hand(tmp_path: Path) -> None:
         ("nothing", "LOC: in", 0.25, "word 3"),
     ]
     assert found.calibration is not None
-    assert found.calibration.bins[0].answers == 3  # each found entity once
+    assert found.calibration.bins[0].count == 3  # each found entity once
     assert found.calibration.ece == 0.25
 
 
@@ -120,12 +119,12 @@ def test_entities_are_those_of_the_scores(seed: int, tmp_path: Path) -> None:
     task = tagging.Config().build(files={"dev": lines(tmp_path / "dev.jsonl", rows)}, labels=TAGS)
     answers = [[tag if draw.random() < 0.7 else draw.choice(TAGS) for tag in gold] for gold in golds]
     predictions = [tagged(a, b) for a, b in zip(answers, words, strict=True)]
-    cases = cases_of(task, task.examples("dev"), predictions)
+    cases = task.cases(task.examples("dev"), predictions)
     counted = sequence_labelling.score_entities(golds, answers).by_type
     for one in by_label(task, confusion(task, cases)):
         part = counted[one.label]
-        assert (one.gold, one.found, one.f1) == (part.gold, part.predicted, part.f1)
-    assert sum(case.right for case in cases) == sum(part.correct for part in counted.values())
+        assert (one.gold, one.predicted, one.f1) == (part.gold, part.predicted, part.f1)
+    assert sum(case.correct for case in cases) == sum(part.correct for part in counted.values())
 
 
 def test_answers_that_may_be_none(tmp_path: Path) -> None:
@@ -144,8 +143,8 @@ def test_answers_that_may_be_none(tmp_path: Path) -> None:
     assert found.confusion is not None
     assert found.confusion.counts == ((1, 1, 0), (0, 1, 1))
     assert found.scores["exact"] == 0.5
-    assert found.baselines[0].scores["f1"] == 0.5  # half of the questions have no answer
-    assert {(case.gold, case.said) for case in found.errors} == {("no answer", "Ada"), ("it", "wrote")}
+    assert found.baseline.scores["f1"] == 0.5  # half of the questions have no answer
+    assert {(case.gold, case.prediction) for case in found.errors} == {("no answer", "Ada"), ("it", "wrote")}
 
 
 def test_numbers_and_choices(tmp_path: Path) -> None:
@@ -156,13 +155,16 @@ def test_numbers_and_choices(tmp_path: Path) -> None:
     ]
     task = regression.Config().build(files={"dev": lines(tmp_path / "dev.jsonl", rows)})
     found = made_evaluation(task, task.examples("dev"), [Prediction(1.5), Prediction(2.0), Prediction(3.0)])
-    assert [(case.gold, case.said, case.sure) for case in found.errors] == [("6", "3.000", 3.0), ("1", "1.500", 0.5)]
-    assert found.baselines[0].says == "always the mean, 3"
-    assert found.baselines[0].scores["mean_squared_error"] == pytest.approx(14 / 3)
+    assert [(case.gold, case.prediction, case.confidence) for case in found.errors] == [
+        ("6", "3.000", 3.0),
+        ("1", "1.500", 0.5),
+    ]
+    assert found.baseline.description == "always the mean, 3"
+    assert found.baseline.scores["mean_squared_error"] == pytest.approx(14 / 3)
     assert (found.confusion, found.calibration, found.by_label) == (None, None, ())
 
     rows = [{"question": "q", "choices": ["x", "y", "z"], "label": right} for right in (0, 0, 2)]
     chosen = choice.Config().build(files={"dev": lines(tmp_path / "dev.jsonl", rows)})
-    assert baselines(chosen, chosen.examples("dev"))[0].scores == {"accuracy": pytest.approx(2 / 3)}
+    assert baseline(chosen, chosen.examples("dev")).scores == {"accuracy": pytest.approx(2 / 3)}
     found = made_evaluation(chosen, chosen.examples("dev"), [Prediction(place, 0.5) for place in (0, 1, 2)])
-    assert [(case.gold, case.said) for case in found.errors] == [("0: x", "1: y")]
+    assert [(case.gold, case.prediction) for case in found.errors] == [("0: x", "1: y")]

@@ -33,7 +33,7 @@ def test_swag_in_a_wrong_shape(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test.csv: no column 'label'"):
         swag.Config().build(files={"dev": test}).examples("dev")
     five = written(tmp_path / "train.csv", f"{head},label\nA,B,c,d,e,f,4\n")
-    with pytest.raises(DataError, match=r"train.csv:2: label '4' is no number of an ending, 0 to 3"):
+    with pytest.raises(DataError, match=r"train.csv:2: label '4' is not the number of an ending, 0 to 3"):
         swag.Config().build(files={"train": five}).examples("train")
 
 
@@ -46,10 +46,10 @@ def test_codah_has_five_folds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="fold_2"):
         codah.Config(fold=2).build(files={"data": tmp_path})
     path = tabbed(tmp_path / "wrong.tsv", ("o", "p", "a", "b", "c", "d", "4"))
-    with pytest.raises(DataError, match=r"wrong.tsv:1: the last cell, '4', is no number of a choice"):
+    with pytest.raises(DataError, match=r"wrong.tsv:1: the last cell, '4', is not the number of a choice"):
         codah.Config().build(files={"dev": path}).examples("dev")
     more = tabbed(tmp_path / "more.tsv", ("o", "p", "a", "b", "c", "d", "e", "4"))
-    with pytest.raises(DataError, match=r"more.tsv:1: 8 cells, but there are to be 7"):
+    with pytest.raises(DataError, match=r"more.tsv:1: 8 cells, but expected 7"):
         codah.Config().build(files={"dev": more}).examples("dev")
 
 
@@ -61,7 +61,7 @@ def test_commonsenseqa(tmp_path: Path) -> None:
     path = lines_of_json(tmp_path / "test.jsonl", {"id": "1", "question": question})
     assert commonsenseqa.Config().build(files={"test": path}).examples("test")[0].gold is None
     path = lines_of_json(tmp_path / "a.jsonl", {"id": "1", "question": question, "answerKey": "C"})
-    with pytest.raises(DataError, match=r"a.jsonl:1: answerKey 'C' is none of the choices A, B"):
+    with pytest.raises(DataError, match=r"a.jsonl:1: answerKey 'C' is not one of the choices A, B"):
         commonsenseqa.Config().build(files={"dev": path}).examples("dev")
     path = lines_of_json(tmp_path / "b.jsonl", {"id": "1", "question": "s", "answerKey": "C"})
     with pytest.raises(DataError, match=r"b.jsonl:1: 'question' must be an object"):
@@ -82,7 +82,7 @@ def test_kornli_joins_its_two_training_files_and_says_what_it_leaves_out(tmp_pat
     assert examples[0].texts == (f'"{PAIRS[0][0]}', PAIRS[0][1])
     assert [examples[0].id, examples[-1].id] == ["multinli/0", f"snli_1/{len(PAIRS) - 1}"]
     assert task.detected == {
-        "train: rows left out": "1 of snli_1.0_train.ko.tsv with another number of cells than the header"
+        "train: skipped rows": "1 of snli_1.0_train.ko.tsv, whose number of cells differs from the header"
     }
 
 
@@ -96,12 +96,12 @@ def test_korsts_and_klue_sts_are_scored_as_their_authors_do(tmp_path: Path) -> N
 
 
 def test_wrong_korean_files(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'klue_nli' is no task of korean: .*; did you mean klue-nli\?"):
-        korean.Config(name="klue_nli")
+    with pytest.raises(ConfigError, match=r"'klue-nlj' is not a task of korean: .*; did you mean klue-nli\?"):
+        korean.Config(name="klue-nlj")
     item = {"guid": "a", "sentence1": "b", "sentence2": "c", "labels": {"label": 1}}
     path = written(tmp_path / "dev.json", json.dumps([item], indent=1))
     with pytest.raises(DataError, match=r"dev.json:2: 'labels' must be an object with a 'real-label'"):
         korean.Config(name="klue-sts").build(files={"dev": path}).examples("dev")
     path = tabbed(tmp_path / "ratings.txt", ("id", "document", "label"), ("1", "좋다", "2"))
-    with pytest.raises(DataError, match=r"ratings.txt:2: label '2' is none of those that are learned \(0, 1\)"):
+    with pytest.raises(DataError, match=r"ratings.txt:2: label '2' is not one of the known labels \(0, 1\)"):
         korean.Config(name="nsmc").build(files={"train": path}).examples("train")

@@ -76,7 +76,7 @@ def test_names_and_labels_are_checked(tmp_path: Path) -> None:
     settings, files = SAMPLES["conll/conll2003"](tmp_path)
     labels = settings.build(files=files).head_config()["labels"]
     assert settings.build(files=files, labels=labels[::-1]).head_config()["labels"] == labels[::-1]
-    with pytest.raises(ValueError, match="this model's labels are O, B-DNA"):
+    with pytest.raises(ValueError, match="the model has the labels O, B-DNA"):
         settings.build(files=files, labels=("O", "B-DNA", "I-DNA"))
     with pytest.raises(ValueError, match="overlap=-1"):
         conll.Config(name="wnut17", overlap=-1)

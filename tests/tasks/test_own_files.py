@@ -17,7 +17,7 @@ from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks import choice, classification, pairs, regression
 from bertsmith.tasks.task import Example, Prediction, TaskConfig, truncated_examples
-from bertsmith.tasks.text_tasks import in_order
+from bertsmith.tasks.text_tasks import sort_labels
 from bertsmith.tokenizers import training, wordpiece
 from bertsmith.types import Encoded
 
@@ -57,10 +57,10 @@ def test_columns_are_guessed_and_shown(header: str, text: str, label: str, tmp_p
 def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "alpha,beta,gamma\nx,y,1\n")
     said = refusal(lambda: examples_of(classification.Config(), train=path))
-    assert "no column looks like the text among alpha, beta, gamma: name it with text=COLUMN" in said
+    assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in said
     assert "header=false" in said
     said = refusal(lambda: examples_of(classification.Config(text="alpa", label="gamma"), train=path))
-    assert "no column 'alpa', only alpha, beta, gamma; did you mean alpha?; name it with text=COLUMN" in said
+    assert "no column 'alpa' among alpha, beta, gamma; did you mean alpha?; set text=COLUMN" in said
     named = classification.Config(text="beta", label="gamma")
     assert named.build(files={"test": path}, labels=("0", "1")).examples("test")[0].texts == ("y",)
     bare = classification.Config(header=False, text="column2", label="column1")
@@ -86,7 +86,7 @@ def test_dev_has_the_columns_of_train(tmp_path: Path) -> None:
     ],
 )
 def test_labels_in_order(labels: list[str], expected: tuple[str, ...]) -> None:
-    assert in_order(labels) == expected
+    assert sort_labels(labels) == expected
 
 
 def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) -> None:
@@ -96,19 +96,19 @@ def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) ->
     flags = lines_of_json(tmp_path / "a.jsonl", {"text": "a", "label": True}, {"text": "b", "label": False})
     assert classification.Config().build(files={"train": flags}).head_config()["labels"] == ["false", "true"]
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1.0, None]}), path)
-    assert "a.parquet:2: no right answer" in refusal(lambda: examples_of(classification.Config(), train=path))
+    assert "a.parquet:2: no label" in refusal(lambda: examples_of(classification.Config(), train=path))
 
 
 @pytest.mark.parametrize(
     ("train", "dev", "message"),
     [
-        ("a,pos\nb,neg\n", "c,neutral\n", "dev.csv:2: label 'neutral' is none of those that are learned (neg, pos)"),
+        ("a,pos\nb,neg\n", "c,neutral\n", "dev.csv:2: label 'neutral' is not one of the known labels (neg, pos)"),
         (
             "a,pos\nb,neg\n",
             "c,pos\nd,Pos\n",
-            "dev.csv:3: label 'Pos' is none of those that are learned (neg, pos); did",
+            "dev.csv:3: label 'Pos' is not one of the known labels (neg, pos); did",
         ),
-        ("a,pos\nb,neg\n", "c,\n", "dev.csv:2: no right answer, which every row of dev needs"),
+        ("a,pos\nb,neg\n", "c,\n", "dev.csv:2: no label, but every row of dev needs one"),
         ("a,pos\nb,pos\n", "c,pos\n", "train.csv: every row has the label 'pos'"),
         ("".join(f"a,{n / 7}\n" for n in range(30)), "c,1\n", "30 different labels in 30 rows"),
         ("a\n", "c,1\n", "train.csv:2: 1 cells, but the header has 2"),
@@ -138,18 +138,20 @@ def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> Non
     examples = task.examples("test")
     assert [(example.texts, example.gold) for example in examples] == [(("hello",), None), (("",), None)]
     said = refusal(lambda: task.score(examples, []))
-    assert "test.csv:2: no right answer, so that nothing can be scored" in said
+    assert "test.csv:2: no label, so the split cannot be scored" in said
     only = written(tmp_path / "only.jsonl", json.dumps({"utterances": "hi"}) + "\n")
     assert classification.Config().build(files={"test": only}).examples("test")[0].texts == ("hi",)
 
 
 def test_f1_needs_its_label(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,z\n")
-    said = refusal(lambda: classification.Config(main="f1").build(files={"train": path}).head_config(), ConfigError)
-    assert "main=f1 needs to know of which of the 3 labels: name it, positive=" in said
+    said = refusal(
+        lambda: classification.Config(main_metric="f1").build(files={"train": path}).head_config(), ConfigError
+    )
+    assert "main_metric=f1 needs one of the 3 labels: set positive=" in said
     said = refusal(lambda: classification.Config(positive="Z").build(files={"train": path}).head_config(), ConfigError)
-    assert "positive=Z is none of the labels (x, y, z)" in said
-    task = classification.Config(main="f1", positive="z").build(files={"train": path})
+    assert "positive=Z is not one of the labels (x, y, z)" in said
+    task = classification.Config(main_metric="f1", positive="z").build(files={"train": path})
     examples = task.examples("train")
     answers = [np.eye(3, dtype=np.float32)[number] for number in (2, 1, 2)]
     asked = [type("Asked", (), {"example_index": number}) for number in range(3)]
@@ -178,7 +180,7 @@ def test_pairs_of_columns_are_guessed_together(header: str, first: str, second: 
 def test_a_pair_that_is_half_named_is_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "a,b,c,label\n1,2,3,x\n")
     said = refusal(lambda: examples_of(pairs.Config(first="a"), train=path))
-    assert "no column looks like the second" in said
+    assert "no column for the second" in said
     whole = pairs.Config(first="c", second="a").build(files={"test": path}, labels=("x", "y"))
     assert whole.examples("test")[0].texts == ("3", "1")
 
@@ -198,7 +200,7 @@ def test_regression_takes_one_text_or_two(tmp_path: Path) -> None:
     )
     infinite = written(tmp_path / "infinite.csv", "text,score\na,inf\n")
     assert "'score' must be a number, found 'inf'" in refusal(lambda: examples_of(regression.Config(), train=infinite))
-    with pytest.raises(ConfigError, match="name one or the other"):
+    with pytest.raises(ConfigError, match="set one or the other"):
         regression.Config(text="a", first="b")
 
 
@@ -210,7 +212,7 @@ def test_files_of_a_folder_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = refusal(lambda: classification.Config().build(files={"data": tmp_path / "empty"}))
     assert "has no file of classification: expected train.csv" in said
-    assert "is no folder" in refusal(lambda: classification.Config().build(files={"data": tmp_path / "train.csv"}))
+    assert "is not a folder" in refusal(lambda: classification.Config().build(files={"data": tmp_path / "train.csv"}))
     assert "no split 'tain'" in refusal(lambda: classification.Config().build(files={"tain": tmp_path / "train.csv"}))
 
 
@@ -239,12 +241,12 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
     assert [example.gold for example in (*task.examples("train"), *task.examples("dev"))] == [0, 2, 0, 1]
     assert task.detected == {
         **{"question": "question", "label": "answer", "choices": "choices"},
-        **{"told": "number", "counted_from": "1"},
+        **{"label_format": "number", "first_index": "1"},
     }
-    assert [e.gold for e in examples_of(choice.Config(counted_from=1), train=dev)] == [0, 1]
+    assert [e.gold for e in examples_of(choice.Config(first_index=1), train=dev)] == [0, 1]
     numbers = questions(tmp_path / "z", 2, 1, choices=("2", "1"))
     assert [e.gold for e in examples_of(choice.Config(), train=numbers)] == [0, 1]
-    assert [e.gold for e in examples_of(choice.Config(told="number", counted_from=1), train=numbers)] == [1, 0]
+    assert [e.gold for e in examples_of(choice.Config(label_format="number", first_index=1), train=numbers)] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -253,15 +255,15 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
         (
             [0, 3],
             ("a", "b", "c"),
-            "counts choices both from 0 and up to their number: say counted_from=0 or counted_from=1",
+            "has both 0 and the number of choices: set first_index=0 or first_index=1",
         ),
-        ([0, 7], ("a", "b", "c"), "a.jsonl:2: '7' is no number, counted from 0 of one of the 3 choices"),
-        (["A", "E"], ("x", "y", "z"), "a.jsonl:2: 'E' is no letter of one of the 3 choices"),
-        (["red", "pink"], ("red", "green"), "a.jsonl:2: the right answer 'pink' is none of the choices (red, green)"),
-        (["red", "red"], ("red", "red"), "a.jsonl:1: the right answer 'red' stands twice among the choices"),
-        ([0], ("a",), "a.jsonl:1: 1 choices: a question has 2 to 100"),
+        ([0, 7], ("a", "b", "c"), "a.jsonl:2: '7' is not a number, counted from 0, of one of the 3 choices"),
+        (["A", "E"], ("x", "y", "z"), "a.jsonl:2: 'E' is not a letter of one of the 3 choices"),
+        (["red", "pink"], ("red", "green"), "a.jsonl:2: the label 'pink' is not one of the choices (red, green)"),
+        (["red", "red"], ("red", "red"), "a.jsonl:1: the label 'red' occurs twice among the choices"),
+        ([0], ("a",), "a.jsonl:1: 1 choices: a question needs 2 to 100"),
         ([0], [str(n) + "!" for n in range(101)], "101 choices"),
-        ([0], ["a", None], "a.jsonl:1: 'choices' must be a text, found nothing"),
+        ([0], ["a", None], "a.jsonl:1: 'choices' must be a text, found no value"),
     ],
 )
 def test_wrong_choices_have_their_line(rights: list[Any], choices: Any, message: str, tmp_path: Path) -> None:
@@ -279,10 +281,10 @@ def test_choices_in_columns(tmp_path: Path) -> None:
         lambda: examples_of(choice.Config(), train=gap)
     )
     other = written(tmp_path / "c.csv", "ask,this,that,right\nq,one,two,two\n")
-    assert "no columns look like choices" in refusal(lambda: examples_of(choice.Config(), train=other))
+    assert "no columns for the choices" in refusal(lambda: examples_of(choice.Config(), train=other))
     wrong = choice.Config(question="ask", choices=("this", "thta"))
     said = refusal(lambda: examples_of(wrong, train=other))
-    assert "no column 'thta', only ask, this, that, right; did you mean that?; name it with choices=COLUMN" in said
+    assert "no column 'thta' among ask, this, that, right; did you mean that?; set choices=COLUMN" in said
     named = choice.Config(question="ask", choices=("this", "that"))
     assert examples_of(named, train=other)[0].gold == 1
     listed = lines_of_json(
@@ -292,12 +294,12 @@ def test_choices_in_columns(tmp_path: Path) -> None:
 
 
 def test_settings_can_be_written_as_people_type_them() -> None:
-    typed = config.override(classification.Config(), ["positive=1", "main=f1", "header=false", "text=column2"])
-    assert typed == classification.Config(positive=1, main="f1", header=False, text="column2")
-    counted = config.override(choice.Config(), ["counted_from=1", 'choices=["A", "B"]'])
-    assert counted == choice.Config(counted_from=1, choices=("A", "B"))
-    with pytest.raises(ConfigError, match=r"counted_from=2 must be one of auto, 0, 1"):
-        config.override(choice.Config(), ["counted_from=2"])
+    typed = config.override(classification.Config(), ["positive=1", "main_metric=f1", "header=false", "text=column2"])
+    assert typed == classification.Config(positive=1, main_metric="f1", header=False, text="column2")
+    counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
+    assert counted == choice.Config(first_index=1, choices=("A", "B"))
+    with pytest.raises(ConfigError, match=r"first_index=2 must be one of auto, 0, 1"):
+        config.override(choice.Config(), ["first_index=2"])
 
 
 def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) 
         {"question": "iron", "choices": ["the smith", LONG], "answer": 0},
         {"question": "iron", "choices": ["iron", "the smith"], "answer": 1},
     )
-    task = choice.Config(told="number").build(files={"train": path})
+    task = choice.Config(label_format="number").build(files={"train": path})
     asked = task.rows(task.examples("train"), tokenizer, max_length=16)
     assert sorted(seen) == sorted({"iron", "the smith", LONG})
     assert [len(one.rows) for one in asked] == [2, 2]

@@ -11,7 +11,7 @@ from tasks import squad_reference as reference
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.tasks.qa_answers import decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
-from bertsmith.tasks.question_answering import place
+from bertsmith.tasks.question_answering import locate_answer
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.tokenizer import Tokenizer, kind
@@ -107,8 +107,8 @@ def test_answers_read_back_to_the_very_text(name: str, passage: str, answer: str
         assert all(text_of(one, passage) == answer for one in found)
         if length > 24:  # in so short a window, the one with most context for the start may lack the end
             (best,) = decode_answers([passage], asked, perfect(asked), QAConfig(stride=8, max_answer_length=60))
-            assert best.text is not None
-            assert (best.text.text, best.text.start, best.text.end) == (answer, *where)
+            assert best.span is not None
+            assert (best.span.text, best.span.start, best.span.end) == (answer, *where)
 
 
 def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pieces() -> None:
@@ -160,9 +160,9 @@ def test_empty_questions_and_passages_still_get_an_answer() -> None:
     )
     assert [one.example_index for one in asked] == [0, 1, 2]
     logits = [np.zeros((len(one.rows[0]), 2), np.float32) for one in asked]
-    found = decode_answers([TEXT, "", ""], asked, logits, QAConfig(), may_be_none=True)
-    assert found[0].text is not None
-    assert [(one.text, one.null_odds, len(one.best)) for one in found[1:]] == [(None, 0.0, 1)] * 2
+    found = decode_answers([TEXT, "", ""], asked, logits, QAConfig(), allow_no_answer=True)
+    assert found[0].span is not None
+    assert [(one.span, one.null_odds, len(one.best)) for one in found[1:]] == [(None, 0.0, 1)] * 2
 
 
 def test_rows_of_many_questions_are_those_of_each_alone() -> None:
@@ -193,7 +193,7 @@ def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
     logits = [chance.normal(size=(len(one.rows[0]), 2)).round(1).astype(np.float32) * 2 for one in asked]  # ties too
     shuffled = chance.permutation(len(asked)).tolist()
     found = decode_answers(
-        passages, [asked[turn] for turn in shuffled], [logits[turn] for turn in shuffled], config, may_be_none=null
+        passages, [asked[turn] for turn in shuffled], [logits[turn] for turn in shuffled], config, allow_no_answer=null
     )
     for number, passage in enumerate(passages):
         own = [turn for turn, one in enumerate(asked) if one.example_index == number]
@@ -254,4 +254,4 @@ def test_a_row_without_room_is_refused() -> None:
     ],
 )
 def test_where_an_answer_stands(text: str, start: int, found: tuple[int, int] | None) -> None:
-    assert place("the red iron.", text, start) == found
+    assert locate_answer("the red iron.", text, start) == found

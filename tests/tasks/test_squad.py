@@ -111,11 +111,11 @@ def broken(change: str) -> Any:
     ("change", "message"),
     [
         ("offset", r"paragraph 0, question a: the answer 'iron' should begin at character 5, .* it begins at 20"),
-        ("text", r"question a: the answer 'gold' .* occurs nowhere in the passage"),
-        ("id", r"paragraph 0: 'id' is missing, there are only question, answers"),
-        ("question", r"'question' is missing, .*did you mean qestion\?"),
-        ("type", r"'answer_start' cannot be '5' \(str\)"),
-        ("object", r"an object with 'id' is needed, found 'What\?'"),
+        ("text", r"question a: the answer 'gold' .* is not in the passage"),
+        ("id", r"paragraph 0: 'id' is missing among question, answers"),
+        ("question", r"'question' is missing among .*did you mean qestion\?"),
+        ("type", r"invalid 'answer_start': '5' \(str\)"),
+        ("object", r"expected an object with 'id', found 'What\?'"),
     ],
 )
 def test_a_broken_question_is_one_clear_line(change: str, message: str, tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_a_broken_question_is_one_clear_line(change: str, message: str, tmp_path
         (b"  \n", "is empty"),
         (b'{"data": [\n{]}', r"dev\.json:2: not JSON"),
         (b'{"data": "\xff"}', r"dev\.json:1: byte 0xff is not UTF-8"),
-        (b"[]", "no SQuAD file.*found list"),
-        (b'{"rows": []}', "no SQuAD file.*an object with rows"),
+        (b"[]", "not a SQuAD file.*found list"),
+        (b'{"rows": []}', "not a SQuAD file.*an object with rows"),
         (b'{"data": []}', "no question"),
         (b'{"data": [{"title": "x"}]}', r"article 0 \(x\): 'paragraphs' is missing"),
         (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: 'context' is missing"),
@@ -151,7 +151,7 @@ def test_a_file_that_is_no_squad_is_one_clear_line(content: bytes, message: str,
 def test_missing_files_twins_and_answers_that_1_1_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         task_of(tmp_path / "nothing.json").examples("dev")
-    with pytest.raises(DataError, match="question a: the id stands twice"):
+    with pytest.raises(DataError, match="question a: the id is not unique"):
         task_of(written(tmp_path, asked("a", "iron"), asked("a", "iron"))).examples("dev")
     with pytest.raises(DataError, match=r"question a has no answer: .*squad/2\.0"):
         task_of(written(tmp_path, asked("a")), "1.1").examples("dev")

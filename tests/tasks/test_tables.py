@@ -118,7 +118,7 @@ def test_files_without_a_header(tmp_path: Path) -> None:
     named = tables.read_table(path, columns=("source", "label", "mark", "sentence"))
     assert named.column("label") == ["1", "0"]
     assert named.lines == [1, 2]
-    assert "a.tsv:1: 4 cells, but there are to be 2" in refusal(path, columns=("a", "b"))
+    assert "a.tsv:1: 4 cells, but expected 2" in refusal(path, columns=("a", "b"))
 
 
 def test_semicolons_where_spreadsheets_write_them(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
     table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
-    with pytest.raises(DataError, match=r"no column 'label', only text, lable, x, x; did you mean lable\?; name it"):
-        table.place("label", setting="label")
+    with pytest.raises(DataError, match=r"no column 'label' among text, lable, x, x; did you mean lable\?; set label"):
+        table.column_index("label", setting="label")
     with pytest.raises(DataError, match="two columns are called 'x'"):
         table.column("x")
 
@@ -145,21 +145,21 @@ def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.csv", "", "has no rows: the file is empty"),
-        ("a.csv", "text,label\n", "the file is empty but for its header"),
+        ("a.csv", "text,label\n", "has no rows below its header"),
         ("a.jsonl", "\n \n", "has no rows"),
         ("a.json", "[ ]", "has no rows"),
         ("a.csv", b"text,label\nok,1\ncaf\xe9,2\n", ":3: byte 0xe9 is not UTF-8: save the file as UTF-8"),
-        ("a.csv", "text,label\n".encode("utf-16"), "it looks like UTF-16"),
+        ("a.csv", "text,label\n".encode("utf-16"), "it may be UTF-16"),
         ("a.jsonl", '{"a": 1}\n{"a": \n', ":2: not JSON"),
-        ("a.jsonl", '{"a": 1}\n[1]\n', ":2: a JSON object is needed, found list"),
+        ("a.jsonl", '{"a": 1}\n[1]\n', ":2: expected a JSON object, found list"),
         ("a.json", '[\n{"a": 1},\n{"a" 2}\n]', ":3: not JSON"),
         ("a.json", '[\n{"a": 1}\n{"a": 2}\n]', ":3: not JSON: expecting ','"),
         ("a.json", '[\n{"a": 1},\n', "not JSON"),
-        ("a.json", '[{"a": 1},\n 3]', ":2: a JSON object is needed, found int"),
-        ("a.parquet", b"PAR1 but not really", "is not Parquet that can be read"),
-        ("a.csv.gz", b"not gzip", "is not gzip data"),
-        ("a.doc", "x", "is no table that can be read: it must end in .csv"),
-        ("noextension", "x", "a name without extension"),
+        ("a.json", '[{"a": 1},\n 3]', ":2: expected a JSON object, found int"),
+        ("a.parquet", b"PAR1 but not really", "is not a valid Parquet file"),
+        ("a.csv.gz", b"not gzip", "is not valid gzip data"),
+        ("a.doc", "x", "is not a supported table format: use .csv"),
+        ("noextension", "x", "a file without extension"),
     ],
 )
 def test_what_is_no_table_is_one_clear_line(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:

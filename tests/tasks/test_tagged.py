@@ -49,17 +49,17 @@ def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) 
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-@given(tokens=st.integers(0, 400), room=st.integers(2, 60), overlap=st.integers(0, 80))
-def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int, room: int, overlap: int) -> None:
-    found = token_windows(tokens, room=room, overlap=overlap)
+@given(tokens=st.integers(0, 400), size=st.integers(2, 60), overlap=st.integers(0, 80))
+def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int, size: int, overlap: int) -> None:
+    found = token_windows(tokens, size=size, overlap=overlap)
     assert [token for _, first, end in found for token in range(first, end)] == list(range(tokens))
     for begin, first, end in found:
-        assert begin <= first <= end <= begin + room
+        assert begin <= first <= end <= begin + size
         for token in range(first, end):
-            sides = [min(token - other, other + room - 1 - token) for other, _, _ in found]
-            assert min(token - begin, begin + room - 1 - token) == max(sides)
+            sides = [min(token - other, other + size - 1 - token) for other, _, _ in found]
+            assert min(token - begin, begin + size - 1 - token) == max(sides)
     for (before, _, _), (begin, _, _) in pairwise(found):
-        assert before + room - begin >= min(overlap, room // 2)
+        assert before + size - begin >= min(overlap, size // 2)
 
 
 def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path)
 
 def test_rows_too_short_for_a_word_are_refused(tmp_path: Path) -> None:
     task = column_task(tmp_path, [("Ada", "B-PER")])
-    with pytest.raises(ValueError, match="length=3 has no room"):
+    with pytest.raises(ValueError, match="length=3 is too short"):
         task.rows(task.examples("train"), tokenizer(), max_length=3)
 
 
@@ -127,7 +127,7 @@ def test_documents_are_read_back_in_full(tmp_path: Path) -> None:
 
 
 def test_document_context_needs_documents(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"train\.conll: no documents are marked.*context=sentence"):
+    with pytest.raises(ValueError, match=r"train\.conll marks no documents.*context=sentence"):
         column_task(tmp_path, [("Ada", "B-PER")], context="document").examples("train")
 
 
@@ -190,7 +190,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
 def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() -> None:
     text = "e\u0301 x\u200b\x01"
     example = Example(id="0", texts=(text,))
-    (stream,) = streams([example], [split_text(text, "character")], together=False)
+    (stream,) = streams([example], [split_text(text, "character")], by_document=False)
     offsets = np.array([[0, 1], [2, 4]], np.int32)  # accents stripped, and a token that takes the space before it
     assert first_tokens(stream, offsets, characters=True).tolist() == [0, 0, -1, 1, 1, 1]
     assert first_tokens(stream, offsets, characters=False).tolist() == [0, -1, -1, 1, -1, -1]

@@ -43,12 +43,12 @@ def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -
 def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
     text = said(path)
-    assert f"{path}:4: I-PER goes on with nothing" in text
+    assert f"{path}:4: I-PER does not continue an entity" in text
     assert f"{path}:1: B-PER stands where no entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
-    assert lenient.detected["train: scheme"] == "IOB2, but for 1 tags"
-    assert f"{path}:4: I-PER goes on with nothing, so that this is not IOB2" in said(path, scheme="IOB2")
+    assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"
+    assert f"{path}:4: I-PER does not continue an entity, so the file is not IOB2" in said(path, scheme="IOB2")
 
 
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_columns_are_counted_from_one(tmp_path: Path) -> None:
         ("", {}, "has no sentences"),
         ("\n\n", {}, "has no sentences"),
         ("Ada B-PER\nmet\n", {}, ":2: 1 columns, but the first line has 2"),
-        ("Ada\nmet\n", {}, ":1: one column only"),
-        ("Ada B-PER\nmet X-PER\n", {}, ":2: 'X-PER' is no tag"),
-        ("Ada NN PER\n", {}, ":1: 'PER' is no tag"),
-        ("Ada B-PER\n\nSeoul B-LOC\n", {}, ":3: 'B-LOC' (in IOB2) is none of the tags that are learned"),
+        ("Ada\nmet\n", {}, ":1: only one column"),
+        ("Ada B-PER\nmet X-PER\n", {}, ":2: 'X-PER' is not a tag"),
+        ("Ada NN PER\n", {}, ":1: 'PER' is not a tag"),
+        ("Ada B-PER\n\nSeoul B-LOC\n", {}, ":3: 'B-LOC' (in IOB2) is not one of the known labels"),
         ("Ada B-PRE\n", {}, "did you mean B-PER?"),
-        ("Ada B-PER\n", {"tags": "3"}, ":1: no column 3, only 2"),
-        ("Ada B-PER\n", {"tags": "ner"}, "tags=ner: the columns of"),
-        ("Ada B-PER\n", {"words": "0"}, "words=0: the columns of"),
+        ("Ada B-PER\n", {"tags": "3"}, ":1: no column 3 among 2"),
+        ("Ada B-PER\n", {"tags": "ner"}, "tags=ner: columns of"),
+        ("Ada B-PER\n", {"words": "0"}, "words=0: columns of"),
         (b"Ada B-PER\n\xff O\n", {}, ":2: byte 0xff is not UTF-8"),
     ],
 )
@@ -87,7 +87,7 @@ def test_wrong_column_files_are_one_clear_line(
 
 def test_a_train_file_without_entities_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada O\n")
-    with pytest.raises(ValueError, match="no entity to learn from"):
+    with pytest.raises(ValueError, match="no entity to learn"):
         task(path).examples("train")
     with pytest.raises(ValueError, match=r"nothing\.conll cannot be read"):
         task(tmp_path / "nothing.conll").examples("train")
@@ -98,7 +98,7 @@ def test_a_type_that_train_never_has_is_refused_in_dev(tmp_path: Path) -> None:
         "train": written(tmp_path / "train.conll", "Ada B-PER\n"),
         "dev": written(tmp_path / "dev.conll", "in O\nSeoul B-LOC\n"),
     }
-    with pytest.raises(ValueError, match=r"dev\.conll:2: 'B-LOC' .* is none of the tags"):
+    with pytest.raises(ValueError, match=r"dev\.conll:2: 'B-LOC' .* is not one of the known labels"):
         tagging.Config().build(files=files).examples("dev")
 
 
@@ -122,7 +122,7 @@ def test_labels_of_a_model_must_be_tags(tmp_path: Path) -> None:
         "B-PER",
     ]
     for labels in (("O", "S-PER"), ("B-PER", "I-PER"), ("LABEL_0", "LABEL_1")):
-        with pytest.raises(ValueError, match="not tags in IOB2"):
+        with pytest.raises(ValueError, match="not IOB2 tags"):
             tagging.Config().build(files=files, labels=labels)
     with pytest.raises(ValueError, match="pass --train"):
         tagging.Config().build(files={}).head_config()
@@ -172,23 +172,26 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
     [
         (
             {"text": "Ada met", "entities": [[0, 9, "PER"]]},
-            ":1: entity 1 goes from character 0 to 9, but the text has 7",
+            ":1: entity 1 spans characters 0 to 9, but the text has 7",
         ),
-        ({"text": "Ada met", "entities": [[3, 3, "PER"]]}, "entity 1 goes from character 3 to 3"),
-        ({"text": "Ada met", "entities": [[3, 4, "PER"]]}, "entity 1 is white space only"),
+        ({"text": "Ada met", "entities": [[3, 3, "PER"]]}, "entity 1 spans characters 3 to 3"),
+        ({"text": "Ada met", "entities": [[3, 4, "PER"]]}, "entity 1 is only white space"),
         ({"text": "Ada met", "entities": [{"start": 0, "end": 3, "label": "PER", "text": "Bob"}]}, "is 'Bob', but"),
         ({"text": "Ada met", "entities": [[0, 3, "PER"], [0, 7, "PER"]]}, "PER 'Ada' and PER 'Ada met' overlap"),
-        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends within 'Ada-based': say unit=part"),
-        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends within '대장장이는': say unit=character"),
+        ({"text": "Ada-based", "entities": [[0, 3, "PER"]]}, "ends inside 'Ada-based': set unit=part"),
+        ({"text": "대장장이는", "entities": [[0, 4, "PER"]]}, "ends inside '대장장이는': set unit=character"),
         ({"text": "Ada", "entities": ["PER"]}, "entity 1 is PER: expected"),
         ({"text": "Ada", "entities": {"start": 0}}, "must be a list of entities"),
         ({"text": "Ada", "entities": None}, ":1: no tags"),
-        ({"text": None, "entities": []}, ":1: 'text' must be a text, found nothing"),
+        ({"text": None, "entities": []}, ":1: 'text' must be a text, found no value"),
         ({"tokens": ["Ada"], "tags": ["B-PER", "O"]}, ":1: 1 words but 2 tags"),
         ({"tokens": ["Ada"], "tags": [3]}, ":1: item 1 of 'tags' must be a tag such as B-PER, found '3'"),
         ({"tokens": ["Ada"], "tags": "B-PER"}, ":1: 'tags' must be a list"),
-        ({"tokens": ["Ada"], "tags": ["B"], "x": 1, "y": 2}, ", word 1: 'B-_' (in IOB2) is none of the tags"),
-        ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column looks like the tags among words, a, b"),
+        (
+            {"tokens": ["Ada"], "tags": ["B"], "x": 1, "y": 2},
+            ", word 1: 'B-_' (in IOB2) is not one of the known labels",
+        ),
+        ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column for the tags among words, a, b"),
     ],
 )
 def test_wrong_tables_are_one_clear_line(item: dict[str, Any], expected: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def evaluate(
         raise DataError(f"{split} has no labels: choose another --split, or use bertsmith predict")
     written = write_evaluation(result, output) if output else []
     facts = result.to_dict() | {"written": [str(path) for path in written]}
-    print_result(facts, as_json, lambda: terminal.evaluation(result, written))
+    print_result(facts, as_json, lambda: terminal.print_evaluation(result, written))
 
 
 @app.command()
@@ -73,7 +73,7 @@ def predict(
 ) -> None:
     """Predict all examples of a file. Without -o, print JSON lines on stdout."""
     from bertsmith.evaluation import evaluator
-    from bertsmith.evaluation.output_files import as_lines, check_output, prediction_rows, write_predictions
+    from bertsmith.evaluation.output_files import check_output, json_lines, prediction_rows, write_predictions
     from bertsmith.reports import terminal
 
     if output:
@@ -83,7 +83,7 @@ def predict(
     opened = evaluator.open_evaluator(settings, model, {"test": file}, device=device)
     rows = prediction_rows(opened, quiet=quiet or as_json)
     if output is None:
-        for line in as_lines(rows):
+        for line in json_lines(rows):
             sys.stdout.write(line)
         return
     count = write_predictions(rows, output)

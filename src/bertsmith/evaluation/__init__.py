@@ -1,4 +1,4 @@
-"""A fine-tuned model on a task: how good it is and where it errs, and predictions for files without answers."""
+"""Evaluation of fine-tuned models: scores, error analysis, and predictions for files."""
 
 from bertsmith.evaluation.evaluation import Evaluation, evaluate
 

@@ -1,4 +1,4 @@
-"""`evaluate`: a model's answers to a split of a task, scored and taken apart."""
+"""`evaluate`: scores and error analysis of a model on a split of a task."""
 
 from __future__ import annotations
 
@@ -9,78 +9,73 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import DataError
-from bertsmith.evaluation.error_analysis import Case, cases_of
 from bertsmith.evaluation.evaluator import (
     EvaluationConfig,
     find_model_folder,
     finetune_config_of,
-    in_parts,
     make_evaluation_config,
     open_evaluator,
-    unit_of,
 )
 from bertsmith.evaluation.tables import (
     Baseline,
     Calibration,
     Confusion,
     LabelScores,
-    Stretch,
-    baselines,
+    LengthBucket,
+    baseline,
     by_label,
     by_length,
     calibration,
     confusion,
-    format_score,
-    metric_title,
 )
 from bertsmith.metrics.confidence import ConfidenceInterval
-from bertsmith.tasks.task import Example, Prediction, Task
+from bertsmith.tasks.task import Case, Example, Prediction, Task
 from bertsmith.training.recipe import task_name
+
+NOT_IN_JSON = ("cases", "predictions", "submission")
+NOT_IN_ERRORS = ("example", "correct", "calibrated", "reported")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is on some examples, and where it errs. Scores are shares of 1.
-
-    Where nobody knows the right answers there are only predictions and the files of `submission`.
-    """
+    """Scores (between 0 and 1) and error analysis of a model; without gold labels only predictions and submission."""
 
     model: str
     task: str
     split: str
     objective: str
-    main_metric: str  # the score that decides
-    max_length: int  # places of a row
-    unit: str  # what lengths of examples are counted in
+    main_metric: str
+    max_length: int  # tokens of a row
+    unit: str  # of the lengths of examples
+    probabilities: bool  # whether predictions have one; in regression the confidence is the absolute error
     device: str
     examples: int
-    truncated: int  # examples of which not everything could be read
+    truncated: int  # examples that were truncated
     seconds: float  # from texts to predictions
-    texts_per_second: float  # rows that the model has read: choices and windows are several
-    detected: dict[str, str]  # what was guessed of the files
+    texts_per_second: float  # rows that the model has read: choices and windows count as several
+    detected: dict[str, str]  # facts detected in the files
     scores: dict[str, float] = field(default_factory=dict)
-    interval: ConfidenceInterval | None = None  # of the score that decides
-    baselines: tuple[Baseline, ...] = ()
+    interval: ConfidenceInterval | None = None  # of the main metric
+    baseline: Baseline | None = None
     confusion: Confusion | None = None
     by_label: tuple[LabelScores, ...] = ()
     calibration: Calibration | None = None
-    by_length: tuple[Stretch, ...] = ()
-    wrong: int = 0  # how many cases are wrong, of tags entities
-    errors: tuple[Case, ...] = ()  # the most confident wrong answers; of numbers, those furthest off
-    cases: tuple[Case, ...] = field(default=(), repr=False)  # all of them
-    answered: tuple[list[Example], list[Prediction]] = field(default=([], []), repr=False)
-    submission: dict[str, bytes] = field(default_factory=dict, repr=False)  # the benchmark's own files, by name
+    by_length: tuple[LengthBucket, ...] = ()
+    error_count: int = 0  # wrong cases; in tagging, entities
+    errors: tuple[Case, ...] = ()  # the most confident errors; in regression the largest
+    cases: tuple[Case, ...] = field(default=(), repr=False)
+    predictions: tuple[list[Example], list[Prediction]] = field(default=([], []), repr=False)
+    submission: dict[str, bytes] = field(default_factory=dict, repr=False)  # the benchmark's files by name
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: everything but the single predictions."""
-        small = replace(self, cases=(), answered=([], []), submission={})
-        found = asdict(small)
-        for name in ("cases", "answered", "submission"):
-            del found[name]
-        for error in found["errors"]:
-            for name in ("example", "right", "counts", "told"):
+        """JSON values of everything but the single predictions."""
+        values = asdict(replace(self, cases=(), predictions=([], []), submission={}))
+        for name in NOT_IN_JSON:
+            del values[name]
+        for error in values["errors"]:
+            for name in NOT_IN_ERRORS:
                 del error[name]
-        return found
+        return values
 
 
 def evaluate(
@@ -89,92 +84,84 @@ def evaluate(
     files: Mapping[str, str | Path],
     *,
     split: str = "dev",
-    length: int = 0,
-    half: bool = False,
-    errors: int = 100,
+    max_length: int = 0,
+    bf16: bool = False,
+    max_errors: int = 100,
     device: str = "auto",
     quiet: bool = True,
 ) -> Evaluation:
     """Scores a fine-tuned model folder, or the best model of a run folder.
 
-    `task`: its name, such as `glue/cola`, or its settings, such as `classification.Config(text="review")`. `files`: by
-    split, or the benchmark's folder under `data`. `length`: 0 is that of the run, or the task's own.
+    `task`: its name, such as `glue/cola`, or its config, such as `classification.Config(text="review")`. `files`: by
+    split, or the benchmark's folder under `data`. `max_length`: 0 is that of the run, or the task's default.
     """
-    tuning = finetune_config_of(find_model_folder(model))
-    named = task if isinstance(task, str) else task_name(task)
-    asking = make_evaluation_config(tuning, named)
-    asking = replace(asking, max_length=length or asking.max_length, bf16=half, errors=errors)
+    name = task if isinstance(task, str) else task_name(task)
+    settings = make_evaluation_config(finetune_config_of(find_model_folder(model)), name)
+    settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
     if not isinstance(task, str):
-        asking = replace(asking, task=task)
-    return evaluate_with(asking, model, {name: Path(path) for name, path in files.items()}, split, device, quiet=quiet)
+        settings = replace(settings, task=task)
+    paths = {key: Path(path) for key, path in files.items()}
+    return evaluate_with(settings, model, paths, split, device, quiet=quiet)
 
 
 def evaluate_with(
-    asking: EvaluationConfig, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
+    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], split: str, device: str, *, quiet: bool
 ) -> Evaluation:
-    """The same with all settings in one."""
-    asked = open_evaluator(asking, model, files, device=device)
-    if not asked.task.has_split(split):
-        raise DataError(f"{asked.task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
-    examples = asked.task.examples(split)
+    """`evaluate` with an `EvaluationConfig`."""
+    evaluator = open_evaluator(settings, model, files, device=device)
+    task = evaluator.task
+    if not task.has_split(split):
+        raise DataError(f"{task.name} has no {split} file: pass --data DIR, or --file FILE with --split {split}")
+    examples = task.examples(split)
     if not examples:
-        raise DataError(f"{asked.task.name}: there is no example in {split}")
+        raise DataError(f"{task.name}: {split} has no examples")
     began = time.perf_counter()
-    parts = list(in_parts(asked, examples, title="evaluate", quiet=quiet))
+    chunks = list(evaluator.predict(examples, title="evaluate", quiet=quiet))
     seconds = time.perf_counter() - began
-    predictions = [prediction for part in parts for prediction in part.predictions]
-    sizes, cut = [size for part in parts for size in part.sizes], [lost for part in parts for lost in part.cut]
-    found = Evaluation(
-        model=str(asked.folder),
-        task=asked.task.name,
+    predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
+    lengths = [length for chunk in chunks for length in chunk.lengths]
+    truncated = [flag for chunk in chunks for flag in chunk.truncated]
+    result = Evaluation(
+        model=str(evaluator.folder),
+        task=task.name,
         split=split,
-        objective=asked.task.objective,
-        main_metric=asked.task.main_metric,
-        max_length=asked.length,
-        unit=unit_of(asked.task),
-        device=asked.device,
+        objective=task.objective,
+        main_metric=task.main_metric,
+        max_length=evaluator.max_length,
+        unit=task.length_unit,
+        probabilities=task.has_probabilities,
+        device=evaluator.device,
         examples=len(examples),
-        truncated=sum(cut),
+        truncated=sum(truncated),
         seconds=seconds,
-        texts_per_second=sum(part.texts for part in parts) / seconds,
-        detected=dict(asked.task.detected),
-        answered=(examples, predictions),
-        submission=asked.task.submission(examples, predictions),
+        texts_per_second=sum(chunk.rows for chunk in chunks) / seconds,
+        detected=dict(task.detected),
+        predictions=(examples, predictions),
+        submission=task.submission(examples, predictions),
     )
     if all(example.gold is None for example in examples):
-        return found
-    return analyze(found, asked.task, sizes=sizes, cut=cut, most=asking.errors)
+        return result
+    return analyze(result, task, lengths=lengths, truncated=truncated, max_errors=settings.max_errors)
 
 
-def analyze(found: Evaluation, task: Task, *, sizes: Sequence[int], cut: Sequence[bool], most: int = 100) -> Evaluation:
-    """The evaluation with everything that right answers show; `sizes` and `cut` are by example."""
-    examples, predictions = found.answered
-    scores = task.score(examples, predictions)
-    cases = cases_of(task, examples, predictions)
+def analyze(
+    result: Evaluation, task: Task, *, lengths: Sequence[int], truncated: Sequence[bool], max_errors: int = 100
+) -> Evaluation:
+    """The evaluation with scores and error analysis; `lengths` and `truncated` by example."""
+    examples, predictions = result.predictions
+    cases = task.cases(examples, predictions)
     table = confusion(task, cases)
-    wrong = [case for case in cases if not case.right and case.told]
+    errors = [case for case in cases if not case.correct and case.reported]
     return replace(
-        found,
-        scores=scores,
+        result,
+        scores=task.score(examples, predictions),
         interval=task.interval(examples, predictions),
-        baselines=baselines(task, examples),
+        baseline=baseline(task, examples),
         confusion=table,
         by_label=by_label(task, table),
-        calibration=calibration(task, cases),
-        by_length=by_length(task, examples, predictions, sizes=sizes, cut=cut),
-        wrong=len(wrong),
-        errors=tuple(sorted(wrong, key=lambda case: -case.sure)[:most]),
+        calibration=calibration(cases) if task.has_probabilities else None,
+        by_length=by_length(task, examples, predictions, lengths=lengths, truncated=truncated),
+        error_count=len(errors),
+        errors=tuple(sorted(errors, key=lambda case: -case.confidence)[:max_errors]),
         cases=tuple(cases),
     )
-
-
-def headline(evaluation: Evaluation) -> dict[str, str]:
-    """The figures at the top of a report: main metric with its interval, examples, throughput."""
-    figures = {}
-    if interval := evaluation.interval:
-        figures[metric_title(evaluation.main_metric)] = format_score(evaluation.scores[evaluation.main_metric])
-        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
-    figures["examples"] = f"{evaluation.examples:,}"
-    figures["truncated"] = f"{evaluation.truncated:,}"
-    figures["texts / s"] = f"{evaluation.texts_per_second:,.0f}"
-    return figures

@@ -1,6 +1,4 @@
-"""Which model is asked what: its folder, the run it lies in, the task with the model's own labels.
-
-A model's predictions for many examples, part by part, with what each example took."""
+"""`Evaluator`: a fine-tuned model with its task, and its predictions in chunks of examples."""
 
 from __future__ import annotations
 
@@ -22,198 +20,181 @@ from bertsmith.objectives.objective import pipeline_of
 from bertsmith.reports.run_history import RECIPE
 from bertsmith.system.devices import choose_device
 from bertsmith.system.progress import Progress
-from bertsmith.tasks.task import SPLITS, Example, Prediction, Task, truncated_examples
-from bertsmith.tasks.task import Features as Question
+from bertsmith.tasks.task import SPLITS, Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.finetune_data import predict_logits
 from bertsmith.training.recipe import TASKS, FinetuneConfig, find_task, task_name
 
-IN_A_RUN = ("best", "last")  # the models of a run folder, the one that is taken first
+RUN_MODELS = ("best", "last")  # model folders of a run, in order of preference
+CHUNK = 1024  # examples: bounds the memory and the interval between progress updates
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a model is asked."""
+    """Settings of an evaluation."""
 
-    task: Annotated[Any, Registry(TASKS)]  # what is asked
-    max_length: int = 0  # places of a row; the task's own where 0, at most the model's positions
-    bf16: bool = False  # in bfloat16
-    errors: int = 100  # wrong answers that are told, the most confident ones first
+    task: Annotated[Any, Registry(TASKS)]
+    max_length: int = 0  # tokens of a row; 0: the task's default, at most the model's positions
+    bf16: bool = False  # compute in bfloat16
+    max_errors: int = 100  # errors in the report, the most confident ones first
 
     def __post_init__(self) -> None:
-        if self.max_length < 0 or self.errors < 0:
-            raise ConfigError("length and errors must not be under 0")
+        if self.max_length < 0 or self.max_errors < 0:
+            raise ConfigError("max_length and max_errors must not be negative")
 
     @property
     def name(self) -> str:
-        """Of the task, as on the command line."""
+        """The task's name on the command line."""
         return task_name(self.task)
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """Examples with their predictions and lengths."""
+
+    examples: list[Example]
+    predictions: list[Prediction]
+    lengths: list[int]  # before truncation, in the task's `length_unit`
+    truncated: list[bool]
+    rows: int  # rows that the model has read
+
+
+@dataclass(frozen=True)
 class Evaluator:
-    """A model on its device, and a task that its head can answer."""
+    """A model on its device, and a task for which it has a head."""
 
     folder: Path
     model: Model
     tokenizer: Tokenizer
     task: Task
-    length: int
+    max_length: int
     device: str
-    half: bool
+    bf16: bool
+
+    def predict(self, examples: Sequence[Example], *, title: str, quiet: bool) -> Iterator[Chunk]:
+        """The predictions for all examples in order."""
+        done, total = 0, sum(_characters(example) for example in examples)
+        with Progress(title, total=total, quiet=quiet) as progress:
+            for begin, end in pairwise(_boundaries(examples)):
+                chunk = self._chunk(examples[begin:end])
+                done += sum(_characters(example) for example in chunk.examples)
+                progress.update(done, examples=end)
+                yield chunk
+
+    def _chunk(self, examples: Sequence[Example]) -> Chunk:
+        task, tokenizer = self.task, self.tokenizer
+        features = task.rows(examples, tokenizer, max_length=self.max_length)
+        logits = predict_logits(
+            self.model,
+            features,
+            task.objective,
+            padding_id=tokenizer.padding_id,
+            length=self.max_length,
+            bf16=self.bf16,
+        )
+        if not all(np.isfinite(one).all() for one in logits):
+            raise DataError(f"{self.folder}: the logits are not finite: use an earlier checkpoint")
+        predictions = task.decode(examples, features, logits)
+        lengths = _token_counts(features, len(examples))
+        if task.length_unit != "tokens":  # a row may have several sentences, and a sentence several rows
+            lengths = [len(prediction.value) for prediction in predictions]
+        truncated = truncated_examples(features)
+        flags = [index in truncated for index in range(len(examples))]
+        return Chunk(list(examples), predictions, lengths, flags, sum(len(one.rows) for one in features))
 
 
 def find_model_folder(path: str | Path) -> Path:
-    """The model folder: the path itself, or the best model of the run that it holds."""
+    """The model folder: the path itself, or the best model of the run folder."""
     folder = Path(path)
     if not (folder / CONFIG).exists():
-        for name in IN_A_RUN:
+        for name in RUN_MODELS:
             if (folder / name).is_dir():
                 return folder / name
         if (folder / RECIPE).is_file():
-            raise DataError(f"{folder} is a run without a model yet: finish it, with the command that began it")
+            raise DataError(f"{folder} is a run without a model: resume it with the command that started it")
     return folder
 
 
 def finetune_config_of(model: Path) -> FinetuneConfig | None:
-    """The settings of the fine-tuning run, or sweep, that a model folder lies in; None where it lies in none."""
-    place = model.resolve().parent
-    path = next((path for path in (place / RECIPE, *sorted(place.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
+    """The config of the fine-tuning run or sweep that contains a model folder; None if there is none."""
+    run = model.resolve().parent
+    path = next((path for path in (run / RECIPE, *sorted(run.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
         return None
     try:
         fine_tuned = "task" in json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is no recipe: {error}") from error
+        raise DataError(f"{path} is not a recipe: {error}") from error
     return config.read_file(FinetuneConfig, path) if fine_tuned else None
 
 
-def make_evaluation_config(tuning: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
-    """The settings from words. Where the task is that of the model's run, its settings there hold."""
-    if tuning is not None and task in ("", tuning.name):
-        found = EvaluationConfig(task=tuning.task, max_length=tuning.max_length)
+def make_evaluation_config(run: FinetuneConfig | None, task: str, changes: Iterable[str] = ()) -> EvaluationConfig:
+    """The config from the command line. If the task is that of the model's run, the run's settings apply."""
+    if run is not None and task in ("", run.name):
+        settings = EvaluationConfig(task=run.task, max_length=run.max_length)
     elif task:
-        found = EvaluationConfig(task=find_task(task))
+        settings = EvaluationConfig(task=find_task(task))
     else:
-        raise ConfigError("this model lies in no fine-tuning run that says its task: pass --task, such as glue/cola")
-    return config.override(found, changes)
+        raise ConfigError("this model is not in a fine-tuning run that names its task: pass --task, such as glue/cola")
+    return config.override(settings, changes)
 
 
-def evaluation_files(tuning: FinetuneConfig | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
-    """The files that were given, or else those of the run that the model lies in."""
+def evaluation_files(run: FinetuneConfig | None, given: Mapping[str, Path], *, split: str) -> dict[str, Path]:
+    """The given files, or those of the model's run."""
     if split not in SPLITS:
-        raise BertsmithError(f"--split {split} is not known: {', '.join(SPLITS)}")
-    if given or tuning is None:
+        raise BertsmithError(f"--split {split} must be one of {', '.join(SPLITS)}")
+    if given or run is None:
         return dict(given)
-    return {name: Path(path) for name, path in tuning.files.items() if name in (split, "data")}
+    return {name: Path(path) for name, path in run.files.items() if name in (split, "data")}
 
 
 def open_evaluator(
-    asking: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto"
+    settings: EvaluationConfig, model: str | Path, files: Mapping[str, Path], *, device: str = "auto"
 ) -> Evaluator:
-    """Opens the model and builds the task for it; a head that cannot answer the task is an error."""
+    """Loads the model and builds the task with its labels; a DataError if the model has no head for the task."""
     folder = find_model_folder(model)
-    opened, tokenizer, _ = open_model(folder)
-    objective = asking.task.build(files=files).objective
-    heads = {name: getattr(head, "config", None) for name, head in opened.objectives.items()}
-    head = opened.head_for(pipeline_of(objective))
+    loaded, tokenizer, _ = open_model(folder)
+    pipeline = pipeline_of(settings.task.build(files=files).objective)
+    head = loaded.head_for(pipeline)
     if head is None:
-        answers = ", ".join(f"{name}{_classes(head)}" for name, head in heads.items()) or "nothing"
+        heads = ", ".join(map(_described, loaded.objectives.values())) or "none"
         raise DataError(
-            f"{folder} answers {answers}; {asking.name} asks {objective}: take a model that was fine-tuned for it"
+            f"{folder} has no head for {settings.name} ({pipeline}); its heads: {heads}: use a model fine-tuned for it"
         )
-    task: Task = asking.task.build(files=files, labels=getattr(heads[head], "labels", ()))
+    labels = getattr(getattr(loaded.objectives[head], "config", None), "labels", ())
+    task: Task = settings.task.build(files=files, labels=labels)
     task.objective = head
-    positions = opened.encoder.max_positions
-    if asking.max_length > positions:
-        raise ConfigError(
-            f"length={asking.max_length} is more than the {positions} positions of {folder}: make it less"
-        )
-    place = choose_device(device)
-    length = asking.max_length or min(task.max_length, positions)
-    return Evaluator(folder, opened.to(place), tokenizer, task, length, place, asking.bf16)
+    positions = loaded.encoder.max_positions
+    if settings.max_length > positions:
+        raise ConfigError(f"max_length={settings.max_length} exceeds the {positions} positions of {folder}")
+    max_length, device = settings.max_length or min(task.max_length, positions), choose_device(device)
+    return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
 
 
-def _classes(head: Any) -> str:
-    return f" ({len(head.labels)} labels)" if hasattr(head, "labels") else ""
+def _described(head: Any) -> str:
+    labels = getattr(getattr(head, "config", None), "labels", None)
+    return f"{head.name} ({len(labels)} labels)" if labels is not None else str(head.name)
 
 
-AT_ONCE = 1024  # examples: bounds the memory, and how long nothing is heard
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some examples, what was said of them, how long each is, and of which not everything could be read."""
-
-    examples: list[Example]
-    predictions: list[Prediction]
-    sizes: list[int]  # tokens of the longest row, with what was cut; of tags, words or characters
-    cut: list[bool]
-    texts: int  # rows that the model has read
-
-
-def in_parts(asked: Evaluator, examples: Sequence[Example], *, title: str, quiet: bool) -> Iterator[Part]:
-    """Every example in order, each once."""
-    total = sum(_letters(example) for example in examples)
-    done = 0
-    with Progress(title, total=total, quiet=quiet) as progress:
-        for begin, end in pairwise(_cuts(examples)):
-            found = _part(asked, examples[begin:end])
-            done += sum(_letters(example) for example in found.examples)
-            progress.update(done, examples=end)
-            yield found
-
-
-def unit_of(task: Task) -> str:
-    """What sizes are counted in."""
-    if pipeline_of(task.objective) != "token-classification":
-        return "tokens"
-    return "characters" if getattr(task, "unit", "word") == "character" else "words"
-
-
-def _letters(example: Example) -> int:
+def _characters(example: Example) -> int:
     return sum(len(text) for text in example.texts)
 
 
-def _cuts(examples: Sequence[Example]) -> list[int]:
-    """Where parts begin and end: sentences of one document stay together."""
-    found = [0]
-    for place in range(1, len(examples)):
-        document = getattr(examples[place], "document", "")
-        together = document and document == getattr(examples[place - 1], "document", "")
-        if place - found[-1] >= AT_ONCE and not together:
-            found.append(place)
-    return [*found, len(examples)] if len(examples) else found
+def _boundaries(examples: Sequence[Example]) -> list[int]:
+    """Boundaries of chunks; the sentences of one document stay together."""
+    bounds = [0]
+    for index in range(1, len(examples)):
+        document = getattr(examples[index], "document", "")
+        same = document and document == getattr(examples[index - 1], "document", "")
+        if index - bounds[-1] >= CHUNK and not same:
+            bounds.append(index)
+    return [*bounds, len(examples)] if len(examples) else bounds
 
 
-def _part(asked: Evaluator, examples: Sequence[Example]) -> Part:
-    task, tokenizer = asked.task, asked.tokenizer
-    questions = task.rows(examples, tokenizer, max_length=asked.length)
-    logits = predict_logits(
-        asked.model,
-        questions,
-        task.objective,
-        padding_id=tokenizer.padding_id,
-        length=asked.length,
-        bf16=asked.half,
-    )
-    if not all(np.isfinite(one).all() for one in logits):
-        raise DataError(f"{asked.folder} answers with numbers that are not finite: its weights are of no use")
-    predictions = task.decode(examples, questions, logits)
-    sizes = _sizes(questions, len(examples))
-    if (
-        pipeline_of(task.objective) == "token-classification"
-    ):  # a row may hold several sentences, and a sentence several rows
-        sizes = [len(prediction.value) for prediction in predictions]
-    cut = truncated_examples(questions)
-    texts = sum(len(question.rows) for question in questions)
-    return Part(list(examples), predictions, sizes, [number in cut for number in range(len(examples))], texts)
-
-
-def _sizes(questions: Sequence[Question], examples: int) -> list[int]:
-    """Tokens of each example: of its longest row, to the end of the last window."""
-    found = [0] * examples
-    for question in questions:
-        longest = max(question.start + len(row) + sum(row.truncated) for row in question.rows)
-        found[question.example_index] = max(found[question.example_index], longest)
-    return found
+def _token_counts(features: Sequence[Features], examples: int) -> list[int]:
+    """Tokens of each example: of its longest row before truncation, up to the end of the last window."""
+    counts = [0] * examples
+    for one in features:
+        longest = max(one.start + len(row) + sum(row.truncated) for row in one.rows)
+        counts[one.example_index] = max(counts[one.example_index], longest)
+    return counts

@@ -1,6 +1,6 @@
-"""One page about one evaluation: scores, the confusion matrix with the examples behind its cells, errors, calibration.
+"""HTML page of an evaluation: scores, confusion matrix with the examples behind its cells, errors, calibration.
 
-Everything that comes from files or models is escaped; the page asks for nothing.
+All values from files and models are escaped; the page makes no requests.
 """
 
 from __future__ import annotations
@@ -11,136 +11,147 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from bertsmith.evaluation.error_analysis import NOTHING, OTHER_BOUNDS, Case
-from bertsmith.evaluation.evaluation import Evaluation, headline
-from bertsmith.evaluation.tables import (
-    Calibration,
-    Confusion,
-    format_score,
-    labels_shown,
-    metric_title,
-    sure_title,
-)
-from bertsmith.objectives.objective import pipeline_of
+from bertsmith.evaluation.evaluation import Evaluation
+from bertsmith.evaluation.tables import Calibration, Confusion
 from bertsmith.reports import html as pages
+from bertsmith.tasks.task import Case
+from bertsmith.tasks.token_classification import NOTHING, OTHER_BOUNDS
 
 ASSETS = files("bertsmith.evaluation") / "assets"
-MOST_LABELS = 40  # of the matrix; the most frequent ones where there are more
-MOST_CASES = 4000  # examples behind cells, all cells together
-MOST_LETTERS = 1500  # of a text
+MAX_LABELS = 40  # of the confusion matrix; the most frequent ones if there are more
+MAX_CASES = 4000  # examples behind all cells together
+MAX_CHARACTERS = 1500  # of a text
 SHADES = 9
 
 
-def page(evaluation: Evaluation) -> str:
-    """The whole page as text."""
-    title, data = f"{evaluation.task} {evaluation.split}", page_data(evaluation)
-    return pages.render_page(ASSETS, "evaluation", title=title, data=data, parts=_parts(evaluation, data))
+def page(result: Evaluation) -> str:
+    """The full page."""
+    data = page_data(result)
+    title = f"{result.task} {result.split}"
+    return pages.render_page(ASSETS, "evaluation", title=title, data=data, parts=_sections(result, data))
 
 
-def page_main(evaluation: Evaluation, data: Mapping[str, Any]) -> str:
-    """The page without its frame and its script; `data` is what `page_data` gave for this evaluation."""
-    return pages.render_main(ASSETS, "evaluation", parts=_parts(evaluation, data))
+def page_main(result: Evaluation, data: Mapping[str, Any]) -> str:
+    """The page without header and script; `data` is the `page_data` of this evaluation."""
+    return pages.render_main(ASSETS, "evaluation", parts=_sections(result, data))
 
 
-def _parts(evaluation: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "head": _head(evaluation),
-        "scores": _scores(evaluation),
-        "confusion": _confusion(evaluation.confusion, data) if evaluation.confusion else "",
-        "labels": _labels(evaluation) if evaluation.by_label else "",
-        "lengths": _lengths(evaluation),
-        "calibration": _calibration(evaluation.calibration) if evaluation.calibration else "",
-        "facts": _facts(evaluation),
-    }
-
-
-def page_data(evaluation: Evaluation) -> dict[str, Any]:
-    """What the script is given: some cases, which of them are the errors, and which are behind each cell."""
-    numbers: dict[int, int] = {}
+def page_data(result: Evaluation) -> dict[str, Any]:
+    """The data of the script: cases, and the indices of the errors and of the cases behind each cell."""
+    indices: dict[int, int] = {}
     chosen: list[Case] = []
 
-    def number(case: Case) -> int:
-        if id(case) not in numbers:
-            numbers[id(case)] = len(chosen)
+    def index(case: Case) -> int:
+        if id(case) not in indices:
+            indices[id(case)] = len(chosen)
             chosen.append(case)
-        return numbers[id(case)]
+        return indices[id(case)]
 
-    errors = [number(case) for case in evaluation.errors]
-    cells = {key: [number(case) for case in cases] for key, cases in _behind(evaluation).items()}
+    errors = [index(case) for case in result.errors]
+    cells = {key: [index(case) for case in cases] for key, cases in _cells(result).items()}
     return {
-        "sure": sure_title(evaluation.objective),
-        "share": pipeline_of(evaluation.objective) != "text-regression",
-        "wrong": evaluation.wrong,
+        "confidence_title": confidence_title(result),
+        "probabilities": result.probabilities,
+        "error_count": result.error_count,
         "errors": errors,
         "cells": cells,
-        "cases": [_plain(case) for case in chosen],
+        "cases": [_case_values(case) for case in chosen],
     }
 
 
-def _behind(evaluation: Evaluation) -> dict[str, list[Case]]:
-    """The cases of each cell, by row and column; the surest ones where there are many."""
-    table = evaluation.confusion
+def headline(result: Evaluation) -> dict[str, str]:
+    """The figures at the top: main metric with its interval, examples, throughput."""
+    figures = {}
+    if interval := result.interval:
+        figures[metric_title(result.main_metric)] = format_score(result.scores[result.main_metric])
+        figures[f"{interval.level:.0%} interval"] = f"{format_score(interval.low)} – {format_score(interval.high)}"
+    figures["examples"] = f"{result.examples:,}"
+    figures["truncated"] = f"{result.truncated:,}"
+    figures["texts / s"] = f"{result.texts_per_second:,.0f}"
+    return figures
+
+
+def metric_title(key: str) -> str:
+    """The name of a metric in a table."""
+    return key.replace("_", " ")
+
+
+def format_score(value: float | None) -> str:
+    """A score with four digits."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def confidence_title(result: Evaluation) -> str:
+    """The name of `Case.confidence`."""
+    return "probability" if result.probabilities else "error"
+
+
+def _cells(result: Evaluation) -> dict[str, list[Case]]:
+    """The cases of each cell by row and column; the most confident ones if there are many."""
+    table = result.confusion
     if table is None:
         return {}
-    found: dict[str, list[Case]] = defaultdict(list)
-    for case in evaluation.cases:
+    cells: dict[str, list[Case]] = defaultdict(list)
+    for case in result.cases:
         if case.cell:
-            found[f"{table.rows.index(case.cell[0])},{table.columns.index(case.cell[1])}"].append(case)
-    most = max(MOST_CASES // max(len(found), 1), 5)
-    return {key: sorted(cases, key=lambda case: -case.sure)[:most] for key, cases in found.items()}
+            cells[f"{table.rows.index(case.cell[0])},{table.columns.index(case.cell[1])}"].append(case)
+    most = max(MAX_CASES // max(len(cells), 1), 5)
+    return {key: sorted(cases, key=lambda case: -case.confidence)[:most] for key, cases in cells.items()}
 
 
-def _plain(case: Case) -> list[Any]:
-    texts = [text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …" for text in case.texts]
-    return [case.id, case.gold, case.said, round(case.sure, 4), texts, case.source, case.right]
+def _case_values(case: Case) -> list[Any]:
+    texts = [text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …" for text in case.texts]
+    return [case.id, case.gold, case.prediction, round(case.confidence, 4), texts, case.source, case.correct]
 
 
-# --- parts of the page -----------------------------------------------------------------------------------------------
+def _sections(result: Evaluation, data: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "head": _head(result),
+        "scores": _scores(result),
+        "confusion": _confusion(result.confusion, data) if result.confusion else "",
+        "labels": _labels(result) if result.by_label else "",
+        "lengths": _lengths(result) if result.by_length else "",
+        "calibration": _calibration(result.calibration) if result.calibration else "",
+        "facts": _facts(result),
+    }
 
 
-def _head(evaluation: Evaluation) -> str:
-    about = f"{evaluation.model} · {evaluation.split} · {evaluation.device}"
-    return f'<h2>{escape(evaluation.task)}</h2><p class="faint">{escape(about)}</p>' + pages.figures(
-        headline(evaluation)
-    )
+def _head(result: Evaluation) -> str:
+    about = escape(f"{result.model} · {result.split} · {result.device}")
+    return f'<h2>{escape(result.task)}</h2><p class="faint">{about}</p>{pages.figures(headline(result))}'
 
 
-def _scores(evaluation: Evaluation) -> str:
-    if not evaluation.scores:
-        return "<p>Nobody knows the right answers of these examples: nothing is scored.</p>"
-    heads = ["score", "this model", *(one.says for one in evaluation.baselines)]
-    rows = []
-    for key, value in evaluation.scores.items():
-        if " " not in key:  # scores of one type have their own table
-            rows.append(
-                [
-                    metric_title(key),
-                    format_score(value),
-                    *(format_score(one.scores.get(key)) for one in evaluation.baselines),
-                ]
-            )
+def _scores(result: Evaluation) -> str:
+    if not result.baseline:
+        return "<p>These examples have no gold labels, so there are no scores.</p>"
+    heads, others = ["score", "this model", result.baseline.description], result.baseline.scores
+    rows = [
+        [metric_title(key), format_score(value), format_score(others.get(key))]
+        for key, value in result.scores.items()
+        if " " not in key  # scores of one entity type are in another table
+    ]
     return f"<h2>Scores</h2>{pages.table(heads, rows)}"
 
 
 def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
-    rows, columns = labels_shown(table, MOST_LABELS)
-    right = {key for key, numbers in data["cells"].items() if any(data["cases"][number][-1] for number in numbers)}
+    rows, columns = table.shown(MAX_LABELS)
+    correct = {key for key, indices in data["cells"].items() if any(data["cases"][index][-1] for index in indices)}
     head = "".join(f'<th scope="col">{escape(table.columns[column])}</th>' for column in columns)
     body = []
     for row in rows:
         cells = []
         for column in columns:
-            cell = (table.rows[row], table.columns[column])
+            cell, key = (table.rows[row], table.columns[column]), f"{row},{column}"
             share = table.counts[row][column] / max(sum(table.counts[row]), 1)
-            good = cell[0] not in (NOTHING, OTHER_BOUNDS) and f"{row},{column}" in right
-            cells.append(_cell(table.counts[row][column], share, cell, f"{row},{column}", good=good))
+            good = cell[0] not in (NOTHING, OTHER_BOUNDS) and key in correct
+            cells.append(_cell(table.counts[row][column], share, cell, key, good=good))
         body.append(f'<tr><th scope="row">{escape(table.rows[row])}</th>{"".join(cells)}</tr>')
     rest = len(table.columns) - len(columns)
     note = f" The {rest} rarest labels are left out." if rest else ""
     return (
-        "<h2>What was taken for what</h2>"
-        f'<p class="faint">Rows are right, columns were said. A cell shows the examples behind it.{note}</p>'
-        f'<div class="wide"><table id="confusion"><thead><tr><th scope="col">right \\ said</th>{head}</tr></thead>'
+        "<h2>Confusion matrix</h2>"
+        f'<p class="faint">Rows are gold labels, columns are predictions. Click a cell to see its examples.{note}</p>'
+        f'<div class="wide"><table id="confusion"><thead><tr><th scope="col">gold \\ predicted</th>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -148,69 +159,65 @@ def _confusion(table: Confusion, data: Mapping[str, Any]) -> str:
 def _cell(count: int, share: float, cell: tuple[str, str], key: str, *, good: bool) -> str:
     if not count:
         return '<td class="empty">·</td>'
-    shade = max(1, round(share * SHADES))
-    label = escape(f"{cell[0]} taken for {cell[1]}: {count:,}")
-    kind = f"{'good' if good else 'bad'} s{shade}"
-    start = f'<button type="button" class="{kind}" data-cell="{key}" aria-label="{label}">'
+    label = escape(f"{cell[0]} predicted as {cell[1]}: {count:,}")
+    shade = f"{'good' if good else 'bad'} s{max(1, round(share * SHADES))}"
+    start = f'<button type="button" class="{shade}" data-cell="{key}" aria-label="{label}">'
     return f"<td>{start}{count:,}</button></td>"
 
 
-def _labels(evaluation: Evaluation) -> str:
-    heads = ["label", "F1", "precision", "recall", "right ones", "said"]
+def _labels(result: Evaluation) -> str:
+    heads = ["label", "F1", "precision", "recall", "gold", "predicted"]
     rows = (
-        [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.found:,}"]
-        for one in evaluation.by_label
+        [one.label, *map(format_score, (one.f1, one.precision, one.recall)), f"{one.gold:,}", f"{one.predicted:,}"]
+        for one in result.by_label
     )
     return f"<h2>By label</h2>{pages.table(heads, rows)}"
 
 
-def _lengths(evaluation: Evaluation) -> str:
-    if not evaluation.by_length:
-        return ""
-    heads = [evaluation.unit, "examples", "cut", metric_title(evaluation.main_metric)]
+def _lengths(result: Evaluation) -> str:
+    heads = [result.unit, "examples", "truncated", metric_title(result.main_metric)]
     rows = (
-        [f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", format_score(one.score)]
-        for one in evaluation.by_length
+        [f"{one.shortest:,} – {one.longest:,}", f"{one.examples:,}", f"{one.truncated:,}", format_score(one.score)]
+        for one in result.by_length
     )
     return f"<section><h2>By length</h2>{pages.table(heads, rows)}</section>"
 
 
-def _calibration(found: Calibration) -> str:
-    """How often answers are right, by how sure the model is: a model that knows follows the line."""
+def _calibration(table: Calibration) -> str:
+    """Reliability diagram: accuracy by confidence; a calibrated model follows the diagonal."""
     width, height, left, top = 320, 200, 44, 8
     bars = []
-    for one in found.bins:
-        x, wide = left + one.low * width, width / 10 - 4
-        y, tall = top + (1 - one.right) * height, one.right * height
-        words = f"sure {one.low:.0%} to {one.high:.0%}: {one.answers:,} answers, {one.right:.1%} of them right"
-        place = f'x="{x + 2:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{max(tall, 1):.1f}"'
-        bars.append(f'<rect class="bar" {place}><title>{words}</title></rect>')
-    steps = (
+    for one in table.bins:
+        x, y, tall = left + one.low * width, top + (1 - one.accuracy) * height, one.accuracy * height
+        title = f"confidence {one.low:.0%} to {one.high:.0%}: {one.count:,} predictions, accuracy {one.accuracy:.1%}"
+        box = f'x="{x + 2:.1f}" y="{y:.1f}" width="{width / 10 - 4:.1f}" height="{max(tall, 1):.1f}"'
+        bars.append(f'<rect class="bar" {box}><title>{title}</title></rect>')
+    ticks = (
         f'<text x="{left - 6}" y="{top + (1 - share) * height + 4:.0f}" text-anchor="end">{share:.0%}</text>'
         f'<text x="{left + share * width:.0f}" y="{top + height + 16}" text-anchor="middle">{share:.0%}</text>'
         for share in (0.0, 0.5, 1.0)
     )
-    line = f'<line class="ideal" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top}"/>'
+    diagonal = f'<line class="ideal" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top}"/>'
     floor = f'<line class="floor" x1="{left}" y1="{top + height}" x2="{left + width}" y2="{top + height}"/>'
-    title = f"Share of right answers by how sure the model is; expected calibration error {found.ece:.3f}"
-    heads = ["sure", "answers", "mean", "right"]
+    title = f"Accuracy by confidence; expected calibration error {table.ece:.3f}"
     rows = (
-        [f"{one.low:.0%} – {one.high:.0%}", f"{one.answers:,}", f"{one.sure:.1%}", f"{one.right:.1%}"]
-        for one in found.bins
+        [f"{one.low:.0%} – {one.high:.0%}", f"{one.count:,}", f"{one.confidence:.1%}", f"{one.accuracy:.1%}"]
+        for one in table.bins
     )
+    numbers = pages.table(["confidence", "predictions", "mean", "accuracy"], rows)
     return (
-        f'<section><h2>How sure, how right</h2><p class="faint">Expected calibration error {found.ece:.3f}</p>'
+        f'<section><h2>Calibration</h2><p class="faint">Expected calibration error {table.ece:.3f}</p>'
         f'<figure><svg role="img" aria-label="{title}" viewBox="0 0 {left + width + 20} {top + height + 22}">'
-        f"{floor}{''.join(bars)}{line}{''.join(steps)}</svg></figure>"
-        f"<details><summary>Numbers</summary>{pages.table(heads, rows)}</details></section>"
+        f"{floor}{''.join(bars)}{diagonal}{''.join(ticks)}</svg></figure>"
+        f"<details><summary>Numbers</summary>{numbers}</details></section>"
     )
 
 
-def _facts(evaluation: Evaluation) -> str:
+def _facts(result: Evaluation) -> str:
     rows = [
-        ["rows of", f"{evaluation.max_length} places"],
-        ["time", f"{evaluation.seconds:.1f} s"],
-        *([key, value] for key, value in evaluation.detected.items()),
+        ["max length", f"{result.max_length} tokens"],
+        ["time", f"{result.seconds:.1f} s"],
+        *([key, value] for key, value in result.detected.items()),
     ]
-    types = [[metric_title(key), format_score(value)] for key, value in evaluation.scores.items() if " " in key]
+    types = [[metric_title(key), format_score(value)] for key, value in result.scores.items() if " " in key]
     return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], [*rows, *types], wrap=True)}</details>"

@@ -1,4 +1,4 @@
-"""How an evaluation looks in a terminal. Takes what was found and prints it."""
+"""An evaluation in the terminal."""
 
 from __future__ import annotations
 
@@ -8,103 +8,92 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.evaluation.error_analysis import Case
-from bertsmith.evaluation.evaluation import Evaluation, headline
-from bertsmith.evaluation.tables import (
-    Confusion,
-    format_score,
-    labels_shown,
-    metric_title,
-    most_confused,
-    sure_title,
-)
-from bertsmith.objectives.objective import pipeline_of
+from bertsmith.evaluation.evaluation import Evaluation
+from bertsmith.evaluation.page import confidence_title, format_score, headline, metric_title
+from bertsmith.evaluation.tables import Confusion
 from bertsmith.reports.terminal import console
+from bertsmith.tasks.task import Case
 
-MOST_LABELS = 8  # of a matrix; pairs where there are more
-MOST_PAIRS = 10
-MOST_ERRORS = 5
-MOST_LETTERS = 300  # of a text
+MAX_LABELS = 8  # of a confusion matrix; more labels are shown as the most confused pairs
+MAX_PAIRS = 10
+MAX_ERRORS = 5
+MAX_CHARACTERS = 300  # of a text
 
 
-def evaluation(found: Evaluation, written: Sequence[Path] = ()) -> None:
-    """Scores beside baselines, what was taken for what, by label and length, calibration, the worst errors."""
-    console.print(Text.assemble((found.task, "bold"), f" {found.split}  ", (found.model, "dim")), soft_wrap=True)
-    console.print(Text(" · ".join(f"{key} {value}" for key, value in headline(found).items())), soft_wrap=True)
-    if not found.scores:
-        console.print(Text("nobody knows the right answers: nothing is scored", "yellow"))
-    for table in _tables(found):
+def print_evaluation(result: Evaluation, written: Sequence[Path] = ()) -> None:
+    """Scores and baseline, confusion matrix, scores by label and length, calibration, the worst errors."""
+    console.print(Text.assemble((result.task, "bold"), f" {result.split}  ", (result.model, "dim")), soft_wrap=True)
+    console.print(Text(" · ".join(f"{key} {value}" for key, value in headline(result).items())), soft_wrap=True)
+    if not result.scores:
+        console.print(Text("no gold labels: no scores", "yellow"))
+    for table in _tables(result):
         console.print()
         console.print(table)
-    if found.calibration:
-        console.print(Text(f"\nexpected calibration error {found.calibration.ece:.3f}"))
-    if found.errors:
-        _errors(found)
+    if result.calibration:
+        console.print(Text(f"\nexpected calibration error {result.calibration.ece:.3f}"))
+    if result.errors:
+        _print_errors(result)
     for path in written:
         console.print(Text(f"wrote {path}", "dim"), soft_wrap=True)
 
 
-def _tables(found: Evaluation) -> list[Table]:
+def _tables(result: Evaluation) -> list[Table]:
     tables = []
-    if found.scores:
-        grid = _grid("score", right=("this model", *(one.says for one in found.baselines)))
-        for key, value in found.scores.items():
+    if result.baseline:
+        grid = _grid("score", right=("this model", result.baseline.description))
+        for key, value in result.scores.items():
             if " " not in key:
-                grid.add_row(
-                    metric_title(key),
-                    format_score(value),
-                    *(format_score(one.scores.get(key)) for one in found.baselines),
-                )
+                grid.add_row(metric_title(key), format_score(value), format_score(result.baseline.scores.get(key)))
         tables.append(grid)
-    if found.confusion:
-        tables.append(_confusion(found.confusion))
-    if found.by_label:
-        grid = _grid("label", right=("F1", "precision", "recall", "right ones", "said"))
-        for label in found.by_label:
-            shares = map(format_score, (label.f1, label.precision, label.recall))
-            grid.add_row(Text(label.label), *shares, f"{label.gold:,}", f"{label.found:,}")
+    if result.confusion:
+        tables.append(_confusion(result.confusion))
+    if result.by_label:
+        grid = _grid("label", right=("F1", "precision", "recall", "gold", "predicted"))
+        for label in result.by_label:
+            scores = map(format_score, (label.f1, label.precision, label.recall))
+            grid.add_row(Text(label.label), *scores, f"{label.gold:,}", f"{label.predicted:,}")
         tables.append(grid)
-    if found.by_length:
-        grid = _grid(found.unit, right=("examples", "cut", metric_title(found.main_metric)))
-        for one in found.by_length:
-            grid.add_row(f"{one.least:,} – {one.most:,}", f"{one.examples:,}", f"{one.cut:,}", format_score(one.score))
+    if result.by_length:
+        grid = _grid(result.unit, right=("examples", "truncated", metric_title(result.main_metric)))
+        for one in result.by_length:
+            lengths, counts = f"{one.shortest:,} – {one.longest:,}", (f"{one.examples:,}", f"{one.truncated:,}")
+            grid.add_row(lengths, *counts, format_score(one.score))
         tables.append(grid)
     return tables
 
 
 def _confusion(table: Confusion) -> Table:
-    if max(len(table.rows), len(table.columns)) > MOST_LABELS:
-        grid = _grid("right", "taken for", right=("times",))
-        for gold, said, count in most_confused(table, MOST_PAIRS):
-            grid.add_row(Text(gold), Text(said), f"{count:,}")
+    if max(len(table.rows), len(table.columns)) > MAX_LABELS:
+        grid = _grid("gold", "predicted", right=("count",))
+        for gold, predicted, count in table.most_confused(MAX_PAIRS):
+            grid.add_row(Text(gold), Text(predicted), f"{count:,}")
         return grid
-    grid = _grid("right \\ said", right=table.columns)
-    for row in labels_shown(table, MOST_LABELS)[0]:
+    grid = _grid("gold \\ predicted", right=table.columns)
+    for row in table.shown(MAX_LABELS)[0]:
         grid.add_row(Text(table.rows[row]), *(_count(table, row, column) for column in range(len(table.columns))))
     return grid
 
 
 def _count(table: Confusion, row: int, column: int) -> Text:
     count = table.counts[row][column]
-    return (
-        Text(f"{count:,}", "green" if table.rows[row] == table.columns[column] else "") if count else Text("·", "dim")
-    )
+    style = "green" if table.rows[row] == table.columns[column] else ""
+    return Text(f"{count:,}", style) if count else Text("·", "dim")
 
 
-def _errors(found: Evaluation) -> None:
-    title = "furthest off" if pipeline_of(found.objective) == "text-regression" else "most confident errors"
-    console.print(Text(f"\n{title}, {min(MOST_ERRORS, len(found.errors))} of {found.wrong:,}", "bold"))
-    for case in found.errors[:MOST_ERRORS]:
-        sure = f"{case.sure:.3g}" if pipeline_of(found.objective) == "text-regression" else f"{case.sure:.1%}"
-        said = (f"said {case.said}", "red")
-        words = (said, f" ({sure_title(found.objective)} {sure}), right is ", (case.gold, "green"))
+def _print_errors(result: Evaluation) -> None:
+    title = "most confident errors" if result.probabilities else "largest errors"
+    console.print(Text(f"\n{title}, {min(MAX_ERRORS, len(result.errors))} of {result.error_count:,}", "bold"))
+    for case in result.errors[:MAX_ERRORS]:
+        confidence = f"{case.confidence:.1%}" if result.probabilities else f"{case.confidence:.3g}"
+        predicted = (f"predicted {case.prediction}", "red")
+        words = (predicted, f" ({confidence_title(result)} {confidence}), gold ", (case.gold, "green"))
         console.print(Text.assemble((f"{case.source}  ", "dim"), *words), soft_wrap=True)
-        console.print(Text(f"  {_short(case)}"), soft_wrap=True)
+        console.print(Text(f"  {_shortened(case)}"), soft_wrap=True)
 
 
-def _short(case: Case) -> str:
+def _shortened(case: Case) -> str:
     text = " | ".join(" ".join(text.split()) for text in case.texts)
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
 
 
 def _grid(*left: str, right: tuple[str, ...]) -> Table:

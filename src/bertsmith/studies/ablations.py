@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from bertsmith import config
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.evaluation.tables import baselines
+from bertsmith.evaluation.tables import baseline
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.model_io.model_folder import CONFIG
 from bertsmith.model_io.untrusted_files import read_json
@@ -160,10 +160,10 @@ def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> di
     cells: dict[str, Any] = {}
     for trial, cell in asked.items():
         task = cell.task
-        (found,) = baselines(task, dev_examples(cell.tuning, task))
+        found = baseline(task, dev_examples(cell.tuning, task))
         measure = measures.get(task.name, task.main_metric)
         score = asdict(summarize_seeds([found.scores[measure]]))
-        cells[trial] = {"measure": measure, "score": score, "says": found.says, "kept": None, "published": None}
+        cells[trial] = {"measure": measure, "score": score, "says": found.description, "kept": None, "published": None}
     return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
 
 

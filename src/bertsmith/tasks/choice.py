@@ -1,4 +1,4 @@
-"""A question and its choices, from your own files; the right one is told by number, by letter or by its text."""
+"""Multiple choice from user files; the label is an index, a letter or the text of a choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertsmith.tasks.dataset_files import (
     text_column,
     user_files,
 )
-from bertsmith.tasks.tables import Table, listed
+from bertsmith.tasks.tables import Table, join_names
 from bertsmith.tasks.task import Example
 from bertsmith.tasks.text_tasks import MultipleChoiceTask
 
@@ -29,7 +29,7 @@ QUESTION: ColumnHints = (
     ("question",),
     tuple((name,) for name in ("question", "context", "prompt", "stem", "startphrase", "sentence", "premise", "text")),
 )
-RIGHT: ColumnHints = (
+LABEL: ColumnHints = (
     ("label",),
     tuple((name,) for name in ("label", "answer", "answerkey", "answer_key", "gold", "correct", "right", "target")),
 )
@@ -38,132 +38,127 @@ NUMBERED = re.compile(
     r"(?:choice|option|ending|answer|candidate|hypothesis)[ _-]?(?:[0-9]+|[a-z])|[a-z]", re.IGNORECASE
 )
 LETTER = re.compile("[A-Za-z]")
-Told = Literal["number", "letter", "text"]
+LabelFormat = Literal["number", "letter", "text"]
+Labelled = Sequence[tuple[str, list[str]]]  # label and choices of each labelled row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TableConfig):
-    """Settings of a choice; columns that are not named are guessed."""
+    """Settings of multiple choice; empty columns are detected."""
 
-    question: str = ""  # the column of the question
-    choices: tuple[str, ...] = ()  # the columns of the choices, or the one column that holds a list of them
-    label: str = ""  # the column that says which choice is right
-    told: Literal["auto", "number", "letter", "text"] = "auto"  # how it says so
-    counted_from: Literal["auto", 0, 1] = "auto"  # the number of the first choice
+    question: str = ""  # column of the question
+    choices: tuple[str, ...] = ()  # columns of the choices, or the one column with a list of them
+    label: str = ""  # column of the label
+    label_format: Literal["auto", "number", "letter", "text"] = "auto"  # how the label names a choice
+    first_index: Literal["auto", 0, 1] = "auto"  # the number of the first choice
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
-        """The task; choices have no labels."""
-        places = user_files("choice", files)
-        read = ChoiceColumns(self, files=places)
-        return MultipleChoiceTask("choice", files=places, read=read, found=read.found)
+        """See `TaskConfig.build`; multiple choice has no labels."""
+        found = user_files("choice", files)
+        read = ChoiceReader(self, files=found)
+        return MultipleChoiceTask("choice", files=found, read=read, detected=read.detected)
 
 
-class ChoiceColumns:
-    """Reads files one after another: what was seen in one file, in train where there is one, holds for the others."""
+class ChoiceReader:
+    """Reads files with questions and choices; what is detected in train applies to the other files."""
 
-    def __init__(self, settings: Config, *, files: Files) -> None:
-        self.settings = settings
+    def __init__(self, config: Config, *, files: Files) -> None:
+        self.config = config
+        self.detected: dict[str, str] = {}
         self._files = files
-        self.found: dict[str, str] = {}
-        self._choices: tuple[str, ...] = settings.choices
+        self._choices: tuple[str, ...] = config.choices
 
     def __call__(self, path: Path, split: str) -> list[Example]:
-        if split != "train" and not self.found and "train" in self._files:
+        if split != "train" and not self.detected and "train" in self._files:
             self(self._files["train"][0], "train")
-        settings = self.settings
-        table = settings.table(path)
-        self._choices = self._choices or _choice_columns(table, {settings.question, settings.label})
-        spare = ("label",) if split == "test" else ()
-        given = {"question": settings.question, "label": settings.label}
-        given |= {role: name for role, name in self.found.items() if role in given}
-        given = {role: name for role, name in given.items() if name and (role not in spare or table.has(name))}
+        config = self.config
+        table = config.read(path)
+        self._choices = self._choices or _choice_columns(table, {config.question, config.label})
+        optional = ("label",) if split == "test" else ()
+        given = {"question": config.question, "label": config.label}
+        given |= {role: name for role, name in self.detected.items() if role in given}
+        given = {role: name for role, name in given.items() if name and (role not in optional or table.has(name))}
         for column in self._choices:
-            table.place(column, setting="choices")
-        taken = {f"choice {number}": name for number, name in enumerate(self._choices)}
-        chosen = choose_columns(table, given | taken, [QUESTION, RIGHT], spare=spare)
-        self.found |= {role: chosen[role] for role in ("question", "label") if role in chosen}
-        self.found["choices"] = ", ".join(self._choices)
+            table.column_index(column, setting="choices")
+        taken = {f"choice {index}": name for index, name in enumerate(self._choices)}
+        chosen = choose_columns(table, given | taken, [QUESTION, LABEL], optional=optional)
+        self.detected |= {role: chosen[role] for role in ("question", "label") if role in chosen}
+        self.detected["choices"] = ", ".join(self._choices)
         questions, choices = text_column(table, chosen["question"]), self._all_choices(table)
-        rights: list[int | None] = [None] * len(table)
-        if name := chosen.get("label"):
-            rights = self._rights(table, name, choices)
+        golds = self._golds(table, chosen["label"], choices) if "label" in chosen else [None] * len(table)
+        rows = zip(row_ids(table), questions, choices, golds, strict=True)
         return [
-            Example(id=own, texts=(question, *texts), gold=right, source=table.source(row))
-            for row, (own, question, texts, right) in enumerate(
-                zip(row_ids(table), questions, choices, rights, strict=True)
-            )
+            Example(id=own, texts=(question, *texts), gold=gold, source=table.source(row))
+            for row, (own, question, texts, gold) in enumerate(rows)
         ]
 
     def _all_choices(self, table: Table) -> list[list[str]]:
-        """The choices of every row; cells at the end that are empty mean that this question has fewer."""
+        """The choices of each row; trailing empty cells mean that a question has fewer."""
         names = self._choices
         if len(names) == 1:
-            return [
-                _listed_choices(cell, table.source(row), names[0]) for row, cell in enumerate(table.column(names[0]))
-            ]
-        found = []
+            return [_list_cell(cell, table.source(row), names[0]) for row, cell in enumerate(table.column(names[0]))]
+        choices = []
         for row, cells in enumerate(zip(*(table.column(name) for name in names), strict=True)):
-            there = [number for number, cell in enumerate(cells) if not is_missing(cell)]
+            present = [index for index, cell in enumerate(cells) if not is_missing(cell)]
             where = table.source(row)
-            if there != list(range(len(there))):
-                gap = next(number for number in range(len(names)) if number not in there)
+            if present != list(range(len(present))):
+                gap = next(index for index in range(len(names)) if index not in present)
                 raise DataError(f"{where}: {names[gap]!r} is empty, but a later choice is not")
-            found.append([parse_text(cells[number], where, names[number]) for number in there])
-        return found
+            choices.append([parse_text(cells[index], where, names[index]) for index in present])
+        return choices
 
-    def _rights(self, table: Table, name: str, choices: list[list[str]]) -> list[int | None]:
-        said = [parse_label(cell, table.source(row), name) for row, cell in enumerate(table.column(name))]
-        known = [(told, texts) for told, texts in zip(said, choices, strict=True) if told is not None]
-        if not known:
-            return [None] * len(said)
-        if "told" not in self.found:
-            told = self.settings.told
-            self.found["told"] = told if told != "auto" else _how_told(known)
-        if self.found["told"] == "number" and "counted_from" not in self.found:
-            first = self.settings.counted_from
-            self.found["counted_from"] = str(
-                _first(known, f"{table.name}: column {name!r}") if first == "auto" else first
-            )
+    def _golds(self, table: Table, name: str, choices: list[list[str]]) -> list[int | None]:
+        labels = [parse_label(cell, table.source(row), name) for row, cell in enumerate(table.column(name))]
+        labelled = [(label, texts) for label, texts in zip(labels, choices, strict=True) if label is not None]
+        if not labelled:
+            return [None] * len(labels)
+        if "label_format" not in self.detected:
+            given = self.config.label_format
+            self.detected["label_format"] = given if given != "auto" else _label_format(labelled)
+        if self.detected["label_format"] == "number" and "first_index" not in self.detected:
+            first = self.config.first_index
+            where = f"{table.name}: column {name!r}"
+            self.detected["first_index"] = str(_first_index(labelled, where) if first == "auto" else first)
         return [
-            None if right is None else self._number(right, texts, table.source(row))
-            for row, (right, texts) in enumerate(zip(said, choices, strict=True))
+            None if label is None else self._index(label, texts, table.source(row))
+            for row, (label, texts) in enumerate(zip(labels, choices, strict=True))
         ]
 
-    def _number(self, right: str, texts: Sequence[str], where: str) -> int:
-        told = self.found["told"]
-        if told == "text":
+    def _index(self, label: str, texts: Sequence[str], where: str) -> int:
+        form = self.detected["label_format"]
+        if form == "text":
             stripped = [text.strip() for text in texts]
-            if stripped.count(right) != 1:
-                how = "is none of the choices" if right not in stripped else "stands twice among the choices"
-                raise DataError(f"{where}: the right answer {right[:40]!r} {how} ({listed(stripped)})")
-            return stripped.index(right)
-        if told == "letter":
-            number = ord(right.upper()) - ord("A") if LETTER.fullmatch(right) else -1
+            if stripped.count(label) != 1:
+                why = "is not one of the choices" if label not in stripped else "occurs twice among the choices"
+                raise DataError(f"{where}: the label {label[:40]!r} {why} ({join_names(stripped)})")
+            return stripped.index(label)
+        if form == "letter":
+            index = ord(label.upper()) - ord("A") if LETTER.fullmatch(label) else -1
         else:
-            number = int(right) - int(self.found["counted_from"]) if re.fullmatch(r"-?\d+", right) else -1
-        if not 0 <= number < len(texts):
-            what = "letter" if told == "letter" else f"number, counted from {self.found['counted_from']}"
-            raise DataError(f"{where}: {right[:40]!r} is no {what} of one of the {len(texts)} choices")
-        return number
+            index = int(label) - int(self.detected["first_index"]) if re.fullmatch(r"-?\d+", label) else -1
+        if not 0 <= index < len(texts):
+            what = "letter" if form == "letter" else f"number, counted from {self.detected['first_index']},"
+            raise DataError(f"{where}: {label[:40]!r} is not a {what} of one of the {len(texts)} choices")
+        return index
 
 
 def _choice_columns(table: Table, taken: set[str]) -> tuple[str, ...]:
     free = [name for name in table.columns if name and name not in taken]
     for name in LISTS:
-        found = [column for column in free if column.lower() == name]
-        if found:
-            return (found[0],)
+        for column in free:
+            if column.lower() == name:
+                return (column,)
     numbered = tuple(name for name in free if NUMBERED.fullmatch(name))
     if len(numbered) < 2:
         raise DataError(
-            f"{table.name}: no columns look like choices among {listed(table.columns)}: expected choices, or ending0, "
-            'ending1, …, or A, B, …; name them with choices=["COLUMN", …]'
+            f"{table.name}: no columns for the choices among {join_names(table.columns)}: expected choices, or "
+            'ending0, ending1, …, or A, B, …; set choices=["COLUMN", …]'
         )
     return numbered
 
 
-def _listed_choices(cell: Any, where: str, name: str) -> list[str]:
-    """A list of texts, of tables with a `text`, or a table with a list of texts, as benchmarks have them."""
+def _list_cell(cell: Any, where: str, name: str) -> list[str]:
+    """A list of texts, of objects with a `text`, or an object with a list of texts."""
     if isinstance(cell, dict) and isinstance(cell.get("text"), list):
         cell = cell["text"]
     if not isinstance(cell, list):
@@ -171,21 +166,19 @@ def _listed_choices(cell: Any, where: str, name: str) -> list[str]:
     return [parse_text(item.get("text") if isinstance(item, dict) else item, where, name) for item in cell]
 
 
-def _how_told(known: Sequence[tuple[str, list[str]]]) -> Told:
-    """By number, letter or text, as all rows agree; a number or letter that is also the text of a choice is a text."""
-    if all(right in [text.strip() for text in texts] for right, texts in known):
+def _label_format(labelled: Labelled) -> LabelFormat:
+    """The format that fits all rows; a number or letter that is also the text of a choice is a text."""
+    if all(label in [text.strip() for text in texts] for label, texts in labelled):
         return "text"
-    if all(re.fullmatch(r"-?\d+", right) for right, _ in known):
+    if all(re.fullmatch(r"-?\d+", label) for label, _ in labelled):
         return "number"
-    return "letter" if all(LETTER.fullmatch(right) for right, _ in known) else "text"
+    return "letter" if all(LETTER.fullmatch(label) for label, _ in labelled) else "text"
 
 
-def _first(known: Sequence[tuple[str, list[str]]], where: str) -> int:
-    """0 or 1: what the first choice is counted as, seen from the numbers that occur."""
-    zero = any(int(right) == 0 for right, _ in known)
-    beyond = any(int(right) == len(texts) for right, texts in known)
+def _first_index(labelled: Labelled, where: str) -> int:
+    """0 or 1: the number of the first choice, from the numbers that occur."""
+    zero = any(int(label) == 0 for label, _ in labelled)
+    beyond = any(int(label) == len(texts) for label, texts in labelled)
     if zero and beyond:
-        raise DataError(
-            f"{where} counts choices both from 0 and up to their number: say counted_from=0 or counted_from=1"
-        )
+        raise DataError(f"{where} has both 0 and the number of choices: set first_index=0 or first_index=1")
     return int(beyond)

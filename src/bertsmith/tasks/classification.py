@@ -1,4 +1,4 @@
-"""One text, one label, from your own files."""
+"""Text classification: one text, one label, from user files."""
 
 from __future__ import annotations
 
@@ -7,31 +7,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.tasks.dataset_files import LABEL, ONE_TEXT, TableConfig, TextReader, parse_label, user_files
+from bertsmith.tasks.dataset_files import LABEL, ONE_TEXT, ColumnHints, TableConfig, TextReader, parse_label, user_files
 from bertsmith.tasks.text_tasks import ClassificationTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TableConfig):
-    """Settings of a classification; a column that is not named is guessed."""
+class LabelConfig(TableConfig):
+    """Settings of classification tasks over user files."""
 
-    text: str = ""  # the column of the text
-    label: str = ""  # the column of the label
-    main: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # the score that decides
-    positive: str | int = ""  # the label whose F1 is told; of two labels the second, unless another is named
+    label: str = ""  # column of the label; detected if empty
+    main_metric: Literal["accuracy", "macro_f1", "matthews", "f1"] = "accuracy"  # selects the best model
+    positive: str | int = ""  # the label of the F1 score; by default the second of two labels
 
-    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
+    def build_task(
+        self, name: str, files: Mapping[str, Path], labels: Sequence[str], given: Mapping[str, str], texts: ColumnHints
+    ) -> ClassificationTask:
         """The task; without the labels of a trained model they are those of train."""
-        given = {"text": self.text, "label": self.label}
-        places = user_files("classification", files)
-        read = TextReader(self, files=places, given=given, texts=[ONE_TEXT], label=LABEL, answer=parse_label)
+        found = user_files(name, files)
+        given = {**given, "label": self.label}
+        read = TextReader(self, files=found, given=given, texts=[texts], label=LABEL, parse=parse_label)
         return ClassificationTask(
-            "classification",
-            files=places,
+            name,
+            files=found,
             read=read,
             labels=labels,
-            main=self.main,
-            measures=("accuracy", "macro_f1", "matthews", "f1"),
+            main_metric=self.main_metric,
+            metrics=("accuracy", "macro_f1", "matthews", "f1"),
             positive=str(self.positive),
-            found=read.found,
+            detected=read.detected,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LabelConfig):
+    """Settings of text classification."""
+
+    text: str = ""  # column of the text; detected if empty
+
+    def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask:
+        """See `TaskConfig.build`."""
+        return self.build_task("classification", files, labels, {"text": self.text}, ONE_TEXT)

@@ -21,25 +21,26 @@ FOLDS = 5
 class Config:
     """Settings of CODAH."""
 
-    fold: int = 0  # which of the five folds, 0 to 4: the published score is the mean over all of them
+    fold: int = 0  # 0 to 4; the published score is the mean over the five folds
 
     def __post_init__(self) -> None:
         if not 0 <= self.fold < FOLDS:
             raise ConfigError(f"fold={self.fold} must be 0 to {FOLDS - 1}")
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
-        """The task; choices have no labels."""
+        """See `TaskConfig.build`; multiple choice has no labels."""
         fold = f"fold_{self.fold}"
-        inside = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
-        return MultipleChoiceTask("codah", files=benchmark_files("codah", files, FILES, inside=inside), read=_read)
+        subfolders = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
+        found = benchmark_files("codah", files, FILES, subfolders=subfolders)
+        return MultipleChoiceTask("codah", files=found, read=_read)
 
 
 def _read(path: Path, split: str) -> list[Example]:
     table = read_table(path, columns=COLUMNS)
-    found = []
-    for row, (_, prompt, *choices, right) in enumerate(table.rows):
+    examples = []
+    for row, (_, prompt, *choices, label) in enumerate(table.rows):
         where = table.source(row)
-        if right.strip() not in {"0", "1", "2", "3"}:
-            raise DataError(f"{where}: the last cell, {right[:40]!r}, is no number of a choice, 0 to 3")
-        found.append(Example(id=str(row), texts=(prompt, *choices), gold=int(right), source=where))
-    return found
+        if label.strip() not in {"0", "1", "2", "3"}:
+            raise DataError(f"{where}: the last cell, {label[:40]!r}, is not the number of a choice, 0 to 3")
+        examples.append(Example(id=str(row), texts=(prompt, *choices), gold=int(label), source=where))
+    return examples

@@ -1,4 +1,4 @@
-"""GLUE (Wang et al. 2019): nine tasks and the diagnostic set, read from the files as its download has them."""
+"""GLUE (Wang et al. 2019): nine tasks and the diagnostic set, in the files of its download."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError
+from bertsmith.errors import DataError
 from bertsmith.metrics.confidence import ConfidenceInterval
 from bertsmith.tasks.dataset_files import (
     Files,
     Layout,
     benchmark_files,
+    find_member,
     find_subfolder,
     parse_label,
     parse_number,
-    row_ids,
-    text_column,
+    table_examples,
 )
 from bertsmith.tasks.tables import Ragged, Table, read_table
 from bertsmith.tasks.task import Example, Prediction
 from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, benchmark_labels
 
-PLAIN: Layout = {split: [(f"{split}.tsv",)] for split in ("train", "dev", "test")}
-WORDS = ("contradiction", "entailment", "neutral")
+ONE_FILE_PER_SPLIT: Layout = {split: [(f"{split}.tsv",)] for split in ("train", "dev", "test")}
+NLI_LABELS = ("contradiction", "entailment", "neutral")
 MRPC_ALL, MRPC_DEV = "msr_paraphrase_train.txt", "dev_ids.tsv"
 MRPC_COLUMNS = ("#1 ID", "#2 ID")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One task of GLUE: its files and columns, its labels and its scores, the first of which decides."""
+    """One task of GLUE: its files, columns, labels and metrics, the main metric first."""
 
-    folder: str  # and the name of the file that is handed in
+    folder: str  # also the name of the submission file
     texts: tuple[str, ...]
     label: str = "label"
-    labels: tuple[str, ...] = ("0", "1")  # none where the answer is a number
-    measures: tuple[str, ...] = ("accuracy",)
-    layout: Layout = dataclasses.field(default_factory=lambda: PLAIN)
-    inside: tuple[str, ...] = ()  # other folders in which its files may lie
-    columns: tuple[str, ...] = ()  # of train and dev, where these have no header line
-    ragged: Ragged = "refuse"
+    labels: tuple[str, ...] = ("0", "1")  # empty for regression
+    metrics: tuple[str, ...] = ("accuracy",)
+    layout: Layout = dataclasses.field(default_factory=lambda: ONE_FILE_PER_SPLIT)
+    subfolders: tuple[str, ...] = ()  # other folders with its files
+    columns: tuple[str, ...] = ()  # of train and dev files without a header
+    ragged: Ragged = "error"
 
 
 MATCHED: Layout = {
@@ -53,24 +52,24 @@ MATCHED: Layout = {
 }
 MEMBERS = {
     "cola": Member(
-        "CoLA", ("sentence",), measures=("matthews", "accuracy"), columns=("source", "label", "mark", "sentence")
+        "CoLA", ("sentence",), metrics=("matthews", "accuracy"), columns=("source", "label", "mark", "sentence")
     ),
     "sst-2": Member("SST-2", ("sentence",)),
-    "mrpc": Member("MRPC", ("#1 String", "#2 String"), "Quality", measures=("f1", "accuracy")),
-    # a question with a line end in it breaks a few rows of QQP's train.tsv; the reference leaves them out too
-    "qqp": Member("QQP", ("question1", "question2"), "is_duplicate", measures=("f1", "accuracy"), ragged="skip"),
-    "sts-b": Member("STS-B", ("sentence1", "sentence2"), "score", labels=(), measures=("spearman",)),
-    "mnli": Member("MNLI", ("sentence1", "sentence2"), "gold_label", labels=WORDS, layout=MATCHED),
+    "mrpc": Member("MRPC", ("#1 String", "#2 String"), "Quality", metrics=("f1", "accuracy")),
+    # a line break in a question splits a few rows of QQP's train.tsv; the reference skips them too
+    "qqp": Member("QQP", ("question1", "question2"), "is_duplicate", metrics=("f1", "accuracy"), ragged="skip"),
+    "sts-b": Member("STS-B", ("sentence1", "sentence2"), "score", labels=(), metrics=("spearman",)),
+    "mnli": Member("MNLI", ("sentence1", "sentence2"), "gold_label", labels=NLI_LABELS, layout=MATCHED),
     "qnli": Member("QNLI", ("question", "sentence"), labels=("entailment", "not_entailment")),
     "rte": Member("RTE", ("sentence1", "sentence2"), labels=("entailment", "not_entailment")),
     "wnli": Member("WNLI", ("sentence1", "sentence2")),
     "ax": Member(
         "AX",
         ("sentence1", "sentence2"),
-        labels=WORDS,
-        measures=("matthews", "accuracy"),
+        labels=NLI_LABELS,
+        metrics=("matthews", "accuracy"),
         layout={"test": [("diagnostic-full.tsv",), ("diagnostic.tsv",), ("AX.tsv",)]},
-        inside=("diagnostic", "MNLI"),
+        subfolders=("diagnostic", "MNLI"),
     ),
 }
 
@@ -82,121 +81,110 @@ class Config:
     name: str  # cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte, wnli or ax
 
     def __post_init__(self) -> None:
-        if _plain(self.name) not in {_plain(name) for name in MEMBERS}:
-            near = did_you_mean(self.name.lower(), MEMBERS)
-            raise ConfigError(f"{self.name!r} is no task of glue: {', '.join(MEMBERS)}{near}")
+        find_member("glue", self.name, MEMBERS)
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask | RegressionTask:
-        """The task; a trained model's labels decide the order of the classes, not which there are."""
-        name = next(known for known in MEMBERS if _plain(known) == _plain(self.name))
-        member, title, found = MEMBERS[name], f"glue/{name}", dict[str, str]()
-        places = benchmark_files(title, files, member.layout, inside=(member.folder, *member.inside))
+        """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
+        name, member = find_member("glue", self.name, MEMBERS)
+        title, detected = f"glue/{name}", dict[str, str]()
+        found = benchmark_files(title, files, member.layout, subfolders=(member.folder, *member.subfolders))
         if name == "mrpc" and "data" in files:
-            places = _whole_mrpc(Path(files["data"]), member, places, files)
-        read, submit = partial(_read, name, found), partial(submission, name)
+            found = _full_mrpc(Path(files["data"]), member, found, files)
+        read, submit = partial(_read, name, detected), partial(submission, name)
+        main = member.metrics[0]
         if not member.labels:
-            return RegressionTask(title, files=places, read=read, main=member.measures[0], found=found, submit=submit)
+            return RegressionTask(title, files=found, read=read, main_metric=main, detected=detected, submit=submit)
         kind = MatchedTask if name == "mnli" else ClassificationTask
         return kind(
             title,
-            files=places,
+            files=found,
             read=read,
             labels=benchmark_labels(title, member.labels, labels),
-            main=member.measures[0],
-            measures=member.measures,
-            positive="1" if "f1" in member.measures else "",
-            found=found,
+            main_metric=main,
+            metrics=member.metrics,
+            positive="1" if "f1" in member.metrics else "",
+            detected=detected,
             submit=submit,
         )
 
 
 class MatchedTask(ClassificationTask):
-    """MNLI, whose dev and test are two sets: genres that train has (ids `m/…`) and others (`mm/…`).
+    """MNLI, whose dev and test have two sets: genres of train (ids `m/…`) and other genres (`mm/…`).
 
-    The score that decides is that of the matched set, where there is one; the other stands beside it.
+    The main metric is that of the matched set, if there is one; `accuracy_mm` is that of the other.
     """
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        matched, rest = (_of_set(name, examples, predictions) for name in ("m", "mm"))
-        scores = super().score(*(matched if matched[0] else rest))
-        if matched[0] and rest[0]:
-            scores["accuracy_mm"] = super().score(*rest)["accuracy"]
+        matched, mismatched = (_subset(name, examples, predictions) for name in ("m", "mm"))
+        scores = super().score(*(matched if matched[0] else mismatched))
+        if matched[0] and mismatched[0]:
+            scores["accuracy_mm"] = super().score(*mismatched)["accuracy"]
         return scores
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        matched = _of_set("m", examples, predictions)
+        matched = _subset("m", examples, predictions)
         return super().interval(*(matched if matched[0] else (examples, predictions)))
 
 
 def submission(name: str, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
-    """The files that gluebenchmark.com takes: index and prediction, in the words of the labels."""
+    """The files for gluebenchmark.com: index and prediction."""
     folder = MEMBERS[name].folder
     sets = {folder: (list(examples), list(predictions))}
     if name == "mnli":
-        sets = {f"{folder}-{part}": _of_set(part, examples, predictions) for part in ("m", "mm")}
-    found = {}
-    for title, (asked, said) in sets.items():
-        if asked:
+        sets = {f"{folder}-{subset}": _subset(subset, examples, predictions) for subset in ("m", "mm")}
+    files = {}
+    for title, (some, predicted) in sets.items():
+        if some:
             lines = [
-                f"{example.id.rpartition('/')[2]}\t{_word(prediction.value)}\n"
-                for example, prediction in zip(asked, said, strict=True)
+                f"{example.id.rpartition('/')[2]}\t{_formatted(prediction.value)}\n"
+                for example, prediction in zip(some, predicted, strict=True)
             ]
-            found[f"{title}.tsv"] = "".join(["index\tprediction\n", *lines]).encode()
-    return found
+            files[f"{title}.tsv"] = "".join(["index\tprediction\n", *lines]).encode()
+    return files
 
 
-def _word(value: str | float) -> str:
+def _formatted(value: str | float) -> str:
     return value if isinstance(value, str) else f"{min(max(value, 0.0), 5.0):.3f}"
 
 
-def _of_set(
-    part: str, examples: Sequence[Example], predictions: Sequence[Prediction]
+def _subset(
+    name: str, examples: Sequence[Example], predictions: Sequence[Prediction]
 ) -> tuple[list[Example], list[Prediction]]:
-    both = [pair for pair in zip(examples, predictions, strict=True) if pair[0].id.startswith(f"{part}/")]
-    return [example for example, _ in both], [prediction for _, prediction in both]
+    pairs = [pair for pair in zip(examples, predictions, strict=True) if pair[0].id.startswith(f"{name}/")]
+    return [example for example, _ in pairs], [prediction for _, prediction in pairs]
 
 
-def _read(name: str, found: dict[str, str], path: Path, split: str) -> list[Example]:
+def _read(name: str, detected: dict[str, str], path: Path, split: str) -> list[Example]:
     member = MEMBERS[name]
-    headless = member.columns if split != "test" else ()
-    table = read_table(path, columns=headless, quoted=False, ragged=member.ragged)
+    columns = member.columns if split != "test" else ()
+    table = read_table(path, columns=columns, quoted=False, ragged=member.ragged)
     if table.skipped:
-        found[f"{split}: rows left out"] = f"{table.skipped} with another number of cells than the header"
+        detected[f"{split}: skipped rows"] = f"{table.skipped}, whose number of cells differs from the header"
     if path.name == MRPC_ALL:
-        table = _mrpc_part(table, path, split)
+        table = _mrpc_split(table, path, split)
     texts, label = member.texts, member.label
-    if name == "ax" and table.has("Premise"):  # the full set has names of its own, and the labels
+    if name == "ax" and table.has("Premise"):  # the full diagnostic set has other names, and labels
         texts, label = ("Premise", "Hypothesis"), "Label"
-    asked = zip(*(text_column(table, column) for column in texts), strict=True)
-    golds: list[str | float | None] = [None] * len(table)
-    if split != "test" or table.has(label):
-        read = parse_label if member.labels else parse_number
-        golds = [read(cell, table.source(row), label) for row, cell in enumerate(table.column(label))]
-    part = "" if name != "mnli" else "mm/" if "mismatched" in path.name else "m/"
-    return [
-        Example(id=part + own, texts=pair, gold=gold, source=table.source(row))
-        for row, (own, pair, gold) in enumerate(zip(row_ids(table), asked, golds, strict=True))
-    ]
+    labelled = split != "test" or table.has(label)
+    subset = "" if name != "mnli" else "mm/" if "mismatched" in path.name else "m/"
+    parse = parse_label if member.labels else parse_number
+    return table_examples(table, texts, label if labelled else None, parse, id_prefix=subset)
 
 
-def _whole_mrpc(data: Path, member: Member, places: Files, files: Mapping[str, Path]) -> Files:
-    """MRPC as Microsoft has it, where it lies beside GLUE's list of dev pairs: ready-made train files lack rows."""
+def _full_mrpc(data: Path, member: Member, found: Files, files: Mapping[str, Path]) -> Files:
+    """Microsoft's MRPC file beside GLUE's list of dev pairs, if both exist: prepared train files lack rows."""
     for folder in (data, find_subfolder(data, member.folder)):
         if (folder / MRPC_ALL).is_file() and (folder / MRPC_DEV).is_file():
-            return places | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
-    return places
+            return found | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
+    return found
 
 
-def _mrpc_part(table: Table, path: Path, split: str) -> Table:
-    """Of Microsoft's training file, the pairs that GLUE has in dev, or all others."""
-    listed = path.with_name(MRPC_DEV)
-    if not listed.is_file():
-        raise DataError(f"{table.name} holds train and dev in one: GLUE's {MRPC_DEV} must lie beside it to part them")
-    dev = set(read_table(listed, columns=MRPC_COLUMNS).rows)
-    numbers = list(zip(*(table.column(name) for name in MRPC_COLUMNS), strict=True))
-    kept = [row for row, pair in enumerate(numbers) if (pair in dev) == (split == "dev")]
+def _mrpc_split(table: Table, path: Path, split: str) -> Table:
+    """The pairs of Microsoft's training file that GLUE has in dev, or all others."""
+    dev_ids = path.with_name(MRPC_DEV)
+    if not dev_ids.is_file():
+        raise DataError(f"{table.name} contains train and dev: put GLUE's {MRPC_DEV} beside it to split them")
+    dev = set(read_table(dev_ids, columns=MRPC_COLUMNS).rows)
+    pairs = list(zip(*(table.column(name) for name in MRPC_COLUMNS), strict=True))
+    kept = [row for row, pair in enumerate(pairs) if (pair in dev) == (split == "dev")]
     return dataclasses.replace(table, rows=[table.rows[row] for row in kept], lines=[table.lines[row] for row in kept])
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")

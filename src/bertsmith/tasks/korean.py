@@ -1,4 +1,4 @@
-"""Korean sets of whole texts: NSMC, KorNLI, KorSTS, KLUE-NLI, KLUE-STS, read from the files of their authors."""
+"""Korean text classification and similarity in their authors' files: NSMC, KorNLI, KorSTS, KLUE-NLI, KLUE-STS."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertsmith.config import did_you_mean
-from bertsmith.errors import ConfigError, DataError
-from bertsmith.tasks.dataset_files import Layout, benchmark_files, parse_label, parse_number, row_ids, text_column
+from bertsmith.errors import DataError
+from bertsmith.tasks.dataset_files import (
+    Layout,
+    benchmark_files,
+    find_member,
+    parse_label,
+    parse_number,
+    table_examples,
+)
 from bertsmith.tasks.tables import Ragged, read_table
 from bertsmith.tasks.task import Example
 from bertsmith.tasks.text_tasks import ClassificationTask, RegressionTask, benchmark_labels
 
-WORDS = ("contradiction", "entailment", "neutral")
+NLI_LABELS = ("contradiction", "entailment", "neutral")
 KORNLI_TRAIN = ("multinli.train.ko.tsv", "snli_1.0_train.ko.tsv")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One Korean task: its files and columns, its labels, and the score that decides."""
+    """One Korean task: its files, columns, labels and main metric."""
 
     layout: Layout
-    inside: tuple[str, ...]  # folders in which its files may lie
+    subfolders: tuple[str, ...]
     texts: tuple[str, ...]
     label: str
-    labels: tuple[str, ...] = ()  # none where the answer is a number
-    main: str = "accuracy"
-    threshold: float | None = None  # from there on two sentences mean the same
-    ragged: Ragged = "refuse"
+    labels: tuple[str, ...] = ()  # empty for regression
+    main_metric: str = "accuracy"
+    threshold: float | None = None  # scores from there on count as paraphrases
+    ragged: Ragged = "error"
 
 
 def _klue(task: str) -> Layout:
@@ -54,29 +60,29 @@ MEMBERS = {
         ("KorNLI", "kornlu/KorNLI", "KorNLUDatasets/KorNLI", "kor-nlu-datasets/KorNLI"),
         ("sentence1", "sentence2"),
         "gold_label",
-        WORDS,
-        ragged="skip",  # machine translation has left tabs in some texts of train
+        NLI_LABELS,
+        ragged="skip",  # some machine-translated texts of train contain tabs
     ),
     "korsts": Member(
         {split: [(f"sts-{split}.tsv",)] for split in ("train", "dev", "test")},
         ("KorSTS", "kornlu/KorSTS", "KorNLUDatasets/KorSTS", "kor-nlu-datasets/KorSTS"),
         ("sentence1", "sentence2"),
         "score",
-        main="spearman",
+        main_metric="spearman",
     ),
     "klue-nli": Member(
         _klue("nli"),
         ("klue-nli-v1.1", "klue_benchmark/klue-nli-v1.1", "klue/klue_benchmark/klue-nli-v1.1"),
         ("premise", "hypothesis"),
         "gold_label",
-        WORDS,
+        NLI_LABELS,
     ),
     "klue-sts": Member(
         _klue("sts"),
         ("klue-sts-v1.1", "klue_benchmark/klue-sts-v1.1", "klue/klue_benchmark/klue-sts-v1.1"),
         ("sentence1", "sentence2"),
         "labels",
-        main="pearson",
+        main_metric="pearson",
         threshold=3.0,
     ),
 }
@@ -89,49 +95,40 @@ class Config:
     name: str  # nsmc, kornli, korsts, klue-nli or klue-sts
 
     def __post_init__(self) -> None:
-        if self.name.lower() not in MEMBERS:
-            near = did_you_mean(self.name.lower(), MEMBERS)
-            raise ConfigError(f"{self.name!r} is no task of korean: {', '.join(MEMBERS)}{near}")
+        find_member("korean", self.name, MEMBERS)
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> ClassificationTask | RegressionTask:
-        """The task; a trained model's labels decide the order of the classes, not which there are."""
-        name = self.name.lower()
-        member, title, found = MEMBERS[name], f"korean/{name}", dict[str, str]()
-        places = benchmark_files(title, files, member.layout, inside=member.inside)
-        read = partial(_read, member, found)
+        """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
+        name, member = find_member("korean", self.name, MEMBERS)
+        title, detected = f"korean/{name}", dict[str, str]()
+        common: dict[str, Any] = {
+            "files": benchmark_files(title, files, member.layout, subfolders=member.subfolders),
+            "read": partial(_read, member, detected),
+            "main_metric": member.main_metric,
+            "detected": detected,
+        }
         if not member.labels:
-            return RegressionTask(
-                title, files=places, read=read, main=member.main, threshold=member.threshold, found=found
-            )
-        own = benchmark_labels(title, member.labels, labels)
-        measures = ("accuracy", "macro_f1")
-        return ClassificationTask(
-            title, files=places, read=read, labels=own, main=member.main, measures=measures, found=found
-        )
+            return RegressionTask(title, threshold=member.threshold, **common)
+        ordered = benchmark_labels(title, member.labels, labels)
+        return ClassificationTask(title, labels=ordered, metrics=("accuracy", "macro_f1"), **common)
 
 
-def _read(member: Member, found: dict[str, str], path: Path, split: str) -> list[Example]:
+def _read(member: Member, detected: dict[str, str], path: Path, split: str) -> list[Example]:
     table = read_table(path, quoted=False, ragged=member.ragged)
     if table.skipped:
-        name = f"{split}: rows left out"
-        found[name] = f"{found[name]}; " if name in found else ""
-        found[name] += f"{table.skipped} of {path.name} with another number of cells than the header"
-    asked = zip(*(text_column(table, column) for column in member.texts), strict=True)
-    answers: list[Any] = [None] * len(table)
-    if split != "test" or table.has(member.label):
-        answers = [_answer(member, cell, table.source(row)) for row, cell in enumerate(table.column(member.label))]
-    part = f"{path.name.partition('.')[0]}/" if path.name in KORNLI_TRAIN else ""
-    return [
-        Example(id=part + own, texts=texts, gold=gold, source=table.source(row))
-        for row, (own, texts, gold) in enumerate(zip(row_ids(table), asked, answers, strict=True))
-    ]
+        key = f"{split}: skipped rows"
+        detected[key] = f"{detected[key]}; " if key in detected else ""
+        detected[key] += f"{table.skipped} of {path.name}, whose number of cells differs from the header"
+    label = member.label if split != "test" or table.has(member.label) else None
+    prefix = f"{path.name.partition('.')[0]}/" if path.name in KORNLI_TRAIN else ""
+    return table_examples(table, member.texts, label, partial(_parse, member), id_prefix=prefix)
 
 
-def _answer(member: Member, cell: Any, where: str) -> str | float | None:
+def _parse(member: Member, cell: Any, where: str, column: str) -> str | float | None:
     if member.labels:
-        return parse_label(cell, where, member.label)
-    if member.label == "labels":  # KLUE-STS: the mean of its annotators before it is rounded, as its authors score it
+        return parse_label(cell, where, column)
+    if column == "labels":  # KLUE-STS: the unrounded mean of the annotators, as its authors score it
         if not isinstance(cell, dict) or "real-label" not in cell:
             raise DataError(f"{where}: 'labels' must be an object with a 'real-label'")
         return parse_number(cell["real-label"], where, "real-label")
-    return parse_number(cell, where, member.label)
+    return parse_number(cell, where, column)

@@ -1,9 +1,7 @@
-"""Where an answer stands in its passage: what a file claims, checked.
+"""Base class of extractive question answering: n-best answers from windows, official scores and submission files.
 
-What every task over passages shares: windows as rows, n-best answers as predictions, official scores and files.
-
-Gold answers are the texts that count as right, none for a question without an answer; `Example.spans` says where the
-first of them that was found stands in the passage.
+`Example.gold` has the accepted answers, none for a question without one; `Example.spans` has the character span of
+the first one that was located in the passage.
 """
 
 from __future__ import annotations
@@ -23,62 +21,22 @@ from bertsmith.metrics import question_answering as metrics
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap, mean_from_sums
 from bertsmith.tasks.qa_answers import Answers, decode_answers
 from bertsmith.tasks.qa_windows import NO_ANSWER, QAConfig, Question, passage_windows
-from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
+from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-Misplaced = Literal["refuse", "skip"]  # what to do with an answer that does not stand where the file says
-SHOWN = 60  # characters of a text in a message
-
-
-def place(passage: str, text: str, start: int) -> tuple[int, int] | None:
-    """The first character and the one after the last of an answer, without white space round it; None if it is not so.
-
-    As in the reference, white space may be written otherwise and the offset may point anywhere into the first word.
-    """
-    begin, end = start, start + len(text)
-    if start < 0 or not text.strip():
-        return None
-    if passage[begin:end] != text:
-        words = r"\s+".join(map(re.escape, text.split()))
-        first = max(0, *(found.end() for found in re.finditer(r"\s", passage[:begin])), 0)
-        after = re.compile(r"\s|$").search(passage, max(end - 1, begin))
-        found = re.compile(words).search(passage, first, after.start() if after else len(passage))
-        if found is None:
-            return None
-        begin, end = found.span()
-    stretch = passage[begin:end]
-    return begin + len(stretch) - len(stretch.lstrip()), end - len(stretch) + len(stretch.rstrip())
-
-
-def wrong_place(source: str, passage: str, text: str, start: int | None) -> DataError:
-    """What to say of an answer that does not stand where it should."""
-    elsewhere = passage.find(text)
-    advice = "or leave such questions out of the training with misplaced=skip"
-    if start is None:
-        return DataError(f"{source}: the answer {shown(text)} does not occur in its passage: mend the row, {advice}")
-    found = shown(passage[max(start, 0) : max(start, 0) + len(text)])
-    where = f"it begins at {elsewhere}" if elsewhere >= 0 else "it occurs nowhere in the passage"
-    return DataError(
-        f"{source}: the answer {shown(text)} should begin at character {start}, but there is {found}; {where}: "
-        f"mend the file, {advice}"
-    )
-
-
-def shown(text: str) -> str:
-    """A text in quotes, cut short."""
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
-
-
-ScoringRules = Literal["1.1", "2.0", "korquad"]  # whose script scores; with those of 2.0 there may be no answer
+Misplaced = Literal["error", "skip"]  # for an answer that is not at its offset in the passage; skip: not trained on
+ScoringRules = Literal["1.1", "2.0", "korquad"]  # the official script; with 2.0 a question may have no answer
 SCORERS: Mapping[ScoringRules, Callable[[metrics.GoldAnswers, Mapping[str, str]], metrics.QuestionScores]] = {
     "1.1": metrics.squad_v1_scores,
     "2.0": metrics.squad_v2_scores,
     "korquad": metrics.korquad_scores,
 }
+NOTHING, CORRECT, OTHER = "no answer", "correct answer", "other answer"
+MAX_SHOWN = 60  # characters of a text in a message
 
 
 class QuestionAnsweringTask(Task):
-    """Questions that a stretch of a passage answers. A family says how its files are read."""
+    """Questions answered by a span of a passage. Subclasses read the files."""
 
     objective = "span"
     main_metric = "f1"
@@ -105,67 +63,89 @@ class QuestionAnsweringTask(Task):
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
-        """Windows, one row each. In training, questions whose answer no token of the passage holds are left out."""
-        found = passage_windows(
-            [_question(example) for example in examples], tokenizer, self.config, max_length=max_length
-        )
-        return [one for one in found if one.target is not None] if training else found
+        """One row per window. In training, questions whose answer overlaps no token are dropped."""
+        questions = [_question(example) for example in examples]
+        features = passage_windows(questions, tokenizer, self.config, max_length=max_length)
+        return [one for one in features if one.target is not None] if training else features
 
     def decode(
-        self, examples: Sequence[Example], asked: Sequence[Features], logits: Sequence[NDArray[np.float32]]
+        self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
-        """Answers with their place in the passage; `detail` has the n-best answers and, in 2.0, the null odds."""
+        """Answers with their character span; `detail` has the n-best answers and, for 2.0, the null odds."""
         passages = [example.texts[1] for example in examples]
-        found = decode_answers(passages, asked, logits, self.config, may_be_none=self.rules == "2.0")
-        return [_prediction(one, self.config.no_answer if self.rules == "2.0" else None) for one in found]
+        answers = decode_answers(passages, features, logits, self.config, allow_no_answer=self.rules == "2.0")
+        return [_prediction(one, self.config.no_answer if self.rules == "2.0" else None) for one in answers]
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """The official scores; in 2.0 also `best_exact` and `best_f1`, which the best threshold would reach."""
+        """The official scores; for 2.0 also `best_exact` and `best_f1` at the best threshold."""
         golds, texts = self._golds(examples), _texts(examples, predictions)
         if self.rules == "2.0":
-            best, odds = _best_texts(examples, predictions), _odds(examples, predictions)
-            reached = metrics.best_thresholds(metrics.squad_v2_scores(golds, best), best, no_answer=odds)
-            found = metrics.squad_v2(golds, texts) | {key: reached[key] for key in ("best_exact", "best_f1")}
+            best = self._best_thresholds(examples, predictions)
+            scores = metrics.squad_v2(golds, texts) | {key: best[key] for key in ("best_exact", "best_f1")}
         else:
-            found = (metrics.korquad if self.rules == "korquad" else metrics.squad_v1)(golds, texts)
-        return {key: value / 100 for key, value in found.items() if not key.endswith("total")}
+            scores = (metrics.korquad if self.rules == "korquad" else metrics.squad_v1)(golds, texts)
+        return {key: value / 100 for key, value in scores.items() if not key.endswith("total")}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         marks = SCORERS[self.rules](self._golds(examples), _texts(examples, predictions))
         return bootstrap(marks.f1, mean_from_sums)
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
-        """See `Task.learned`: in 2.0 the threshold."""
+        """For 2.0 the no-answer threshold."""
         return {"no_answer": self.threshold(examples, predictions)} if self.rules == "2.0" else {}
 
     def threshold(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> float:
-        """The null odds above which to say nothing, so that F1 on these examples is the best: for `no_answer`."""
-        golds, best = self._golds(examples), _best_texts(examples, predictions)
-        marks = metrics.squad_v2_scores(golds, best)
-        return metrics.best_thresholds(marks, best, no_answer=_odds(examples, predictions))["best_f1_thresh"]
+        """The null odds above which predicting no answer gives the best F1 on these examples: for `no_answer`."""
+        return self._best_thresholds(examples, predictions)["best_f1_thresh"]
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """The files of the reference, by which the official scripts score."""
+        """The output files of bert: run_squad.py, which the official scripts score."""
         kept = ("text", "probability", "start_logit", "end_logit")
-        lists = {
+        n_best = {
             example.id: [{key: answer[key] for key in kept} for answer in prediction.detail["answers"]]
             for example, prediction in zip(examples, predictions, strict=True)
         }
-        found = {"predictions.json": _texts(examples, predictions), "nbest_predictions.json": lists}
+        files = {"predictions.json": _texts(examples, predictions), "nbest_predictions.json": n_best}
         if self.rules == "2.0":
-            found["null_odds.json"] = _odds(examples, predictions)
-        return {name: f"{json.dumps(data, ensure_ascii=False, indent=4)}\n".encode() for name, data in found.items()}
+            files["null_odds.json"] = _null_odds(examples, predictions)
+        return {name: f"{json.dumps(data, ensure_ascii=False, indent=4)}\n".encode() for name, data in files.items()}
+
+    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
+        marks = SCORERS[self.rules](self._golds(examples), _texts(examples, predictions))
+        exact = dict(zip(marks.ids, marks.exact.tolist(), strict=True))
+        cases = []
+        for index, (example, one) in enumerate(zip(examples, predictions, strict=True)):
+            gold = " | ".join(dict.fromkeys(example.gold)) or NOTHING
+            correct = exact[example.id] == 1
+            column = NOTHING if not one.value else CORRECT if correct else OTHER
+            cell = ("answer" if example.gold else NOTHING, column) if self.rules == "2.0" else None
+            cases.append(Case.of(index, example, gold, one.value or NOTHING, one.score, correct=correct, cell=cell))
+        return cases
+
+    def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        return (("answer", NOTHING), (CORRECT, OTHER, NOTHING)) if self.rules == "2.0" else None
+
+    def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
+        return "never an answer", [Prediction("", detail={"answers": [], "null_odds": 0.0})] * len(examples)
 
     def _golds(self, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
         for example in examples:
             if example.gold is None:
-                raise DataError(f"{example.source}: the question has no gold answer, so that nothing can be scored")
+                raise DataError(f"{example.source}: the question has no gold answer, so it cannot be scored")
         return {example.id: example.gold for example in examples}
+
+    def _best_thresholds(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+        best = {
+            example.id: next((answer["text"] for answer in prediction.detail["answers"] if answer["text"]), "")
+            for example, prediction in zip(examples, predictions, strict=True)
+        }  # the best non-empty answers, whatever the null odds
+        marks = metrics.squad_v2_scores(self._golds(examples), best)
+        return metrics.best_thresholds(marks, best, no_answer=_null_odds(examples, predictions))
 
 
 def with_no_answer_threshold(predictions: Sequence[Prediction], threshold: float) -> list[Prediction]:
-    """The same n-best answers under another threshold of no answer."""
-    return [_decided(prediction, threshold) for prediction in predictions]
+    """The predictions of the same n-best answers with another no-answer threshold."""
+    return [_thresholded(prediction, threshold) for prediction in predictions]
 
 
 def _question(example: Example) -> Question:
@@ -176,28 +156,27 @@ def _question(example: Example) -> Question:
     return Question(question, passage, *spans[:1])
 
 
-def _prediction(found: Answers, threshold: float | None) -> Prediction:
-    detail: dict[str, Any] = {"answers": [answer._asdict() for answer in found.best]}
+def _prediction(answers: Answers, threshold: float | None) -> Prediction:
+    detail: dict[str, Any] = {"answers": [answer._asdict() for answer in answers.best]}
     if threshold is None:
-        return _said(Prediction(value="", detail=detail), found.best[0]._asdict() if found.best else None)
-    return _decided(Prediction(value="", detail=detail | {"null_odds": found.null_odds}), threshold)
+        return _with_answer(Prediction("", detail=detail), answers.best[0]._asdict() if answers.best else None)
+    return _thresholded(Prediction("", detail=detail | {"null_odds": answers.null_odds}), threshold)
 
 
-def _decided(prediction: Prediction, threshold: float) -> Prediction:
-    """No answer exactly where the null odds are above the threshold, or where there is no text to answer with."""
-    nothing = next(answer for answer in prediction.detail["answers"] if not answer["text"])
-    best = next((answer for answer in prediction.detail["answers"] if answer["text"]), nothing)
-    return _said(prediction, nothing if prediction.detail["null_odds"] > threshold else best)
+def _thresholded(prediction: Prediction, threshold: float) -> Prediction:
+    """No answer if the null odds exceed the threshold or all answers are empty."""
+    empty = next(answer for answer in prediction.detail["answers"] if not answer["text"])
+    best = next((answer for answer in prediction.detail["answers"] if answer["text"]), empty)
+    return _with_answer(prediction, empty if prediction.detail["null_odds"] > threshold else best)
 
 
-def _said(prediction: Prediction, answer: Mapping[str, Any] | None) -> Prediction:
-    """The prediction with this answer as the one that is given; an empty one stands nowhere."""
-    place = {key: answer[key] if answer and answer["text"] else None for key in ("start", "end")}
+def _with_answer(prediction: Prediction, answer: Mapping[str, Any] | None) -> Prediction:
+    span = {key: answer[key] if answer and answer["text"] else None for key in ("start", "end")}
     return replace(
         prediction,
         value=answer["text"] if answer else "",
         score=answer["probability"] if answer else 0.0,
-        detail={**prediction.detail, **place},
+        detail={**prediction.detail, **span},
     )
 
 
@@ -205,14 +184,45 @@ def _texts(examples: Sequence[Example], predictions: Sequence[Prediction]) -> di
     return {example.id: prediction.value for example, prediction in zip(examples, predictions, strict=True)}
 
 
-def _best_texts(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, str]:
-    """The best answers that are not empty, whatever the odds."""
-    return {
-        example.id: next((answer["text"] for answer in prediction.detail["answers"] if answer["text"]), "")
-        for example, prediction in zip(examples, predictions, strict=True)
-    }
+def _null_odds(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+    pairs = zip(examples, predictions, strict=True)
+    return {example.id: prediction.detail["null_odds"] for example, prediction in pairs}
 
 
-def _odds(examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-    found = zip(examples, predictions, strict=True)
-    return {example.id: prediction.detail["null_odds"] for example, prediction in found}
+def locate_answer(passage: str, text: str, start: int) -> tuple[int, int] | None:
+    """The character span of an answer without surrounding white space; None if it is not at `start`.
+
+    As in the reference, white space may differ and the offset may point anywhere into the first word.
+    """
+    begin, end = start, start + len(text)
+    if start < 0 or not text.strip():
+        return None
+    if passage[begin:end] != text:
+        words = r"\s+".join(map(re.escape, text.split()))
+        first = max(0, *(blank.end() for blank in re.finditer(r"\s", passage[:begin])), 0)
+        after = re.compile(r"\s|$").search(passage, max(end - 1, begin))
+        match = re.compile(words).search(passage, first, after.start() if after else len(passage))
+        if match is None:
+            return None
+        begin, end = match.span()
+    span = passage[begin:end]
+    return begin + len(span) - len(span.lstrip()), end - len(span) + len(span.rstrip())
+
+
+def misplaced_answer(source: str, passage: str, text: str, start: int | None) -> DataError:
+    """The error for an answer that is not at its offset."""
+    advice = "or set misplaced=skip to leave such questions out of training"
+    if start is None:
+        return DataError(f"{source}: the answer {shorten(text)} is not in its passage: correct the row, {advice}")
+    actual = shorten(passage[max(start, 0) : max(start, 0) + len(text)])
+    elsewhere = passage.find(text)
+    where = f"it begins at {elsewhere}" if elsewhere >= 0 else "it is not in the passage"
+    return DataError(
+        f"{source}: the answer {shorten(text)} should begin at character {start}, but the passage has {actual}; "
+        f"{where}: correct the file, {advice}"
+    )
+
+
+def shorten(text: str) -> str:
+    """A text in quotes, shortened."""
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")

@@ -1,4 +1,4 @@
-"""One or two texts, one number, from your own files: similarity, stars, prices."""
+"""Regression from user files: one or two texts, one number, such as a similarity or a rating."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from bertsmith.tasks.text_tasks import RegressionTask
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TableConfig):
-    """Settings of a regression; columns that are not named are guessed, and so is whether there are two texts."""
+    """Settings of regression; empty columns are detected, and whether there are one or two texts."""
 
-    text: str = ""  # the column of the text, where there is one
-    first: str = ""  # the column of the first text, where there are two
-    second: str = ""  # the column of the second text, where there are two
-    label: str = ""  # the column of the number
-    main: Literal["pearson", "spearman"] = "pearson"  # the score that decides
+    text: str = ""  # column of the text, if there is one
+    first: str = ""  # column of the first text, if there are two
+    second: str = ""  # column of the second text, if there are two
+    label: str = ""  # column of the number
+    main_metric: Literal["pearson", "spearman"] = "pearson"  # selects the best model
 
     def __post_init__(self) -> None:
         if self.text and (self.first or self.second):
-            raise ConfigError(
-                f"text={self.text} is for one text and first=, second= are for two: name one or the other"
-            )
+            raise ConfigError(f"text={self.text} is for one text, first= and second= are for two: set one or the other")
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> RegressionTask:
-        """The task; numbers have no labels."""
+        """See `TaskConfig.build`; regression has no labels."""
         given = {"text": self.text, "first": self.first, "second": self.second, "label": self.label}
-        either = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
-        places = user_files("regression", files)
-        read = TextReader(self, files=places, given=given, texts=either, label=NUMBER, answer=parse_number)
-        return RegressionTask("regression", files=places, read=read, main=self.main, found=read.found)
+        texts = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
+        found = user_files("regression", files)
+        read = TextReader(self, files=found, given=given, texts=texts, label=NUMBER, parse=parse_number)
+        return RegressionTask(
+            "regression", files=found, read=read, main_metric=self.main_metric, detected=read.detected
+        )

@@ -1,7 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018) and KorQuAD 1.0: files of articles with paragraphs with questions.
-
-Any file in that format can be read, whatever its language.
-"""
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), KorQuAD 1.0, and any other file in their format."""
 
 from __future__ import annotations
 
@@ -15,8 +12,15 @@ from bertsmith.config import did_you_mean
 from bertsmith.errors import DataError
 from bertsmith.tasks.dataset_files import benchmark_files
 from bertsmith.tasks.qa_windows import QAConfig
-from bertsmith.tasks.question_answering import Misplaced, QuestionAnsweringTask, ScoringRules, place, shown, wrong_place
-from bertsmith.tasks.tables import listed
+from bertsmith.tasks.question_answering import (
+    Misplaced,
+    QuestionAnsweringTask,
+    ScoringRules,
+    locate_answer,
+    misplaced_answer,
+    shorten,
+)
+from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import SPLITS, Example
 from bertsmith.tokenizers.pretokenization import replace_surrogates
 
@@ -26,78 +30,76 @@ FOLDERS = ("squad", "squad1", "squad2", "korquad", "korquad1", "dataset", "korqu
 
 @dataclass(frozen=True, kw_only=True)
 class Config(QAConfig):
-    """A set in the format of SQuAD."""
+    """Settings of a dataset in the SQuAD format."""
 
-    name: ScoringRules = "1.1"  # whose rules hold: with those of 2.0 a question may have no answer
-    misplaced: Misplaced = "refuse"  # an answer that does not stand where the file says: an error, or not trained on
+    name: ScoringRules = "1.1"  # the official script; with 2.0 a question may have no answer
+    misplaced: Misplaced = "error"  # for an answer that is not at its offset
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> SQuAD:
-        """The task over files by split, or over the folder under `data`, whose files have their official names."""
+        """See `TaskConfig.build`; files in the folder `data` have their official names."""
         layout = {split: [(NAMES[self.name].format(split),)] for split in SPLITS}
-        found = benchmark_files(f"squad/{self.name}", files, layout, inside=FOLDERS)
+        found = benchmark_files(f"squad/{self.name}", files, layout, subfolders=FOLDERS)
         return SQuAD(self, {split: paths[0] for split, paths in found.items()})
 
 
 class SQuAD(QuestionAnsweringTask):
-    """Questions on paragraphs of Wikipedia."""
+    """Questions on paragraphs."""
 
     def __init__(self, config: Config, files: Mapping[str, Path]) -> None:
         super().__init__(name=f"squad/{config.name}", config=config, rules=config.name, files=files)
         self.misplaced = config.misplaced
 
     def load(self, path: Path, split: str) -> list[Example]:
-        """Every question with its passage. Those of a test file may come without answers."""
-        found: dict[str, Example] = {}
+        """Each question with its passage; those of a test file may have no answers."""
+        examples: dict[str, Example] = {}
         for where, passage, item in _questions(path):
             number = str(_needed(item, "id", where, str | int))
             source = f"{where}, question {number}"
-            if number in found:
-                raise DataError(
-                    f"{source}: the id stands twice in the file (also {found[number].source}): ids must differ"
-                )
+            if number in examples:
+                raise DataError(f"{source}: the id is not unique (also {examples[number].source})")
             texts = (replace_surrogates(_needed(item, "question", source, str)), passage)
             gold: tuple[str, ...] | None = None
             spans: tuple[tuple[int, int], ...] = ()
             if split != "test" or "answers" in item:
                 gold, spans = self._answers(item, passage, source)
-            found[number] = Example(id=number, texts=texts, gold=gold, source=source, spans=spans)
-        if not found:
-            raise DataError(f"{path} has no question: the file is empty but for its frame")
-        return list(found.values())
+            examples[number] = Example(id=number, texts=texts, gold=gold, source=source, spans=spans)
+        if not examples:
+            raise DataError(f"{path} has no questions")
+        return list(examples.values())
 
     def _answers(
         self, item: Mapping[str, Any], passage: str, source: str
     ) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-        """The texts that count as right, and where the first one that is found stands."""
+        """The accepted answers, and the span of the first one that was located."""
         answers = _needed(item, "answers", source, list)
         impossible = bool(item.get("is_impossible", not answers))
         if self.rules != "2.0" and (impossible or not answers):
-            raise DataError(f"{source} has no answer: read a set with such questions as squad/2.0")
+            raise DataError(f"{source} has no answer: use squad/2.0 for a dataset with such questions")
         if impossible:
             return (), ()
         texts, spans = [], []
         for answer in answers:
             text = replace_surrogates(_needed(answer, "text", source, str))
             start = _needed(answer, "answer_start", source, int)
-            span = place(passage, text, start)
-            if span is None and self.misplaced == "refuse":
-                raise wrong_place(source, passage, text, start)
+            span = locate_answer(passage, text, start)
+            if span is None and self.misplaced == "error":
+                raise misplaced_answer(source, passage, text, start)
             texts.append(text)
             spans += [span] if span else []
         return tuple(texts), tuple(spans[:1])
 
 
 def _questions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Where it stands, its passage, and what the file says, for every question."""
+    """Location, passage and JSON object of each question."""
     content = _json(path)
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-        found = f"an object with {listed(list(content))}" if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path} is no SQuAD file: an object with a list under 'data' is needed, found {found}")
+        found = f"an object with {join_names(list(content))}" if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"{path} is not a SQuAD file: expected an object with a list under 'data', found {found}")
     for number, article in enumerate(content["data"]):
         name = article.get("title") if isinstance(article, dict) else None
         where = f"{path}: article {number}" + (f" ({name})" if isinstance(name, str) and name else "")
-        for turn, paragraph in enumerate(_needed(article, "paragraphs", where, list)):
-            here = f"{where}, paragraph {turn}"
+        for index, paragraph in enumerate(_needed(article, "paragraphs", where, list)):
+            here = f"{where}, paragraph {index}"
             passage = replace_surrogates(_needed(paragraph, "context", here, str))
             for item in _needed(paragraph, "qas", here, list):
                 yield here, passage, item
@@ -118,15 +120,15 @@ def _json(path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON that can be read: {error}") from None
+        raise DataError(f"{path}: invalid JSON: {error}") from None
 
 
 def _needed(item: Any, key: str, where: str, kind: Any) -> Any:
-    """What stands under a key, of the right type."""
+    """The value of a required key, of the expected type."""
     if not isinstance(item, dict):
-        raise DataError(f"{where}: an object with {key!r} is needed, found {shown(str(item))}")
+        raise DataError(f"{where}: expected an object with {key!r}, found {shorten(str(item))}")
     if key not in item:
-        raise DataError(f"{where}: {key!r} is missing, there are only {listed(list(item))}{did_you_mean(key, item)}")
+        raise DataError(f"{where}: {key!r} is missing among {join_names(list(item))}{did_you_mean(key, item)}")
     if not isinstance(item[key], kind) or isinstance(item[key], bool):
-        raise DataError(f"{where}: {key!r} cannot be {shown(str(item[key]))} ({type(item[key]).__name__})")
+        raise DataError(f"{where}: invalid {key!r}: {shorten(str(item[key]))} ({type(item[key]).__name__})")
     return item[key]

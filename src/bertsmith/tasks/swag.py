@@ -1,4 +1,4 @@
-"""SWAG (Zellers et al. 2018): which of four endings goes on with a scene; train.csv, val.csv, test.csv."""
+"""SWAG (Zellers et al. 2018): which of four endings continues a scene; train.csv, val.csv, test.csv."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ FILES = {"train": [("train.csv",)], "dev": [("val.csv",), ("dev.csv",)], "test":
 class Config:
     """Settings of SWAG."""
 
-    beginning: Literal["second", "first"] = "second"  # the text in which the first words of the second sentence stand
+    beginning: Literal["second", "first"] = "second"  # the text that gets the first words of the second sentence
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
-        """The task; choices have no labels."""
-        places = benchmark_files("swag", files, FILES, inside=("swag", "data", "SWAG/data"))
-        return MultipleChoiceTask("swag", files=places, read=self.read)
+        """See `TaskConfig.build`; multiple choice has no labels."""
+        found = benchmark_files("swag", files, FILES, subfolders=("swag", "data", "SWAG/data"))
+        return MultipleChoiceTask("swag", files=found, read=self.read)
 
     def read(self, path: Path, split: str) -> list[Example]:
-        """The examples of one file: the sentence before, and four ways in which the next one may go."""
+        """The examples of one file: a sentence and four candidates for the next one."""
         table = read_table(path)
         scenes, begins = table.column("sent1"), table.column("sent2")
         endings = zip(*(table.column(name) for name in ENDINGS), strict=True)
-        rights = table.column("label") if split != "test" or table.has("label") else [None] * len(table)
-        found = []
-        for row, (scene, begin, ends, right) in enumerate(zip(scenes, begins, endings, rights, strict=True)):
+        labels = table.column("label") if split != "test" or table.has("label") else [None] * len(table)
+        examples = []
+        for row, (scene, begin, ends, label) in enumerate(zip(scenes, begins, endings, labels, strict=True)):
             where = table.source(row)
             if self.beginning == "second":
                 texts = (scene, *(f"{begin} {end}" for end in ends))
             else:
                 texts = (f"{scene} {begin}", *ends)
-            found.append(Example(id=str(row), texts=texts, gold=_right(right, where), source=where))
-        return found
+            examples.append(Example(id=str(row), texts=texts, gold=_gold(label, where), source=where))
+        return examples
 
 
-def _right(cell: str | None, where: str) -> int | None:
-    number = parse_label(cell, where, "label")
-    if number is not None and number not in {"0", "1", "2", "3"}:
-        raise DataError(f"{where}: label {number[:40]!r} is no number of an ending, 0 to 3")
-    return None if number is None else int(number)
+def _gold(cell: str | None, where: str) -> int | None:
+    label = parse_label(cell, where, "label")
+    if label is not None and label not in {"0", "1", "2", "3"}:
+        raise DataError(f"{where}: label {label[:40]!r} is not the number of an ending, 0 to 3")
+    return None if label is None else int(label)

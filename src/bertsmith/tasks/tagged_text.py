@@ -1,14 +1,6 @@
-"""Sentences with their words: those that a file gives, or those that a text is cut into.
+"""Tagged text: sentences and their words, tagging schemes, labels, and windows of words.
 
-The tags of files, in whatever scheme, as IOB2. What is no tag or breaks the scheme is said with file:line.
-
-The settings that every tagging task has.
-
-The classes of a tagger: outside, and for each type of entity its begin and its inside.
-
-Words -> rows: which place of which row answers for which word, each word once, where it has the most context.
-
-T tokens, W words, R places that are read, M words that they answer for.
+T tokens, W words, R token indices that the head reads, M words whose tags they give.
 """
 
 from __future__ import annotations
@@ -23,104 +15,118 @@ from numpy.typing import NDArray
 
 from bertsmith.config import did_you_mean
 from bertsmith.errors import BertsmithError, ConfigError, DataError
-from bertsmith.metrics import sequence_labelling
-from bertsmith.metrics.sequence_labelling import Scheme
-from bertsmith.tasks.tables import listed
+from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, scheme_violations, tags_to_entities
+from bertsmith.tasks.tables import join_names
 from bertsmith.tasks.task import Example, Features
 from bertsmith.tokenizers.batch_encoding import BatchEncoder
 from bertsmith.tokenizers.pretokenization import BERT_PRETOKENIZER, replace_surrogates, split_words
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
-Spans = tuple[tuple[int, int], ...]  # begin and end of each word in the characters of the text
-# What a text without words of its own is cut into. word: at white space and punctuation, but `state-of-the-art` and
-# `1,000.5` are one; part: at all punctuation; character: every character.
+Spans = tuple[tuple[int, int], ...]  # character span of each word
+# How a text without given words is split. word: at white space and punctuation, but `state-of-the-art` and `1,000.5`
+# are one; part: at all punctuation; character: every character.
 Unit = Literal["word", "part", "character"]
+# detect: the only scheme that all tags follow; lenient: any tags, interpreted like conlleval.
+FileScheme = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient"]
+Numbers = NDArray[np.int64]
+OUTSIDE = "O"
+CHUNK = 1024  # texts that are encoded at a time: bounds the memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingConfig:
+    """Settings of token classification."""
+
+    # document: a row has as many sentences of a document as fit (P-BERT 5.3)
+    context: Literal["sentence", "document"] = "sentence"
+    overlap: int = 128  # tokens that neighbouring windows share if a text is longer than a row
+    scheme: FileScheme = "detect"  # tagging scheme of the files
+
+    def __post_init__(self) -> None:
+        if self.overlap < 0:
+            raise ConfigError(f"overlap={self.overlap} must be 0 or more tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence(Example):
-    """One sentence; `gold` is a tuple of tags in IOB2, one for each word, and `spans` says where the words stand."""
+    """One sentence; `gold` has one IOB2 tag per word and `spans` the words."""
 
-    document: str = ""  # neighbours with the same name are of one document; "" is a document of its own
+    document: str = ""  # neighbours with the same name form a document; "" is a document of one sentence
     lines: tuple[int, ...] = ()  # the line of each word in its file
-    cells: tuple[str, ...] = ()  # column files: those lines as they are
-    opening: str = ""  # the line that opens the document, where this is its first sentence
+    cells: tuple[str, ...] = ()  # column files: the text of those lines
+    opening: str = ""  # the -DOCSTART- line of the document, for its first sentence
     scheme: str = "IOB2"  # the scheme of the file
 
 
-def words(example: Example, unit: Unit) -> Spans:
-    """The words of an example; they are all that predictions know of."""
+def word_spans(example: Example, unit: Unit) -> Spans:
+    """The words of an example: those of its file, or of its split text."""
     return example.spans or split_text(example.texts[0], unit)
 
 
 def split_text(text: str, unit: Unit) -> Spans:
-    """A text cut into words, parts or characters."""
+    """The spans of a text split into words, parts or characters."""
     if unit == "character":
-        return tuple((place, place + 1) for place in range(len(text)))
+        return tuple((index, index + 1) for index in range(len(text)))
     text = replace_surrogates(text)
     if unit == "word":
         return tuple((begin, end) for _, begin, end in split_words(text))
     return tuple(span for _, span in BERT_PRETOKENIZER.pre_tokenize_str(text))
 
 
-def joined(words: list[str], between: str) -> tuple[str, Spans]:
-    """Words as one text, and where each stands in it."""
-    spans, place = [], 0
+def join_words(words: list[str], separator: str) -> tuple[str, Spans]:
+    """Words as one text, and their spans."""
+    spans, position = [], 0
     for word in words:
-        spans.append((place, place + len(word)))
-        place += len(word) + len(between)
-    return between.join(words), tuple(spans)
+        spans.append((position, position + len(word)))
+        position += len(word) + len(separator)
+    return separator.join(words), tuple(spans)
 
 
-def where(example: Example, word: int) -> str:
-    """`file:line` of a word, or that of its sentence and the word's number."""
+def word_source(example: Example, word: int) -> str:
+    """`file:line` of a word, or that of its sentence with the number of the word."""
     lines = getattr(example, "lines", ())
     if lines:
         return f"{example.source.rpartition(':')[0]}:{lines[word]}"
     return f"{example.source}, word {word + 1}"
 
 
-# detect: the one scheme in which every tag is in its place; lenient: any tags, read as conlleval does.
-Given = Literal["detect", "IOB1", "IOB2", "IOBES", "BILOU", "lenient"]
-
-
-def in_iob2(sentences: Sequence[Sentence], given: Given) -> tuple[list[Sentence], str]:
-    """The sentences with their tags in IOB2, and what scheme the file has."""
-    told = [sentence for sentence in sentences if sentence.gold is not None]
-    _check_spelling(told)
+def in_iob2(sentences: Sequence[Sentence], given: FileScheme) -> tuple[list[Sentence], str]:
+    """The sentences with their tags in IOB2, and the scheme of the file."""
+    tagged = [sentence for sentence in sentences if sentence.gold is not None]
+    _check_spelling(tagged)
     remark = ""
     if given == "lenient":
-        faults = {scheme: _faults(told, scheme) for scheme in _candidates(told)}
+        faults = {scheme: _faults(tagged, scheme) for scheme in _candidates(tagged)}
         scheme: Scheme = min(faults, key=lambda name: faults[name])
-        remark = f", but for {faults[scheme]:,} tags" if faults[scheme] else ""
+        remark = f", except {faults[scheme]:,} tags" if faults[scheme] else ""
     else:
-        scheme = _detected(told) if given == "detect" else given
-        fault = _first_fault(told, scheme)
+        scheme = _detected(tagged) if given == "detect" else given
+        fault = _first_fault(tagged, scheme)
         if fault:
-            raise DataError(f"{fault}, so that this is not {scheme}: mend it, or say scheme=lenient")
-    found = [
+            raise DataError(f"{fault}, so the file is not {scheme}: correct it, or set scheme=lenient")
+    converted = [
         sentence
         if sentence.gold is None
-        else replace(sentence, gold=tuple(sequence_labelling.convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
+        else replace(sentence, gold=tuple(convert_tags(sentence.gold, to="IOB2")), scheme=scheme)
         for sentence in sentences
     ]
-    return found, scheme + remark if told else ""
+    return converted, scheme + remark if tagged else ""
 
 
 def _check_spelling(sentences: Sequence[Sentence]) -> None:
     wrong = set()
     for tag in {tag for sentence in sentences for tag in sentence.gold}:
         try:
-            sequence_labelling.tags_to_entities([tag])
+            tags_to_entities([tag])
         except DataError:
             wrong.add(tag)
     for sentence in sentences if wrong else ():
         for word, tag in enumerate(sentence.gold):
             if tag in wrong:
                 raise DataError(
-                    f"{where(sentence, word)}: {tag[:40]!r} is no tag: expected O, or B, I, E, S, L or U and a type, "
-                    "as in B-PER"
+                    f"{word_source(sentence, word)}: {tag[:40]!r} is not a tag: expected O, or B, I, E, S, L or U and "
+                    "a type, such as B-PER"
                 )
 
 
@@ -137,103 +143,82 @@ def _detected(sentences: Sequence[Sentence]) -> Scheme:
         if not fault:
             return scheme
     reasons = "; ".join(f"not {scheme}: {fault}" for scheme, fault in faults.items())
-    raise DataError(f"the tags follow no scheme ({reasons}): mend them, or say scheme=lenient")
+    raise DataError(f"the tags follow no scheme ({reasons}): correct them, or set scheme=lenient")
 
 
 def _faults(sentences: Sequence[Sentence], scheme: Scheme) -> int:
-    return sum(len(sequence_labelling.scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
+    return sum(len(scheme_violations(sentence.gold, scheme=scheme)) for sentence in sentences)
 
 
 def _first_fault(sentences: Sequence[Sentence], scheme: Scheme) -> str:
     for sentence in sentences:
-        for fault in sequence_labelling.scheme_violations(sentence.gold, scheme=scheme):
-            return f"{where(sentence, fault.word)}: {fault.reason}"
+        for fault in scheme_violations(sentence.gold, scheme=scheme):
+            return f"{word_source(sentence, fault.word)}: {fault.reason}"
     return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggingConfig:
-    """How words are put to a model."""
-
-    # document: a row holds as many sentences of a document as fit (BERT, section 5.3)
-    context: Literal["sentence", "document"] = "sentence"
-    overlap: int = 128  # tokens that neighbouring windows share where a text is longer than a row
-    scheme: Given = "detect"  # how the files spell entities
-
-    def __post_init__(self) -> None:
-        if self.overlap < 0:
-            raise ConfigError(f"overlap={self.overlap} must be 0 or more tokens")
-
-
-OUTSIDE = "O"
-
-
-def labels_of_types(kinds: Iterable[str]) -> tuple[str, ...]:
-    """The classes for these types."""
-    return (OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(kinds)) for letter in "BI"))
+def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
+    """O, and B and I of each entity type."""
+    return (OUTSIDE, *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI"))
 
 
 def labels_of_train(sentences: Sequence[Sentence]) -> tuple[str, ...]:
-    """The classes of a train file; every type has both of its tags, whether or not both occur."""
-    kinds = {tag[2:] for sentence in sentences for tag in sentence.gold if tag != OUTSIDE}
-    if not kinds:
+    """The labels of a train file; each type has both of its tags, even if only one occurs."""
+    types = {tag[2:] for sentence in sentences for tag in sentence.gold if tag != OUTSIDE}
+    if not types:
         name = sentences[0].source.rpartition(":")[0]
-        raise DataError(f"{name}: every word is outside (O): there is no entity to learn from; is this the tag column?")
-    return labels_of_types(kinds)
+        raise DataError(f"{name}: every tag is O, so there is no entity to learn: is this the tag column?")
+    return labels_of_types(types)
 
 
 def check_tags(sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
-    """Raises a DataError for the first tag that is not among the classes."""
+    """Raises a DataError for the first tag that is not among the labels."""
     known = set(labels)
     for sentence in sentences:
         for word, tag in enumerate(sentence.gold or ()):
             if tag not in known:
                 near = did_you_mean(tag, labels)
                 raise DataError(
-                    f"{where(sentence, word)}: {tag[:40]!r} (in IOB2) is none of the tags that are learned "
-                    f"({listed(list(labels))}){near}"
+                    f"{word_source(sentence, word)}: {tag[:40]!r} (in IOB2) is not one of the known labels "
+                    f"({join_names(labels)}){near}"
                 )
 
 
 def check_model_labels(labels: Sequence[str]) -> None:
-    """Raises a DataError where a model's classes are not tags in IOB2."""
+    """Raises a DataError if a model's labels are not IOB2 tags."""
     wrong = [label for label in labels if label != OUTSIDE and label[:2] not in ("B-", "I-")]
     if wrong or OUTSIDE not in labels:
-        found = f"{wrong[0]!r} is none" if wrong else "O is not among them"
-        raise DataError(f"this model's labels ({listed(list(labels))}) are not tags in IOB2: {found}")
+        reason = f"{wrong[0]!r} is not a tag" if wrong else "O is missing"
+        raise DataError(f"this model's labels ({join_names(labels)}) are not IOB2 tags: {reason}")
 
 
-Numbers = NDArray[np.int64]
-CHUNK = 1024  # texts that are encoded at a time: bounds the memory
-
-
-def _none() -> Numbers:
+def _empty() -> Numbers:
     return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class WordFeatures(Features):
-    """A row and the words that its places answer for.
+    """A row and the words whose tags its logits give.
 
-    Words are counted from the first word of `example` on, through the examples behind it where the row asks for several
-    sentences of a document; `begin` is the first of them.
+    Words are counted from the first word of `example_index` on, through the following examples if the row has several
+    sentences of a document; `start` is the first of them.
     """
 
-    words: Numbers = field(default_factory=_none)  # [M]
-    logit_rows: Numbers = field(default_factory=_none)  # [M] which of `places` answers for each
+    words: Numbers = field(default_factory=_empty)  # [M]
+    logit_rows: Numbers = field(default_factory=_empty)  # [M] row of the logits [R, classes] for each word
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Text that is asked in one piece if it fits: one sentence, or the sentences of a document joined by spaces."""
+    """Contiguous text: one sentence, or the sentences of a document joined by spaces."""
 
     examples: range
     text: str
-    spans: NDArray[np.int64]  # [W, 2] all words of these examples, in the characters of `text`
-    sizes: list[int]  # how many words each example has
+    spans: Numbers  # [W, 2] characters of all words of these examples
+    sizes: list[int]  # number of words of each example
 
     def owner(self, word: int) -> tuple[int, int]:
-        """The example that a word is of, and its number there."""
+        """The example of a word, and the index of the word in it."""
         for example, size in zip(self.examples, self.sizes, strict=True):
             if word < size:
                 return example, word
@@ -241,12 +226,12 @@ class Stream:
         raise AssertionError("no such word")
 
 
-def streams(examples: Sequence[Example], words: Sequence[Spans], *, together: bool) -> Iterator[Stream]:
-    """Every example by itself, or, `together`, neighbours of the same document."""
+def streams(examples: Sequence[Example], words: Sequence[Spans], *, by_document: bool) -> Iterator[Stream]:
+    """One stream per example, or per document of neighbouring examples."""
     begin = 0
     while begin < len(examples):
         end, document = begin + 1, getattr(examples[begin], "document", "")
-        while together and document and end < len(examples) and getattr(examples[end], "document", "") == document:
+        while by_document and document and end < len(examples) and getattr(examples[end], "document", "") == document:
             end += 1
         texts = [example.texts[0] for example in examples[begin:end]]
         shifts = np.cumsum([0, *(len(text) + 1 for text in texts)])
@@ -255,36 +240,37 @@ def streams(examples: Sequence[Example], words: Sequence[Spans], *, together: bo
         begin = end
 
 
-def token_windows(tokens: int, *, room: int, overlap: int) -> list[tuple[int, int, int]]:
-    """Windows over so many tokens: begin, and the first and the end of the tokens that are read there.
+def token_windows(tokens: int, *, size: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Windows over a number of tokens: start of the window, and start and end of the tokens that are read in it.
 
-    All windows are full and evenly spread; neighbours share at least `overlap` tokens, or half a window where that is
-    less. A token is read in the window whose middle is nearest: there the shorter of its two sides is longest.
+    All windows are full and evenly spaced; neighbours share at least `overlap` tokens, or half a window if less.
+    A token is read in the window with the nearest centre, where the smaller of its left and right context is largest.
     """
-    if tokens <= room:
+    if tokens <= size:
         return [(0, 0, tokens)]
-    step = room - min(overlap, room // 2)
-    last = -(-(tokens - room) // step)
-    begins = [turn * (tokens - room) // last for turn in range(last + 1)]
-    borders = [0, *((a + b + room) // 2 for a, b in pairwise(begins)), tokens]
+    step = size - min(overlap, size // 2)
+    last = -(-(tokens - size) // step)
+    begins = [index * (tokens - size) // last for index in range(last + 1)]
+    borders = [0, *((a + b + size) // 2 for a, b in pairwise(begins)), tokens]
     return list(zip(begins, borders, borders[1:], strict=False))
 
 
 def first_tokens(stream: Stream, offsets: NDArray[np.int32], *, characters: bool) -> Numbers:
-    """The token that answers for each word [W]: its first one; -1 for white space and for what comes to no token.
+    """The first token of each word [W]; -1 for white space and for words without a token.
 
-    Several words can share a token. With `characters`, one that comes to no token and is no white space, such as a
-    combining mark, goes with the character before it.
+    Words can share a token. With `characters`, a character without a token that is not white space, such as a combining
+    mark, takes the token of the character before it.
     """
     if not len(offsets):
         return np.full(len(stream.spans), -1, np.int64)
     begins, ends = stream.spans[:, 0], stream.spans[:, 1]
-    found = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), begins, "right")
+    token = np.searchsorted(np.maximum.accumulate(offsets[:, 1]), begins, "right")
     blank = np.array([stream.text[begin:end].isspace() for begin, end in stream.spans.tolist()], bool)
-    there = (found < len(offsets)) & (offsets[np.minimum(found, len(offsets) - 1), 0] < ends) & (begins < ends) & ~blank
-    first: Numbers = np.where(there, found, -1)
+    inside = (token < len(offsets)) & (offsets[np.minimum(token, len(offsets) - 1), 0] < ends)
+    covered = inside & (begins < ends) & ~blank
+    first: Numbers = np.where(covered, token, -1)
     if characters:
-        for word in np.flatnonzero(~there & ~blank):
+        for word in np.flatnonzero(~covered & ~blank):
             if word and ends[word - 1] == begins[word]:
                 first[word] = first[word - 1]
     return first
@@ -298,66 +284,68 @@ def word_features(
     *,
     max_length: int,
     overlap: int,
-    together: bool,
+    by_document: bool,
     characters: bool,
 ) -> list[WordFeatures]:
-    """The rows of all examples; `classes` are the right ones of each example's words, None where nobody knows."""
-    parts = tokenizer.frame_ids.single
-    room = max_length - sum(isinstance(part, int) for part in parts)
-    if room < 2:
-        raise BertsmithError(f"length={max_length} has no room for words between the special tokens: take 128, or more")
-    found: list[WordFeatures] = []
+    """The features of all examples; `classes` are the labels of each example's words, None if unknown.
+
+    Each word is read once, in the window with the most context.
+    """
+    size = max_length - sum(isinstance(part, int) for part in tokenizer.frame_ids.single)
+    if size < 2:
+        raise BertsmithError(f"max_length={max_length} is too short for words and special tokens: use 128")
+    features: list[WordFeatures] = []
     encode = BatchEncoder(tokenizer)
-    waiting = list(streams(examples, words, together=together))
-    for first in range(0, len(waiting), CHUNK):
-        chunk = waiting[first : first + CHUNK]
+    pending = list(streams(examples, words, by_document=by_document))
+    for first in range(0, len(pending), CHUNK):
+        chunk = pending[first : first + CHUNK]
         flat = encode([stream.text for stream in chunk])
         ends = np.cumsum(flat.lengths)
         for stream, begin, end in zip(chunk, ends - flat.lengths, ends, strict=True):
             encoded = Encoded(flat.ids[begin:end], flat.offsets[begin:end], flat.words[begin:end])
             tokens = first_tokens(stream, encoded.offsets, characters=characters)
-            right = _right(stream, classes)
-            for window in token_windows(len(encoded), room=room, overlap=overlap):
-                found += _row(stream, encoded, tokens, right, window, tokenizer, length=max_length)
-    return found
+            labels = _stream_labels(stream, classes)
+            for window in token_windows(len(encoded), size=size, overlap=overlap):
+                features += _window_features(stream, encoded, tokens, labels, window, tokenizer, size=size)
+    return features
 
 
-def _right(stream: Stream, classes: Sequence[Sequence[int] | None]) -> Numbers | None:
+def _stream_labels(stream: Stream, classes: Sequence[Sequence[int] | None]) -> Numbers | None:
     parts = [classes[example] for example in stream.examples]
     known = [np.array(part, np.int64) for part in parts if part is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
 
 
-def _row(
+def _window_features(
     stream: Stream,
     encoded: Encoded,
     tokens: Numbers,
-    right: Numbers | None,
+    labels: Numbers | None,
     window: tuple[int, int, int],
     tokenizer: Tokenizer,
     *,
-    length: int,
+    size: int,
 ) -> list[WordFeatures]:
-    """The row of one window; none where it has no word to read."""
+    """The features of one window; none if it has no word to read."""
     begin, first, end = window
     read = np.flatnonzero((tokens >= first) & (tokens < end))
     if not len(read):
         return []
     parts = tokenizer.frame_ids.single
-    room = length - sum(isinstance(part, int) for part in parts)
-    cut = slice(begin, begin + room)
-    row = tokenizer.frame(Encoded(encoded.ids[cut], encoded.offsets[cut], encoded.words[cut]), max_length=length)
-    leads = np.diff(tokens[read], prepend=-1) != 0  # words that share a token follow each other
-    leaders = read[leads]
+    inside = slice(begin, begin + size)
+    text = Encoded(encoded.ids[inside], encoded.offsets[inside], encoded.words[inside])
+    row = tokenizer.frame(text, max_length=size + sum(isinstance(part, int) for part in parts))
+    is_first = np.diff(tokens[read], prepend=-1) != 0  # words that share a token are neighbours
+    leaders = read[is_first]
     example, word = stream.owner(int(read[0]))
     return [
         WordFeatures(
             rows=(row,),
             example_index=example,
-            target=None if right is None else right[leaders],
+            target=None if labels is None else labels[leaders],
             indices=tokens[leaders] - begin + parts.index("a"),
             start=word,
             words=read - read[0] + word,
-            logit_rows=np.cumsum(leads) - 1,
+            logit_rows=np.cumsum(is_first) - 1,
         )
     ]

@@ -1,6 +1,6 @@
-"""What every task is: files -> examples -> rows, answers -> predictions -> scores. Knows tokenizers, no model.
+"""The contract of a task: files -> examples -> rows, logits -> predictions -> scores. Knows tokenizers but no models.
 
-The same rows serve training, scoring and use. A file of this folder is a family of tasks; its `Config` builds one.
+Training, evaluation and inference use the same rows. Each file of this folder with a `Config` is a family of tasks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,102 +24,140 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One thing asked, as it stands in its file."""
+    """One example of a dataset file."""
 
-    id: str  # the file's own, or the example's number
-    texts: tuple[str, ...]  # a text; two; question and passage; question and choices
-    gold: Any = None  # the right answer as people write it: label, number, tags, answers, number of the choice
+    id: str  # from the file, or the index of the example
+    texts: tuple[str, ...]  # one text; two; question and passage; question and choices
+    gold: Any = None  # the label as users write it: class name, number, tags, answers, index of the choice
     source: str = ""  # file:line
-    # Tagging: begin and end of each word in the characters of texts[0]; answering: of an answer in those of texts[1].
+    # Tagging: character span of each word in texts[0]; question answering: span of an answer in texts[1].
     spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One question as a model gets it; it is never torn apart among batches."""
+    """Model inputs for one example or window; always in one batch."""
 
-    rows: tuple[Row, ...]  # one, or one for each choice
-    example_index: int  # the number of its example in the list that was given
-    target: Any = None  # class, number, (first, last) place, right choice, classes [R]; None where nobody knows
-    indices: NDArray[np.int64] | None = None  # tagging: which places of the row are read [R]
-    start: int = 0  # windows: first word or token of this one in the whole text
+    rows: tuple[Row, ...]  # one, or one per choice
+    example_index: int  # index in the list of examples
+    target: Any = None  # class, number, (first, last) token index, choice, classes [R]; None without a gold label
+    indices: NDArray[np.int64] | None = None  # tagging: token indices of the row that the head reads [R]
+    start: int = 0  # windows: first word or token of the window in the full text
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one example."""
+    """The decoded prediction for one example."""
 
     value: Any  # comparable with `Example.gold`
-    score: float = 0.0  # how sure it is: a probability, where the answer has one
-    detail: Mapping[str, Any] = field(default_factory=dict)  # plain JSON: probabilities, n-best answers, offsets
+    score: float = 0.0  # the probability of the value, where there is one
+    detail: Mapping[str, Any] = field(default_factory=dict)  # JSON values: probabilities, n-best answers, offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A prediction beside its gold label, as text, for error analysis."""
+
+    example: int  # index in the list of examples
+    id: str
+    texts: tuple[str, ...]
+    gold: str
+    prediction: str
+    confidence: float  # probability of the prediction; in regression the absolute error
+    correct: bool
+    source: str  # file:line
+    cell: tuple[str, str] | None = None  # row and column of the confusion matrix
+    calibrated: bool = True  # counts for calibration
+    reported: bool = True  # listed among the errors if wrong
+
+    @classmethod
+    def of(cls, index: int, example: Example, gold: str, prediction: str, confidence: float, **rest: Any) -> Case:
+        """The case of a whole example; `correct` defaults to gold == prediction."""
+        rest.setdefault("correct", gold == prediction)
+        return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 
 
 class Task:
-    """Examples of up to three splits and how they are asked, read and scored."""
+    """Examples of up to three splits, their rows, and the decoding and scoring of predictions."""
 
-    objective: str  # whose head answers: classify, regress, tag, span or choose
+    objective: str  # the objective whose head predicts: classify, regress, tag, span or choose
     name: str  # such as glue/cola
-    main_metric: str  # the score that decides; the higher the better
-    max_length: int = 128  # places of a row, unless the user says otherwise
-    detected: Mapping[str, str] = {}  # what was guessed of the files, such as which column holds the text
+    main_metric: str  # selects the best model; higher is better
+    max_length: int = 128  # tokens of a row unless the user sets it
+    length_unit: str = "tokens"  # unit of the lengths in an evaluation
+    has_probabilities: ClassVar[bool] = True  # whether `Prediction.score` is a probability
+    pseudo_labels: ClassVar[tuple[str, ...]] = ()  # rows of the confusion matrix that are not labels
+    detected: Mapping[str, str] = {}  # facts detected in the files, such as the column of the text
 
     def head_config(self) -> dict[str, Any]:
-        """The settings of the objective: `{"kind": "classify", "labels": [...]}`."""
+        """Settings of the objective: `{"kind": "classify", "labels": [...]}`."""
         return {"kind": self.objective}
 
     def has_split(self, split: str) -> bool:
-        """Whether there are examples of that split."""
+        """Whether the task has files for a split."""
         raise NotImplementedError
 
     def examples(self, split: str) -> list[Example]:
-        """The examples of a split in the order of its file; a DataError with file:line where one is broken."""
+        """The examples of a split in file order; a DataError with file:line for an invalid one."""
         raise NotImplementedError
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
-        """What is asked of a model, in the order of the examples; `training` leaves out what cannot be learned from."""
+        """Features in the order of the examples; `training` drops those without a usable target."""
         raise NotImplementedError
 
     def decode(
-        self, examples: Sequence[Example], asked: Sequence[Features], answers: Sequence[NDArray[np.float32]]
+        self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
-        """A prediction for each example from the logits of each thing asked.
+        """One prediction per example from the logits of each of its features.
 
-        classify [classes], regress [1], tag [R, classes], span [places of the row, 2], choose [choices].
+        classify [classes], regress [1], tag [R, classes], span [tokens of the row, 2], choose [choices].
         """
         raise NotImplementedError
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """The official scores by name, `main` among them, as shares of 1."""
+        """The official metrics by name, including `main_metric`, between 0 and 1."""
         raise NotImplementedError
 
     def fitted_head_config(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, Any]:
-        """Settings of the head that only examples with answers can tell, such as when to say nothing."""
+        """Head settings fitted on labelled examples, such as the no-answer threshold of SQuAD 2.0."""
         return {}
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
-        """The confidence interval of `main`."""
+        """The confidence interval of `main_metric`."""
         raise NotImplementedError
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """The files that the benchmark's owners take, by name; none for files of your own."""
+        """The benchmark's submission files by name; empty for user files."""
         return {}
+
+    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
+        """Cases for error analysis: one per example, in tagging one per entity."""
+        raise NotImplementedError
+
+    def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Rows (gold) and columns (predicted) of the confusion matrix; None for tasks without one."""
+        return None
+
+    def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
+        """A description and the predictions of a baseline without a model, such as the most frequent label."""
+        raise NotImplementedError
 
 
 class TaskConfig(Protocol):
-    """A task's `Config`."""
+    """The protocol of a task's `Config`."""
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> Task:
-        """The task. `files`: by split, or under `data` the benchmark's folder. `labels`: those of a trained model."""
+        """The task. `files`: by split, or the benchmark's folder under `data`. `labels`: those of a trained model."""
 
 
-def truncated_examples(asked: Iterable[Features]) -> set[int]:
-    """The numbers of the examples that lost tokens because a row was too short for them."""
-    return {one.example_index for one in asked if any(any(row.truncated) for row in one.rows)}
+def truncated_examples(features: Iterable[Features]) -> set[int]:
+    """Indices of the examples that were truncated because a row was too short."""
+    return {one.example_index for one in features if any(any(row.truncated) for row in one.rows)}
 
 
 def missing_split(name: str, split: str, files: Mapping[str, Path]) -> DataError:
-    """What to say where a split was asked for and there is none."""
-    there = ", ".join(f"{known} {path}" for known, path in files.items()) or "no file at all"
-    return DataError(f"{name} has no {split} file (it was given {there}): pass --{split} FILE")
+    """The error for a split without a file."""
+    given = ", ".join(f"{known} {path}" for known, path in files.items()) or "none"
+    return DataError(f"{name} has no {split} file (files: {given}): pass --{split} FILE")

@@ -1,10 +1,9 @@
-"""Logits -> a tag for each word -> entities with their place in the text.
-
-What every tagging task shares: words as rows, tags and entities as predictions, scores as conlleval gives them."""
+"""Base class of token classification: tags and entities from logits, entity scores like conlleval, error cases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,14 @@ from numpy.typing import NDArray
 from bertsmith.errors import DataError
 from bertsmith.metrics.classification import f1_from_counts, macro_f1
 from bertsmith.metrics.confidence import ConfidenceInterval, bootstrap
-from bertsmith.metrics.sequence_labelling import Scheme, convert_tags, entity_counts, score_entities, tags_to_entities
+from bertsmith.metrics.sequence_labelling import (
+    Entity,
+    Scheme,
+    convert_tags,
+    entity_counts,
+    score_entities,
+    tags_to_entities,
+)
 from bertsmith.tasks.tagged_text import (
     OUTSIDE,
     Sentence,
@@ -27,90 +33,27 @@ from bertsmith.tasks.tagged_text import (
     in_iob2,
     labels_of_train,
     word_features,
-    words,
+    word_source,
+    word_spans,
 )
-from bertsmith.tasks.task import Example, Features, Prediction, Task, missing_split
+from bertsmith.tasks.task import Case, Example, Features, Prediction, Task, missing_split
 from bertsmith.tasks.text_tasks import softmax
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
-
-def _predictions(
-    examples: Sequence[Example],
-    words: Sequence[Spans],
-    asked: Sequence[Features],
-    answers: Sequence[NDArray[np.float32]],
-    labels: Sequence[str],
-) -> list[Prediction]:
-    """A prediction for each example: tags as its value, entities and unread words in its detail."""
-    ends = np.cumsum([len(spans) for spans in words], dtype=np.int64)
-    begins = ends - np.array([len(spans) for spans in words], np.int64)
-    said: list[str | None] = [None] * int(ends[-1] if len(ends) else 0)
-    sure = np.zeros(len(said))
-    for question, answer in zip(asked, answers, strict=True):
-        assert isinstance(question, WordFeatures), "rows of another task"
-        assert np.shape(answer) == (len(question.indices if question.indices is not None else ()), len(labels))
-        likely = softmax(np.asarray(answer, np.float64))
-        best = likely.argmax(axis=1)
-        before = -1
-        for word, read in zip(
-            (begins[question.example_index] + question.words).tolist(), question.logit_rows, strict=True
-        ):
-            assert said[word] is None, "a word was asked twice"
-            said[word] = labels[best[read]] if read != before else _goes_on(labels[best[read]])
-            sure[word] = likely[read, best[read]]
-            before = read
-    return [
-        _prediction_of(example, spans, said[begin:end], sure[begin:end])
-        for example, spans, begin, end in zip(examples, words, begins.tolist(), ends.tolist(), strict=True)
-    ]
-
-
-def _prediction_of(example: Example, spans: Spans, said: list[str | None], sure: NDArray[np.float64]) -> Prediction:
-    read = np.array([tag is not None for tag in said], bool)
-    text, value = example.texts[0], _bridged(said)
-    found: list[Mapping[str, Any]] = []
-    for kind, begin, end in tags_to_entities(value):
-        start, stop = spans[begin][0], spans[end - 1][1]
-        score = float(sure[begin:end][read[begin:end]].mean())
-        found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
-    unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
-    return Prediction(
-        tuple(value), float(sure[read].mean()) if read.any() else 0.0, {"entities": found, "unread": unread}
-    )
-
-
-def _bridged(said: Sequence[str | None]) -> list[str]:
-    """Words that came to no token are outside, unless the entity before them goes on behind them."""
-    found: list[str] = []
-    behind: list[str] = [OUTSIDE] * len(said)
-    following = OUTSIDE
-    for word in range(len(said) - 1, -1, -1):
-        behind[word] = following = said[word] or following
-    for word, tag in enumerate(said):
-        if tag is None:
-            before = found[-1] if found else OUTSIDE
-            tag = behind[word] if behind[word] == _goes_on(before) else OUTSIDE
-        found.append(tag)
-    return found
-
-
-def _goes_on(tag: str) -> str:
-    """The tag with which an entity goes on behind this one."""
-    return f"I{tag[1:]}" if tag[0] == "B" else tag
-
-
-Load = Callable[[Path, str], list[Sentence]]  # file, split; tags as they are in the file
+Load = Callable[[Path, str], list[Sentence]]  # file, split; tags in the scheme of the file
 Tags = list[list[str]]
+NOTHING, OTHER_BOUNDS = "nothing", "other bounds"
 
 
 class TokenClassificationTask(Task):
-    """Every word gets a tag. Without `labels` they are those of train.
+    """Each word gets a tag. Without `labels` they are those of train.
 
-    `strict`: entities count as seqeval's strict mode finds them, and `macro_f1`, the mean over types, decides; as in
-    KLUE-NER. Otherwise they count as conlleval finds them and `f1` decides.
+    `strict`: entities as in seqeval's strict mode, and the main metric is `macro_f1` over the types, as in KLUE-NER.
+    Otherwise entities as in conlleval and the main metric is `f1`.
     """
 
     objective = "tag"
+    pseudo_labels = (OTHER_BOUNDS, NOTHING)
 
     def __init__(
         self,
@@ -122,7 +65,7 @@ class TokenClassificationTask(Task):
         labels: Sequence[str] = (),
         unit: Unit = "word",
         strict: bool = False,
-        found: dict[str, str] | None = None,
+        detected: dict[str, str] | None = None,
     ) -> None:
         check_model_labels(labels or (OUTSIDE,))
         self.name = name
@@ -130,16 +73,18 @@ class TokenClassificationTask(Task):
         self.config = config
         self.unit: Unit = unit
         self.strict = strict
+        self.scheme: Scheme | None = "IOB2" if strict else None
         self.main_metric = "macro_f1" if strict else "f1"
         self.max_length = 512 if config.context == "document" else 128
-        self.detected: dict[str, str] = {} if found is None else found
+        self.length_unit = "characters" if unit == "character" else "words"
+        self.detected: dict[str, str] = {} if detected is None else detected
         self._load = load
         self._labels = tuple(labels)
-        self._known: dict[str, list[Sentence]] = {}
+        self._examples: dict[str, list[Sentence]] = {}
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes: O, and B and I of each type."""
+        """O, and B and I of each entity type."""
         if not self._labels:
             if not self.has_split("train"):
                 raise DataError(f"{self.name}: tags come from a train file or a trained model: pass --train FILE")
@@ -153,128 +98,255 @@ class TokenClassificationTask(Task):
         return split in self.files
 
     def examples(self, split: str) -> list[Example]:
-        if split not in self._known:
+        if split not in self._examples:
             if split not in self.files:
                 raise missing_split(self.name, split, {known: paths[0] for known, paths in self.files.items()})
-            found = [sentence for path in self.files[split] for sentence in self._read(path, split)]
+            sentences = [sentence for path in self.files[split] for sentence in self._read(path, split)]
             if split == "train" and not self._labels:
-                self._labels = labels_of_train(found)
-            if any(sentence.gold is not None for sentence in found):
-                check_tags(found, self.labels)
-            self._known[split] = found
-        return list(self._known[split])
+                self._labels = labels_of_train(sentences)
+            if any(sentence.gold is not None for sentence in sentences):
+                check_tags(sentences, self.labels)
+            self._examples[split] = sentences
+        return list(self._examples[split])
 
     def _read(self, path: Path, split: str) -> list[Sentence]:
-        found = self._load(path, split)
-        for sentence in found:
+        sentences = self._load(path, split)
+        for sentence in sentences:
             if sentence.gold is None and split != "test":
-                raise DataError(f"{sentence.source}: no tags, which every sentence of {split} needs")
-        if self.config.context == "document" and not any(sentence.document for sentence in found):
-            raise DataError(f"{path}: no documents are marked in it, so that there is no context: say context=sentence")
-        found, scheme = in_iob2(found, self.config.scheme)
+                raise DataError(f"{sentence.source}: no tags, but every sentence of {split} needs them")
+        if self.config.context == "document" and not any(sentence.document for sentence in sentences):
+            raise DataError(f"{path} marks no documents: set context=sentence")
+        sentences, scheme = in_iob2(sentences, self.config.scheme)
         if scheme:
             self.detected[f"{split}: scheme"] = scheme
-        return found
+        return sentences
 
     def rows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool = False
     ) -> list[Features]:
-        """Windows over sentences, or over documents: then one row asks for words of several examples."""
-        number = {label: place for place, label in enumerate(self.labels)}
-        found = word_features(
+        """Windows over sentences, or over documents: then a row has words of several examples."""
+        number = {label: index for index, label in enumerate(self.labels)}
+        features = word_features(
             examples,
-            [words(example, self.unit) for example in examples],
+            [word_spans(example, self.unit) for example in examples],
             [None if example.gold is None else [number[tag] for tag in example.gold] for example in examples],
             tokenizer,
             max_length=max_length,
             overlap=self.config.overlap,
-            together=self.config.context == "document",
+            by_document=self.config.context == "document",
             characters=self.unit == "character",
         )
-        return [one for one in found if one.target is not None or not training]
+        return [one for one in features if one.target is not None or not training]
 
     def decode(
-        self, examples: Sequence[Example], asked: Sequence[Features], answers: Sequence[NDArray[np.float32]]
+        self, examples: Sequence[Example], features: Sequence[Features], logits: Sequence[NDArray[np.float32]]
     ) -> list[Prediction]:
-        """Tags in IOB2; `detail` has the entities, and as `unread` the numbers of words that came to no token."""
-        spans = [words(example, self.unit) for example in examples]
-        return _predictions(examples, spans, asked, answers, self.labels)
+        """IOB2 tags; `detail` has the entities, and as `unread` the indices of words without a token."""
+        spans = [word_spans(example, self.unit) for example in examples]
+        ends = np.cumsum([len(words) for words in spans], dtype=np.int64)
+        begins = ends - np.array([len(words) for words in spans], np.int64)
+        predicted: list[str | None] = [None] * int(ends[-1] if len(ends) else 0)
+        scores = np.zeros(len(predicted))
+        for one, values in zip(features, logits, strict=True):
+            assert isinstance(one, WordFeatures), "features of another task"
+            assert np.shape(values) == (len(one.indices if one.indices is not None else ()), len(self.labels))
+            probabilities = softmax(np.asarray(values, np.float64))
+            best = probabilities.argmax(axis=1)
+            before = -1
+            for word, row in zip((begins[one.example_index] + one.words).tolist(), one.logit_rows, strict=True):
+                assert predicted[word] is None, "two features have the same word"
+                tag = self.labels[best[row]]
+                predicted[word] = tag if row != before else _continued(tag)
+                scores[word] = probabilities[row, best[row]]
+                before = row
+        return [
+            _prediction(example, words, predicted[begin:end], scores[begin:end])
+            for example, words, begin, end in zip(examples, spans, begins.tolist(), ends.tolist(), strict=True)
+        ]
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """F1, precision and recall of entities, of all and of each type, and the share of words with the right tag."""
-        gold, said = self._both(examples, predictions)
-        found = score_entities(gold, said, scheme="IOB2" if self.strict else None)
-        scores = {"f1": found.overall.f1, "precision": found.overall.precision, "recall": found.overall.recall}
-        scores |= {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
+        """F1, precision and recall of entities, overall and by type, and the accuracy of tags."""
+        gold, predicted = self._scored_tags(examples, predictions)
+        result = score_entities(gold, predicted, scheme=self.scheme)
+        scores = {"f1": result.overall.f1, "precision": result.overall.precision, "recall": result.overall.recall}
+        scores |= {"accuracy": result.accuracy, "macro_f1": result.macro_f1}
         if self.unit == "character":
-            flat_gold, flat_said = ([tag for sentence in side for tag in sentence] for side in (gold, said))
-            scores["character_macro_f1"] = macro_f1(flat_gold, flat_said)
-        for kind, counts in found.by_type.items():
-            scores |= {f"{measure} {kind}": getattr(counts, measure) for measure in ("f1", "precision", "recall")}
+            flat = ([tag for sentence in side for tag in sentence] for side in (gold, predicted))
+            scores["character_macro_f1"] = macro_f1(*flat)
+        for kind, counts in result.by_type.items():
+            scores |= {f"{metric} {kind}": getattr(counts, metric) for metric in ("f1", "precision", "recall")}
         return scores
 
     def interval(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> ConfidenceInterval:
         """By resampling sentences."""
-        gold, said = self._both(examples, predictions)
-        scheme: Scheme | None = "IOB2" if self.strict else None
+        gold, predicted = self._scored_tags(examples, predictions)
         if not self.strict:
-            return bootstrap(entity_counts(gold, said, scheme=scheme), lambda sums: f1_from_counts(sums[..., :3]))
-        kinds = list(score_entities(gold, said, scheme=scheme).by_type) or [""]  # none at all: the score is 0
-        parts = [_counts(ours, theirs, kinds, scheme) for ours, theirs in zip(gold, said, strict=True)]
+            counts = entity_counts(gold, predicted, scheme=self.scheme)
+            return bootstrap(counts, lambda sums: f1_from_counts(sums[..., :3]))
+        types = list(score_entities(gold, predicted, scheme=self.scheme).by_type) or [""]  # no entities: the score is 0
+        by_type = [_type_counts(a, b, types, self.scheme) for a, b in zip(gold, predicted, strict=True)]
 
-        def mean(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-            by_kind = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(kinds), 3))
-            found: NDArray[np.float64] = by_kind.mean(axis=-1)
-            return found
+        def mean_f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+            scores = f1_from_counts(sums[..., :-1].reshape(*sums.shape[:-1], len(types), 3))
+            mean: NDArray[np.float64] = scores.mean(axis=-1)
+            return mean
 
-        return bootstrap(np.array(parts).reshape(len(parts), -1), mean)
+        return bootstrap(np.array(by_type).reshape(len(by_type), -1), mean_f1)
 
     def submission(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """Column files with the prediction as one more column, in the scheme of the file: what conlleval reads."""
+        """Column files with the prediction as an additional column in the file's scheme: the input of conlleval."""
         pairs = zip(examples, predictions, strict=True)
-        found = [_lines(example, prediction) for example, prediction in pairs if isinstance(example, Sentence)]
-        if len(found) < len(examples) or not all(found):
+        blocks = [_column_lines(example, prediction) for example, prediction in pairs if isinstance(example, Sentence)]
+        if len(blocks) < len(examples) or not all(blocks):
             return {}
         name = f"{self.name.replace('/', '-')}-predictions.txt"
-        return {name: "".join(f"{line}\n" for lines in found for line in lines).encode()}
+        return {name: "".join(f"{line}\n" for lines in blocks for line in lines).encode()}
+
+    def cases(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[Case]:
+        cases: list[Case] = []
+        gold, predicted = self._scored_tags(examples, predictions)
+        for index, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+            a, b = (tags_to_entities(side[index], scheme=self.scheme) for side in (gold, predicted))
+            spans = word_spans(example, self.unit)
+            cases += _EntityCases(index, example, prediction, self._scored_words(example), spans).cases(a, b)
+        return cases
+
+    def confusion_labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        types = tuple(dict.fromkeys(label[2:] for label in self.labels if label != OUTSIDE))
+        labels = (*types, *self.pseudo_labels)
+        return labels, labels
+
+    def baseline(self, examples: Sequence[Example]) -> tuple[str, list[Prediction]]:
+        return "never an entity", [Prediction((OUTSIDE,) * len(example.gold)) for example in examples]
 
     def reachable(self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int) -> float:
-        """The best that `main` can be with this tokenizer: below 1 where an entity begins or ends within a token."""
-        asked = self.rows(examples, tokenizer, max_length=max_length)
-        perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in asked]
-        return self.score(examples, self.decode(examples, asked, perfect))[self.main_metric]
+        """The upper bound of `main_metric` with this tokenizer: below 1 if an entity begins or ends inside a token."""
+        features = self.rows(examples, tokenizer, max_length=max_length)
+        perfect = [np.eye(len(self.labels), dtype=np.float32)[one.target] for one in features]
+        return self.score(examples, self.decode(examples, features, perfect))[self.main_metric]
 
-    def _both(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
-        """Gold and predicted tags. Of characters, white space does not count, as in KLUE's own score."""
-        gold, said = [], []
+    def _scored_words(self, example: Example) -> list[int]:
+        """Indices of the words that are scored; of characters, white space is not, as in KLUE's script."""
+        spans = word_spans(example, self.unit)
+        if self.unit != "character":
+            return list(range(len(spans)))
+        return [word for word, span in enumerate(spans) if not example.texts[0][slice(*span)].isspace()]
+
+    def _scored_tags(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> tuple[Tags, Tags]:
+        gold, predicted = [], []
         for example, prediction in zip(examples, predictions, strict=True):
             if example.gold is None:
-                raise DataError(f"{example.source}: no tags, so that nothing can be scored: score another split")
-            kept = list(range(len(example.gold)))
-            if self.unit == "character":
-                text, spans = example.texts[0], words(example, self.unit)
-                kept = [word for word in kept if not text[slice(*spans[word])].isspace()]
-            gold.append([example.gold[word] for word in kept])
-            said.append([prediction.value[word] for word in kept])
-        return gold, said
+                raise DataError(f"{example.source}: no tags, so the split cannot be scored: score another split")
+            words = self._scored_words(example)
+            gold.append([example.gold[word] for word in words])
+            predicted.append([prediction.value[word] for word in words])
+        return gold, predicted
 
 
-def _counts(gold: list[str], said: list[str], kinds: Sequence[str], scheme: Scheme | None) -> list[list[int]]:
-    """Correct, found and gold entities of one sentence by type [K, 3]."""
-    ours, theirs = (
-        set(tags_to_entities(gold, scheme=scheme)),
-        set(tags_to_entities(said, scheme=scheme)),
-    )
-    sides = (ours & theirs, theirs, ours)
-    return [[sum(entity.type == kind for entity in side) for side in sides] for kind in kinds]
+def _prediction(example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]) -> Prediction:
+    read = np.array([tag is not None for tag in predicted], bool)
+    text, value = example.texts[0], _with_unread_words(predicted)
+    found: list[Mapping[str, Any]] = []
+    for kind, begin, end in tags_to_entities(value):
+        start, stop = spans[begin][0], spans[end - 1][1]
+        score = float(scores[begin:end][read[begin:end]].mean())
+        found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
+    unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
+    mean = float(scores[read].mean()) if read.any() else 0.0
+    return Prediction(tuple(value), mean, {"entities": found, "unread": unread})
 
 
-def _lines(sentence: Sentence, prediction: Prediction) -> list[str]:
-    """The lines of a sentence as they stand in its file, each with one more column, and an empty line."""
+def _with_unread_words(predicted: Sequence[str | None]) -> list[str]:
+    """Words without a token are outside, unless the same entity continues after them."""
+    following = [OUTSIDE] * len(predicted)
+    after = OUTSIDE
+    for word in range(len(predicted) - 1, -1, -1):
+        following[word] = after = predicted[word] or after
+    value: list[str] = []
+    for word, tag in enumerate(predicted):
+        if tag is None:
+            before = value[-1] if value else OUTSIDE
+            tag = following[word] if following[word] == _continued(before) else OUTSIDE
+        value.append(tag)
+    return value
+
+
+def _continued(tag: str) -> str:
+    """The tag that continues the entity of a tag."""
+    return f"I{tag[1:]}" if tag[0] == "B" else tag
+
+
+def _type_counts(gold: list[str], predicted: list[str], types: Sequence[str], scheme: Scheme | None) -> list[list[int]]:
+    """Correct, predicted and gold entities of one sentence by type [K, 3]."""
+    a, b = set(tags_to_entities(gold, scheme=scheme)), set(tags_to_entities(predicted, scheme=scheme))
+    return [[sum(entity.type == kind for entity in side) for side in (a & b, b, a)] for kind in types]
+
+
+def _column_lines(sentence: Sentence, prediction: Prediction) -> list[str]:
+    """The lines of a sentence in its file, each with the predicted tag, and an empty line."""
     if not sentence.cells:
         return []
-    between = "\t" if "\t" in sentence.cells[0] else " "
+    separator = "\t" if "\t" in sentence.cells[0] else " "
     scheme: Any = sentence.scheme
-    said = convert_tags(prediction.value, to=scheme)
-    opening = [f"{sentence.opening.rstrip()}{between}{OUTSIDE}", ""] if sentence.opening else []
-    return [*opening, *(f"{line}{between}{tag}" for line, tag in zip(sentence.cells, said, strict=True)), ""]
+    predicted = convert_tags(prediction.value, to=scheme)
+    opening = [f"{sentence.opening.rstrip()}{separator}{OUTSIDE}", ""] if sentence.opening else []
+    return [*opening, *(f"{line}{separator}{tag}" for line, tag in zip(sentence.cells, predicted, strict=True)), ""]
+
+
+@dataclass(frozen=True)
+class _EntityCases:
+    index: int
+    example: Example
+    prediction: Prediction
+    words: list[int]  # indices of the scored words, which entities count
+    spans: Spans
+
+    def cases(self, gold: list[Entity], predicted: list[Entity]) -> list[Case]:
+        """One case per gold entity, and one per predicted entity with other bounds than all gold ones."""
+        cases = []
+        by_bounds = {(entity.start, entity.end): entity for entity in predicted}
+        for entity in gold:
+            same = by_bounds.get((entity.start, entity.end))
+            near = same or next((other for other in predicted if _overlap(entity, other)), None)
+            column = same.type if same else OTHER_BOUNDS if near else NOTHING
+            cases.append(self._case(entity, near, (entity.type, column), calibrated=same is not None))
+        bounds = {(entity.start, entity.end) for entity in gold}
+        for entity in predicted:
+            if (entity.start, entity.end) not in bounds:
+                near = next((other for other in gold if _overlap(entity, other)), None)
+                cell = (OTHER_BOUNDS if near else NOTHING, entity.type)
+                cases.append(self._case(near, entity, cell, reported=near is None))
+        return cases
+
+    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: bool) -> Case:
+        shown = gold or predicted
+        assert shown is not None
+        return Case(
+            self.index,
+            self.example.id,
+            self.example.texts[:1],
+            self._text(gold),
+            self._text(predicted),
+            self._confidence(predicted),
+            gold is not None and gold == predicted,
+            word_source(self.example, self.words[shown.start]),
+            cell,
+            **flags,
+        )
+
+    def _span(self, entity: Entity) -> tuple[int, int]:
+        return self.spans[self.words[entity.start]][0], self.spans[self.words[entity.end - 1]][1]
+
+    def _text(self, entity: Entity | None) -> str:
+        return NOTHING if entity is None else f"{entity.type}: {self.example.texts[0][slice(*self._span(entity))]}"
+
+    def _confidence(self, entity: Entity | None) -> float:
+        if entity is not None:
+            for one in self.prediction.detail["entities"]:
+                if (one["start"], one["end"]) == self._span(entity):
+                    return float(one["score"])
+        return self.prediction.score
+
+
+def _overlap(first: Entity, second: Entity) -> bool:
+    return first.start < second.end and second.start < first.end

@@ -1,7 +1,7 @@
-"""Writing a shard set so that it can be interrupted at any moment and goes on to the very same bytes.
+"""Writing shards so that an interrupted build resumes and produces the same bytes.
 
-Work units are gathered in memory and written in commits: the held-out file first, then the train file, whose rename
-is the commit. What is in a commit depends on the units alone, so an interrupted build and a quiet one end alike.
+Work units are collected in memory and written in commits: the held-out file first, then the train file, whose rename is
+the commit. The contents of a commit depend only on the units, so that interruptions do not change the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertsmith.data.shards.folder import (
     INDEX,
     SPLITS,
     TOKENIZER,
-    file_facts,
+    file_entry,
     is_plain,
     leftovers,
     read_index,
@@ -34,8 +34,8 @@ from bertsmith.data.shards.format import (
     Header,
     ShardEntry,
     check_file,
-    damaged,
-    encode,
+    damaged_error,
+    encode_file,
     entry_of,
     token_type,
 )
@@ -44,7 +44,7 @@ from bertsmith.system.durable import Disk, checksummed_json
 
 
 class ShardBuilder:
-    """Turns work units, given in order from `units_done` on, into a shard set; `with` it, the folder is locked."""
+    """Writes work units, added in order from `units_done` on, as a shard set; locks the folder inside `with`."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ShardBuilder:
         shard_tokens: int = 2**24,
         disk: Disk | None = None,
     ) -> None:
-        if strange := [name for name in tokenizer_files if not is_plain(name)]:
-            raise ValueError(f"no names for files of a tokenizer: {strange}")
+        if invalid := [name for name in tokenizer_files if not is_plain(name)]:
+            raise ValueError(f"invalid names of tokenizer files: {invalid}")
         self.folder = Path(folder)
         self.units_done = 0
         self._disk = disk or Disk()
@@ -70,13 +70,13 @@ class ShardBuilder:
             "vocab_size": vocab_size,
             "shard_tokens": shard_tokens,
             "settings": json.loads(json.dumps(settings, allow_nan=False)),
-            "tokenizer": [file_facts(name, data) for name, data in tokenizer_files.items()],
+            "tokenizer": [file_entry(name, data) for name, data in tokenizer_files.items()],
         }
         self._entries: list[ShardEntry] = []
         self._counts: dict[str, int] = {}
         self._documents = 0
-        self._waiting: dict[str, list[EncodedDocuments]] = {split: [] for split in SPLITS}
-        self._units_seen = 0
+        self._pending: dict[str, list[EncodedDocuments]] = {split: [] for split in SPLITS}
+        self._units_added = 0
         self._active = False
         self._lock = ExitStack()
 
@@ -97,31 +97,32 @@ class ShardBuilder:
 
     def _check_open(self) -> None:
         if not self._active:
-            raise ValueError("a ShardBuilder takes work units between `with` and finish() only")
+            raise ValueError("work units can be added only inside `with` and before finish()")
 
-    def add(self, unit: int, pieces: dict[str, EncodedDocuments], counts: dict[str, int]) -> None:
-        """Takes in one work unit; returns after a commit if one was due. `counts` are added to the totals."""
+    def add(self, unit: int, splits: dict[str, EncodedDocuments], counts: dict[str, int]) -> None:
+        """Adds one work unit, and commits if enough tokens are pending. `counts` are added to the totals."""
         self._check_open()
-        if unit != self._units_seen:
-            raise ValueError(f"work unit {unit} was added, unit {self._units_seen} is next")
-        if unknown := pieces.keys() - set(SPLITS):
+        if unit != self._units_added:
+            raise ValueError(f"work unit {unit} was added, unit {self._units_added} is next")
+        if unknown := splits.keys() - set(SPLITS):
             raise ValueError(f"unknown splits {sorted(unknown)}, there are {', '.join(SPLITS)}")
-        for one in pieces.values():
-            one.check(self._plan["vocab_size"])
-        self._units_seen += 1
-        for split, one in pieces.items():
-            self._waiting[split].append(one)
-            self._documents += len(one.document_sentences)
+        for documents in splits.values():
+            documents.check(self._plan["vocab_size"])
+        self._units_added += 1
+        for split, documents in splits.items():
+            self._pending[split].append(documents)
+            self._documents += len(documents.document_sentences)
         for name, count in counts.items():
             self._counts[name] = self._counts.get(name, 0) + count
-        # by the fuller split and not by train alone, so that memory stays bounded however the text is split
-        if max(sum(len(one.tokens) for one in every) for every in self._waiting.values()) >= self._plan["shard_tokens"]:
+        # by the larger split and not only by train, so that memory is bounded for any held-out fraction
+        pending = max(sum(len(one.tokens) for one in every) for every in self._pending.values())
+        if pending >= self._plan["shard_tokens"]:
             self._commit()
 
     def finish(self, **facts: Any) -> dict[str, Any]:
-        """Commits what is left, writes the index, and returns it. `facts` go into the index as they are."""
+        """Commits the pending units, writes the index and returns it. The index contains `facts` unchanged."""
         self._check_open()
-        if self._units_seen > self.units_done:
+        if self._units_added > self.units_done:
             self._commit()
         totals = {
             split: {
@@ -146,34 +147,34 @@ class ShardBuilder:
         return dict(json.loads(data))
 
     def _commit(self) -> None:
-        """Held-out first; once the train file has its name, both count."""
-        held_out = self._write("held-out", companion=None) if self._waits("held-out") else None
+        """Writes the held-out file first; the rename of the train file commits both."""
+        held_out = self._write("held-out", companion=None) if self._has_pending("held-out") else None
         train = self._write("train", companion=_companion(held_out) if held_out else None)
         self._entries += [train, held_out] if held_out else [train]
-        self._waiting = {split: [] for split in SPLITS}
-        self.units_done = self._units_seen
+        self._pending = {split: [] for split in SPLITS}
+        self.units_done = self._units_added
 
-    def _waits(self, split: str) -> bool:
-        return any(len(one.document_sentences) for one in self._waiting[split])
+    def _has_pending(self, split: str) -> bool:
+        return any(len(one.document_sentences) for one in self._pending[split])
 
     def _write(self, split: str, *, companion: dict[str, Any] | None) -> ShardEntry:
-        pieces = EncodedDocuments.joined(self._waiting[split], self._dtype)
+        documents = EncodedDocuments.concatenate(self._pending[split], self._dtype)
         header = Header(
             split=split,
             part=self._part,
             fingerprint=self._plan["fingerprint"],
             dtype=self._dtype.name,
-            tokens=len(pieces.tokens),
-            sentences=len(pieces.sentence_lengths),
-            documents=len(pieces.document_sentences),
+            tokens=len(documents.tokens),
+            sentences=len(documents.sentence_lengths),
+            documents=len(documents.document_sentences),
             first_unit=self.units_done,
-            last_unit=self._units_seen - 1,
+            last_unit=self._units_added - 1,
             documents_consumed=self._documents,
             counts=self._counts,
             companion=companion,
         )
         name = shard_name(split, self._part)
-        crc32, chunks = encode(header, pieces)
+        crc32, chunks = encode_file(header, documents)
         written = self._disk.write_file(self.folder / name, chunks)
         return entry_of(header, name, written, crc32)
 
@@ -182,7 +183,7 @@ class ShardBuilder:
         return sum(entry.split == "train" for entry in self._entries)
 
     def _begin_or_resume(self) -> None:
-        """Sees what is in the folder, removes what was not committed, and goes on from the last commit."""
+        """Removes uncommitted files and resumes from the last commit."""
         folder, disk = self.folder, self._disk
         resuming = (folder / BUILDING).exists()
         if not resuming and (folder / INDEX).exists():
@@ -194,48 +195,49 @@ class ShardBuilder:
         if resuming:
             self._compare_plans(read_plan(folder / BUILDING))
         remove_leftovers(leftovers(folder, self._plan if resuming else None), disk)
-        # names that a killed build gave may not be on the disk yet, and what follows relies on them
+        # renames of a killed build may not be on the disk yet
         disk.sync_folder(folder)
         if not resuming:
             disk.write_file(folder / BUILDING, [checksummed_json(self._plan)])
         self._copy_tokenizer()
-        self._take_up_commits()
+        self._resume_commits()
 
     def _compare_plans(self, before: dict[str, Any]) -> None:
         if changes := list(config.differences(before, self._plan | {"seal": before["seal"]})):
             more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
             raise BertsmithError(
-                f"{self.folder} holds an unfinished shard set made otherwise: {'; '.join(changes[:3])}{more}: "
+                f"{self.folder} holds an unfinished shard set with other settings: {'; '.join(changes[:3])}{more}: "
                 "choose another -o, or pass --overwrite"
             )
         self._plan = {key: before[key] for key in before if key != "seal"}
 
     def _copy_tokenizer(self) -> None:
-        there = self.folder / TOKENIZER
-        self._disk.make_folder(there)
+        folder = self.folder / TOKENIZER
+        self._disk.make_folder(folder)
         for name, data in self._tokenizer_files.items():
-            if not (there / name).is_file() or (there / name).read_bytes() != data:
-                self._disk.write_file(there / name, [data])
-        self._disk.sync_folder(there)
+            if not (folder / name).is_file() or (folder / name).read_bytes() != data:
+                self._disk.write_file(folder / name, [data])
+        self._disk.sync_folder(folder)
 
-    def _take_up_commits(self) -> None:
-        found = shards_in(self.folder)
-        for part in sorted(set(found["held-out"]) - set(found["train"])):
+    def _resume_commits(self) -> None:
+        parts = shards_in(self.folder)
+        for part in sorted(set(parts["held-out"]) - set(parts["train"])):
             self._disk.remove(self.folder / shard_name("held-out", part))
-        for part, number in enumerate(found["train"]):
+        for part, number in enumerate(parts["train"]):
             if part != number:
-                raise DataError(f"{self.folder / shard_name('train', part)} is missing: pass --overwrite to start anew")
+                missing = self.folder / shard_name("train", part)
+                raise DataError(f"{missing} is missing: pass --overwrite to start again")
             header, entry = check_file(self.folder / shard_name("train", part))
             expected = (part, self._plan["fingerprint"], self._dtype.name, self.units_done)
             if (header.part, header.fingerprint, header.dtype, header.first_unit) != expected:
-                raise damaged(self.folder / entry.name, "it does not go on where the shard before it ended")
+                raise damaged_error(self.folder / entry.name, "it does not continue the shard before it")
             self._entries.append(entry)
             if header.companion is not None:
                 _, held_out = check_file(self.folder / shard_name("held-out", part))
                 if header.companion != _companion(held_out):
-                    raise damaged(self.folder / held_out.name, f"it is not the one that {entry.name} was written with")
+                    raise damaged_error(self.folder / held_out.name, f"it does not belong to {entry.name}")
                 self._entries.append(held_out)
-            self.units_done = self._units_seen = header.last_unit + 1
+            self.units_done = self._units_added = header.last_unit + 1
             self._counts, self._documents = dict(header.counts), header.documents_consumed
 
 

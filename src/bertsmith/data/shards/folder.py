@@ -1,6 +1,6 @@
-"""The folder of a shard set: which names belong to it, its index, taking it apart, and verifying it.
+"""The folder of a shard set: its file names and index, removal and verification.
 
-A set is finished when it has an index and no `building.json`. Knows files by name and entry, not their tokens.
+A set is finished when it has an index and no `building.json`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def shard_name(split: str, part: int) -> str:
 
 
 def split_and_part(name: str) -> tuple[str, int] | None:
-    """The inverse of `shard_name`; None if this is the name of something else."""
+    """The inverse of `shard_name`; None for any other name."""
     match = SHARD_NAME.fullmatch(name)
     return (match[1], int(match[2])) if match and shard_name(match[1], int(match[2])) == name else None
 
 
-def file_facts(name: str, data: bytes) -> dict[str, Any]:
-    """A file of the tokenizer as building.json and the index list it."""
+def file_entry(name: str, data: bytes) -> dict[str, Any]:
+    """The entry of a tokenizer file in building.json and the index."""
     return {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """building.json or the index: sealed, of a format that this version reads, and with names that stay inside."""
+    """building.json or the index, with checksum, format and file names checked."""
     plan = read_checksummed_json(path)
     if plan.get("format") != FORMAT or not plan.keys() >= set(PLAN):
-        raise DataError(f"{path} has format {plan.get('format')}, this bertsmith reads {FORMAT}: prepare again")
-    strange = [file["name"] for file in plan["tokenizer"] if not is_plain(file["name"])]
-    strange += [file["name"] for file in plan.get("files", []) if not split_and_part(file["name"])]
-    if strange:
-        raise DataError(f"{path} lists files that no shard set has: {', '.join(strange)}")
+        raise DataError(f"{path} has format {plan.get('format')}, this version reads {FORMAT}: prepare again")
+    invalid = [file["name"] for file in plan["tokenizer"] if not is_plain(file["name"])]
+    invalid += [file["name"] for file in plan.get("files", []) if not split_and_part(file["name"])]
+    if invalid:
+        raise DataError(f"{path} lists files with invalid names: {', '.join(invalid)}")
     return plan
 
 
 def is_plain(name: str) -> bool:
-    """Whether a file of the tokenizer may have this name: it stays in its folder and is not taken for a leftover."""
+    """Whether a tokenizer file may have this name: without folder, not hidden, not partial."""
     return bool(name) and "/" not in name and not name.startswith(".") and PARTIAL not in name
 
 
@@ -59,16 +59,16 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).exists():
         if (folder / BUILDING).exists():
             raise DataError(f"the shards in {folder} are unfinished: run the same `bertsmith prepare` again")
-        raise DataError(f"{folder} is no shard set, it has no {INDEX}: make one with `bertsmith prepare`")
+        raise DataError(f"{folder} is not a shard set, it has no {INDEX}: make one with `bertsmith prepare`")
     return read_plan(folder / INDEX)
 
 
 def leftovers(folder: Path, plan: dict[str, Any] | None) -> list[Path]:
-    """What an interrupted build or removal left unfinished; raises if there is anything that is not ours at all.
+    """Partial files of an interrupted build or removal; raises if the folder has files of anything else.
 
-    `plan` is what building.json or the index says; without either, only an unfinished building.json can be ours.
+    `plan` is building.json or the index; without either, only a partial building.json belongs to a shard set.
     """
-    ours = {INDEX, BUILDING, *(f"{TOKENIZER}/{file['name']}" for file in (plan or {"tokenizer": []})["tokenizer"])}
+    expected = {INDEX, BUILDING, *(f"{TOKENIZER}/{file['name']}" for file in (plan or {"tokenizer": []})["tokenizer"])}
     paths = list(folder.iterdir())
     inner = [path for path in paths if path.name.removesuffix(PARTIAL) == TOKENIZER and _is_folder(path)]
     if plan is not None:
@@ -76,13 +76,13 @@ def leftovers(folder: Path, plan: dict[str, Any] | None) -> list[Path]:
     names = sorted(path.relative_to(folder).as_posix() for path in paths)
     foreign = []
     for name in names:
-        whole = name.replace(PARTIAL, "")
-        known = whole in ours or split_and_part(whole) if plan is not None else name == BUILDING + PARTIAL
+        complete = name.replace(PARTIAL, "")
+        known = complete in expected or split_and_part(complete) if plan is not None else name == BUILDING + PARTIAL
         if not known or not (folder / name).is_file():
             foreign.append(name)
     if foreign:
         named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-        what = "holds what is not part of a shard set" if plan is not None else "is neither empty nor a shard set"
+        what = "has files that do not belong to a shard set" if plan is not None else "is neither empty nor a shard set"
         raise BertsmithError(f"{folder} {what} ({named}): choose another -o")
     inside = [name for name in names if name.endswith(PARTIAL) and not name.startswith(TOKENIZER + PARTIAL)]
     return [folder / name for name in inside] + [below for below in inner if below.name != TOKENIZER]
@@ -99,15 +99,15 @@ def remove_leftovers(paths: list[Path], disk: Disk) -> None:
 
 def shards_in(folder: Path) -> dict[str, list[int]]:
     """Numbers of the shard files of each split, ascending."""
-    found = [place for path in folder.iterdir() if (place := split_and_part(path.name))]
-    return {split: sorted(part for name, part in found if name == split) for split in SPLITS}
+    files = [file for path in folder.iterdir() if (file := split_and_part(path.name))]
+    return {split: sorted(part for name, part in files if name == split) for split in SPLITS}
 
 
 def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
-    """Empties `folder` of a shard set, finished or not, for `--overwrite`; removes nothing if other files are in it.
+    """Removes a finished or unfinished shard set from `folder`, for `--overwrite`; raises if it has other files.
 
-    The set first becomes an unfinished one and then loses its last commit, its last but one, …: interrupted at any
-    moment, it can still be taken apart, or built on.
+    The set first becomes unfinished and then loses its commits from the last to the first: if interrupted at any
+    moment, it can still be removed or resumed.
     """
     folder, disk = Path(folder), disk or Disk()
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -120,7 +120,7 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
         if plan is not None and (folder / INDEX).exists():
             disk.write_file(folder / BUILDING, [checksummed_json({key: plan[key] for key in PLAN})])
             disk.remove(folder / INDEX)
-        for split, parts in shards_in(folder).items():  # train first: those files are what makes a commit
+        for split, parts in shards_in(folder).items():  # train first: a train file makes a commit
             for part in reversed(parts):
                 disk.remove(folder / shard_name(split, part))
         if _is_folder(folder / TOKENIZER):
@@ -131,7 +131,7 @@ def remove_shard_set(folder: str | Path, *, disk: Disk | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What `verify` found out about one file."""
+    """The result of `verify` for one file."""
 
     name: str
     ok: bool
@@ -141,12 +141,12 @@ class FileReport:
 
 
 def verify(folder: str | Path) -> Iterator[FileReport]:
-    """Reads every byte of a shard set and reports on each of its files, the index first."""
+    """Reads every byte of a shard set and yields a report per file, the index first."""
     folder = Path(folder)
     plans = {name: folder / name for name in (INDEX, BUILDING) if (folder / name).exists()}
     plan: dict[str, Any] | None = None
     if INDEX not in plans:
-        state = "unfinished: run the same `bertsmith prepare` again" if BUILDING in plans else "this is no shard set"
+        state = "unfinished: run the same `bertsmith prepare` again" if BUILDING in plans else "this is not a shard set"
         yield FileReport(INDEX, False, f"missing, {state}")
     for name, path in plans.items():
         try:
@@ -158,18 +158,18 @@ def verify(folder: str | Path) -> Iterator[FileReport]:
         except (DataError, StorageError) as error:
             yield FileReport(name, False, str(error))
     listed = {entry["name"]: ShardEntry(**entry) for entry in (plan or {}).get("files", [])}
-    found = (
+    existing = (
         {shard_name(split, part) for split, parts in shards_in(folder).items() for part in parts} if plans else set()
     )
-    for name in sorted(listed.keys() | found):
-        yield _verified_shard(folder / name, listed.get(name), indexed=plan is not None and "files" in plan)
+    for name in sorted(listed.keys() | existing):
+        yield _verify_shard(folder / name, listed.get(name), indexed=plan is not None and "files" in plan)
     for file in (plan or {"tokenizer": []})["tokenizer"]:
-        yield _verified_copy(folder / TOKENIZER / file["name"], file)
+        yield _verify_tokenizer_file(folder / TOKENIZER / file["name"], file)
     for path in sorted([*folder.glob(f"*{PARTIAL}"), *folder.glob(f"{TOKENIZER}/*{PARTIAL}")]):
         yield FileReport(str(path.relative_to(folder)), False, "left by an interrupted build")
 
 
-def _verified_shard(path: Path, listed: ShardEntry | None, *, indexed: bool) -> FileReport:
+def _verify_shard(path: Path, listed: ShardEntry | None, *, indexed: bool) -> FileReport:
     try:
         header, entry = check_file(path)
     except (DataError, StorageError) as error:
@@ -179,16 +179,16 @@ def _verified_shard(path: Path, listed: ShardEntry | None, *, indexed: bool) -> 
     if listed is not None and entry != listed:
         return FileReport(path.name, False, f"not the file that {INDEX} lists", entry.bytes, entry.tokens)
     if path.name != shard_name(header.split, header.part):
-        return FileReport(path.name, False, f"it is {shard_name(header.split, header.part)}, renamed", entry.bytes)
+        return FileReport(path.name, False, f"it is a renamed {shard_name(header.split, header.part)}", entry.bytes)
     return FileReport(path.name, True, "ok", entry.bytes, entry.tokens)
 
 
-def _verified_copy(path: Path, listed: dict[str, Any]) -> FileReport:
+def _verify_tokenizer_file(path: Path, listed: dict[str, Any]) -> FileReport:
     name = f"{TOKENIZER}/{path.name}"
     try:
         data = path.read_bytes()
     except OSError as error:
         return FileReport(name, False, f"{error.strerror}: reading {path}")
-    if file_facts(path.name, data) != listed:
-        return FileReport(name, False, f"{path} is damaged: it is not the file that was written", len(data))
+    if file_entry(path.name, data) != listed:
+        return FileReport(name, False, f"{path} is damaged: it differs from the file that was written", len(data))
     return FileReport(name, True, "ok", len(data))

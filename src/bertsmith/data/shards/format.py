@@ -1,6 +1,6 @@
-"""One shard file: tokens, sentence lengths and document sizes behind a header that proves them. See docs/shards.md.
+"""The format of a shard file: header, checksum table, then tokens, sentence lengths and sentences per document.
 
-Owns the bytes of a file and how they are checked; knows nothing of folders, indexes or parts.
+docs/shards.md describes the format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertsmith.system.durable import Chunk, WrittenFile
 
 FORMAT = 1
 BLOCK = 1 << 16  # bytes of the body under one checksum
-LONGEST_SENTENCE = (1 << 16) - 1  # tokens; a longer sentence is cut
+LONGEST_SENTENCE = (1 << 16) - 1  # tokens; a longer sentence is truncated
 MAGIC = b"BSSHARD1"
 PRELUDE = struct.Struct("<8sII")  # magic, bytes of the header, CRC32 of header and checksum table
 HEADER_LIMIT = 1 << 16
@@ -33,15 +33,15 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
-    """Two bytes a token while the vocabulary allows it, else four; little-endian on every machine."""
+    """Two bytes per token if the vocabulary allows it, else four; little-endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocuments:
-    """Documents as flat arrays: what one work unit yields for one split."""
+    """Tokenized documents as flat arrays."""
 
-    tokens: Tokens  # of all sentences, end to end
+    tokens: Tokens  # of all sentences, concatenated
     sentence_lengths: NDArray[np.uint16]  # tokens of each sentence
     document_sentences: NDArray[np.uint32]  # sentences of each document
 
@@ -51,7 +51,7 @@ class EncodedDocuments:
 
     @classmethod
     def of(cls, documents: Iterable[Iterable[Sequence[int]]], dtype: DTypeLike) -> EncodedDocuments:
-        """From the ids of each sentence of each document; sentences and documents with nothing in them are left out."""
+        """From the ids of each sentence of each document; empty sentences and documents are dropped."""
         sentences: list[NDArray[Any]] = []
         sizes: list[int] = []
         for document in documents:
@@ -62,21 +62,21 @@ class EncodedDocuments:
         return cls(np.concatenate([np.empty(0, dtype), *sentences]), lengths, np.array(sizes, np.uint32))
 
     @classmethod
-    def joined(cls, pieces: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
-        """Many end to end."""
-        every = [cls.empty(dtype), *pieces]
+    def concatenate(cls, parts: Sequence[EncodedDocuments], dtype: DTypeLike) -> EncodedDocuments:
+        """Concatenates several."""
+        every = [cls.empty(dtype), *parts]
         return cls(
-            np.concatenate([one.tokens for one in every]),
-            np.concatenate([one.sentence_lengths for one in every]),
-            np.concatenate([one.document_sentences for one in every]),
+            np.concatenate([part.tokens for part in every]),
+            np.concatenate([part.sentence_lengths for part in every]),
+            np.concatenate([part.document_sentences for part in every]),
         )
 
     def check(self, vocab_size: int) -> None:
-        """Raises ValueError unless the three arrays fit each other and the vocabulary."""
-        found = [array.dtype.name for array in (self.tokens, self.sentence_lengths, self.document_sentences)]
+        """Raises ValueError unless the three arrays match each other and the vocabulary."""
+        dtypes = [array.dtype.name for array in (self.tokens, self.sentence_lengths, self.document_sentences)]
         expected = [token_type(vocab_size).name, "uint16", "uint32"]
-        if found != expected:
-            raise ValueError(f"pieces are {', '.join(found)}, not {', '.join(expected)}")
+        if dtypes != expected:
+            raise ValueError(f"documents are {', '.join(dtypes)}, not {', '.join(expected)}")
         if int(self.sentence_lengths.sum(dtype=np.int64)) != len(self.tokens):
             raise ValueError(f"sentence_lengths do not add up to the {len(self.tokens):,} tokens")
         if int(self.document_sentences.sum(dtype=np.int64)) != len(self.sentence_lengths):
@@ -87,7 +87,7 @@ class EncodedDocuments:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a shard file says of itself."""
+    """The header of a shard file."""
 
     split: str
     part: int
@@ -96,17 +96,17 @@ class Header:
     tokens: int
     sentences: int
     documents: int
-    first_unit: int  # work units that went into this commit, both ends included
+    first_unit: int  # work units of this commit, both ends included
     last_unit: int
-    documents_consumed: int  # in all splits, from the beginning of the set to the end of this commit
-    counts: dict[str, int] = field(default_factory=dict)  # the caller's totals, likewise
+    documents_consumed: int  # of all splits, from the start of the set to the end of this commit
+    counts: dict[str, int] = field(default_factory=dict)  # totals of the caller, likewise
     companion: dict[str, Any] | None = None  # name, bytes and sha256 of the held-out file of the same commit
     block_bytes: int = BLOCK
     format: int = FORMAT
 
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
-        """Where each array lies in the body: first byte, bytes."""
+        """First byte and number of bytes of each array in the body."""
         sizes = (self.tokens * np.dtype(self.dtype).itemsize, self.sentences * 2, self.documents * 4)
         return {
             "tokens": (0, sizes[0]),
@@ -121,7 +121,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard file as the index lists it. `crc32` is that of its head, which holds those of all blocks."""
+    """One shard file in the index. `crc32` is that of its header and checksum table."""
 
     name: str
     split: str
@@ -134,14 +134,14 @@ class ShardEntry:
     documents: int
 
 
-def damaged(path: Path, what: str) -> DataError:
+def damaged_error(path: Path, reason: str) -> DataError:
     advice = f"run `bertsmith verify {path.parent}`, and prepare these shards again"
-    return DataError(f"{path} is damaged: {what}; {advice}")
+    return DataError(f"{path} is damaged: {reason}; {advice}")
 
 
-def encode(header: Header, pieces: EncodedDocuments) -> tuple[int, list[Chunk]]:
-    """CRC32 of the head, and the file in order: prelude, header, checksum table, body."""
-    arrays = (pieces.tokens, pieces.sentence_lengths.astype("<u2"), pieces.document_sentences.astype("<u4"))
+def encode_file(header: Header, documents: EncodedDocuments) -> tuple[int, list[Chunk]]:
+    """The CRC32 of header and checksum table, and the file: prelude, header, checksum table, body."""
+    arrays = (documents.tokens, documents.sentence_lengths.astype("<u2"), documents.document_sentences.astype("<u4"))
     body = b"".join(array.tobytes() for array in arrays)
     view = memoryview(body)
     sums = [zlib.crc32(view[start : start + BLOCK]) for start in range(0, len(body), BLOCK)]
@@ -149,23 +149,23 @@ def encode(header: Header, pieces: EncodedDocuments) -> tuple[int, list[Chunk]]:
     text = json.dumps({**asdict(header), "sections": header.sections}, separators=(",", ":")).encode()
     text += b" " * (-(PRELUDE.size + len(text) + len(table)) % ALIGNMENT)
     if len(text) > HEADER_LIMIT:
-        raise ValueError(f"the counts of part {header.part} make a header of {len(text):,} bytes; keep to few of them")
+        raise ValueError(f"the counts of part {header.part} make a header of {len(text):,} bytes: pass fewer counts")
     crc32 = zlib.crc32(table, zlib.crc32(text))
     return crc32, [PRELUDE.pack(MAGIC, len(text), crc32), text, table, body]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """All of a file that stands before its body, checked."""
+    """The checked part of a file before its body."""
 
     header: Header
     crc32: int
     table: NDArray[np.uint32]  # CRC32 of each block
-    body: int  # where the body begins
+    body: int  # offset of the body
 
 
 def read_exactly(descriptor: int, size: int, offset: int, path: Path) -> bytes:
-    """`size` bytes from `offset`; pread and not a memory map, since a truncated map kills the process."""
+    """`size` bytes from `offset`; by pread, because a truncated file kills a process that maps it."""
     data = b""
     try:
         while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
@@ -173,22 +173,22 @@ def read_exactly(descriptor: int, size: int, offset: int, path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"{error.strerror}: reading {size:,} bytes at byte {offset:,} of {path}") from error
     if len(data) < size:
-        raise damaged(path, f"it ends at byte {offset + len(data):,}, before byte {offset + size:,}")
+        raise damaged_error(path, f"it is truncated at byte {offset + len(data):,}, before byte {offset + size:,}")
     return data
 
 
 def read_head(descriptor: int, path: Path) -> Head:
-    """Header and checksum table, after every check that can be made without reading the body."""
+    """Header and checksum table, after all checks that do not need the body."""
     magic, length, crc = PRELUDE.unpack(read_exactly(descriptor, PRELUDE.size, 0, path))
     if magic != MAGIC or length > HEADER_LIMIT:
-        raise damaged(path, "it does not begin like a shard")
+        raise damaged_error(path, "it does not start like a shard")
     text = read_exactly(descriptor, length, PRELUDE.size, path)
     try:
         fields = json.loads(text)
         sections = fields.pop("sections")
         header = Header(**fields)
         numbers = (header.part, header.tokens, header.sentences, header.documents, header.first_unit, header.last_unit)
-        sound = (
+        valid = (
             all(type(number) is int and number >= 0 for number in numbers)
             and header.dtype in ("uint16", "uint32")
             and (header.format, header.block_bytes) == (FORMAT, BLOCK)
@@ -196,22 +196,23 @@ def read_head(descriptor: int, path: Path) -> Head:
         )
         blocks = -(-header.body_bytes // BLOCK)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise damaged(path, "its header cannot be read") from error
+        raise damaged_error(path, "its header cannot be read") from error
     body = PRELUDE.size + length + 4 * blocks
     size = os.fstat(descriptor).st_size
-    if not sound or size != body + header.body_bytes:
-        raise damaged(path, f"its {size:,} bytes do not fit its header")
+    if not valid or size != body + header.body_bytes:
+        raise damaged_error(path, f"its {size:,} bytes do not match its header")
     table = read_exactly(descriptor, 4 * blocks, PRELUDE.size + length, path)
     if zlib.crc32(table, zlib.crc32(text)) != crc:
-        raise damaged(path, "header and checksum table do not match their checksum")
+        raise damaged_error(path, "header and checksum table do not match their checksum")
     return Head(header, crc, np.frombuffer(table, "<u4"), body)
 
 
 def check_block(data: bytes | memoryview, block: int, head: Head, path: Path) -> None:
-    """Raises unless `data` is what was written as that block of the body."""
+    """Raises unless `data` matches the checksum of that block of the body."""
     if zlib.crc32(data) != head.table[block]:
         start = head.body + block * BLOCK
-        raise damaged(path, f"block {block} (bytes {start:,} to {start + len(data):,}) does not match its checksum")
+        where = f"block {block} (bytes {start:,} to {start + len(data):,})"
+        raise damaged_error(path, f"{where} does not match its checksum")
 
 
 def open_file(path: Path) -> int:
@@ -224,7 +225,7 @@ def open_file(path: Path) -> int:
 
 
 def check_file(path: Path) -> tuple[Header, ShardEntry]:
-    """Reads a whole file, checks all of it against itself, and returns what an index would say of it."""
+    """Reads and checks a complete file; returns its header and its entry for the index."""
     descriptor = open_file(path)
     try:
         head = read_head(descriptor, path)
@@ -242,7 +243,7 @@ def check_file(path: Path) -> tuple[Header, ShardEntry]:
 
 
 def entry_of(header: Header, name: str, written: WrittenFile, crc32: int) -> ShardEntry:
-    """What the index says of a file with this header."""
+    """The index entry of a file with this header."""
     return ShardEntry(
         name=name,
         split=header.split,

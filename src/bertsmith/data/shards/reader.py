@@ -23,7 +23,7 @@ from bertsmith.data.shards.format import (
     ShardEntry,
     Tokens,
     check_block,
-    damaged,
+    damaged_error,
     open_file,
     read_exactly,
     read_head,
@@ -33,7 +33,7 @@ from bertsmith.errors import BertsmithError, DataError, StorageError
 
 
 class Part:
-    """One file of a split: how much is in it, how much comes before it, and where its sentences begin."""
+    """One file of a split: its counts, the counts of the files before it, and where its sentences start."""
 
     def __init__(self, reader: ShardReader, number: int, *, bases: tuple[int, int, int]) -> None:
         entry = reader.entries[number]
@@ -43,13 +43,13 @@ class Part:
 
     @cached_property
     def sentence_starts(self) -> NDArray[np.integer[Any]]:
-        """[sentences + 1] first token of each sentence, counted from the part's first token; last: its tokens."""
+        """[sentences + 1] first token of each sentence relative to the part; last: its number of tokens."""
         begin = self._reader.sizes[self._number] - 4 * self.documents - 2 * self.sentences
         return self._starts(begin, "<u2", count=self.sentences, total=self.tokens)
 
     @cached_property
     def document_starts(self) -> NDArray[np.integer[Any]]:
-        """[documents + 1] first sentence of each document, counted from the part's first; last: its sentences."""
+        """[documents + 1] first sentence of each document relative to the part; last: its number of sentences."""
         begin = self._reader.sizes[self._number] - 4 * self.documents
         return self._starts(begin, "<u4", count=self.documents, total=self.sentences)
 
@@ -60,12 +60,14 @@ class Part:
             data = self._reader.read(np.array([self._number]), np.array([begin]), np.array([size]))
             np.cumsum(np.frombuffer(data, dtype), dtype=starts.dtype, out=starts[1:])
         if int(starts[-1]) != total:
-            raise damaged(self._reader.paths[self._number], f"its lengths add up to {int(starts[-1]):,}, not {total:,}")
+            raise damaged_error(
+                self._reader.paths[self._number], f"its lengths add up to {int(starts[-1]):,}, not {total:,}"
+            )
         return starts
 
 
 class Shards:
-    """One split of a finished shard set. Cheap to open, pickled as its path, safe to use after a fork."""
+    """One split of a finished shard set; cheap to open, pickled as its path, safe to use after a fork."""
 
     def __init__(self, folder: Path, split: str, index: dict[str, Any]) -> None:
         self.folder, self.split, self.index = folder, split, index
@@ -84,82 +86,82 @@ class Shards:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", *, fingerprint: str | None = None) -> Shards:
-        """The split of the set in `folder`; with `fingerprint`, only if that tokenizer wrote it."""
+        """The split of the set in `folder`; raises if `fingerprint` is not that of its tokenizer."""
         folder = Path(folder)
         if split not in SPLITS:
-            raise BertsmithError(f"{split} is no split of a shard set, there are {' and '.join(SPLITS)}")
+            raise BertsmithError(f"{split!r} is not a split of a shard set: choose {' or '.join(SPLITS)}")
         index = read_index(folder)
         if fingerprint is not None and fingerprint != index["fingerprint"]:
             raise DataError(
                 f"shards in {folder} were written with tokenizer {_short(index['fingerprint'])} but this run uses "
-                f"{_short(fingerprint)}: pass that tokenizer, or write the shards again"
+                f"{_short(fingerprint)}: pass the tokenizer of the shards, or prepare them again"
             )
         shards = cls(folder, split, index)
         for path, entry in zip(shards._reader.paths, shards._reader.entries, strict=True):
             if not path.exists():
                 raise DataError(f"{path} is missing: prepare these shards again")
             if (size := path.stat().st_size) != entry.bytes:
-                raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+                raise damaged_error(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
         return shards
 
     @property
     def digest(self) -> str:
-        """Of the tokenizer and of what is in the files of all splits, wherever these and their text lie."""
+        """SHA-256 of the tokenizer's fingerprint and the contents of all shard files, independent of paths."""
         files = sorted((entry["split"], entry["part"], entry["sha256"]) for entry in self.index["files"])
         return hashlib.sha256(json.dumps([self.fingerprint, files]).encode()).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.folder.absolute()), self.split, self.index["seal"])
+        return _reopen, (str(self.folder.absolute()), self.split, self.index["seal"])
 
     def read(self, starts: ArrayLike, lengths: ArrayLike) -> Tokens:
-        """The tokens from each of `starts` on, as many as `lengths` says, end to end in one array. [T]"""
+        """The tokens of the spans given by `starts` and `lengths`, concatenated. [T]"""
         starts = np.atleast_1d(np.asarray(starts, np.int64))
         lengths = np.broadcast_to(np.asarray(lengths, np.int64), starts.shape)
         ends = starts + lengths
         if len(starts) and (starts.min() < 0 or lengths.min() < 0 or ends.max() > self.tokens):
-            raise IndexError(f"spans reach outside the {self.tokens:,} tokens of {self.split} in {self.folder}")
+            raise IndexError(f"spans are outside the {self.tokens:,} tokens of {self.split} in {self.folder}")
         if len(lengths) and not lengths.min():
             starts, ends = starts[lengths > 0], ends[lengths > 0]
         if not len(starts):
             return np.empty(0, self._dtype)
         parts = np.searchsorted(self._bases, starts, side="right") - 1
         if np.any(ends > self._bases[parts + 1]):
-            parts, starts, ends = self._cut(parts, starts, ends)
+            parts, starts, ends = self._split_spans(parts, starts, ends)
         itemsize = self._dtype.itemsize
         data = self._reader.read(parts, (starts - self._bases[parts]) * itemsize, (ends - starts) * itemsize)
         return np.frombuffer(data, self._dtype)
 
-    def _cut(
+    def _split_spans(
         self, parts: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The same spans, cut where one part ends and the next begins; parts without tokens are passed over."""
-        pieces: list[tuple[int, int, int]] = []
+        """The same spans, split at the boundaries of parts; skips parts without tokens."""
+        spans: list[tuple[int, int, int]] = []
         for part, start, end in zip(parts.tolist(), starts.tolist(), ends.tolist(), strict=True):
             while start < end:
                 stop = min(end, int(self._bases[part + 1]))
                 if start < stop:
-                    pieces.append((part, start, stop))
+                    spans.append((part, start, stop))
                 part, start = part + 1, stop
-        cut = np.array(pieces, np.int64)
-        return cut[:, 0], cut[:, 1], cut[:, 2]
+        result = np.array(spans, np.int64)
+        return result[:, 0], result[:, 1], result[:, 2]
 
 
 def _short(fingerprint: str) -> str:
     return fingerprint if len(fingerprint) <= 12 else fingerprint[:12] + "…"
 
 
-def _reopened(folder: str, split: str, seal: str) -> Shards:
+def _reopen(folder: str, split: str, checksum: str) -> Shards:
     shards = Shards.open(folder, split)
-    if shards.index["seal"] != seal:
-        raise DataError(f"the shards in {folder} have been written anew since they were opened: start again")
+    if shards.index["seal"] != checksum:
+        raise DataError(f"the shards in {folder} were replaced after they were opened: start again")
     return shards
 
 
-OPEN_FILES = max(16, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))  # at most, for one split
+OPEN_FILES = max(16, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))  # maximum per split
 
 
 class _OpenFile:
-    """A descriptor that is closed when nobody reads from it any more, so that threads cannot close each other's."""
+    """A descriptor that is closed with its last reference, so that threads cannot close each other's files."""
 
     descriptor = -1
 
@@ -172,7 +174,11 @@ class _OpenFile:
 
 
 class ShardReader:
-    """The bodies of the files of one split, by part number and byte."""
+    """Bytes of the bodies of the files of one split; each block is checked when it is first read.
+
+    Reads with pread, which threads and forked processes can share; a truncated file is an error, where a memory map
+    would kill the process.
+    """
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry], itemsize: int) -> None:
         self.entries = entries
@@ -186,15 +192,15 @@ class ShardReader:
         self._heads: dict[int, Head] = {}
 
     def read(self, parts: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytearray:
-        """Spans of bytes, none empty, each within the body of its part, end to end."""
+        """Nonempty spans of bytes, each within the body of its part, concatenated."""
         self._check(parts, starts, starts + sizes)
         return self._read(parts.tolist(), (self.bodies[parts] + starts).tolist(), sizes.tolist())
 
     def _check(self, parts: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         first = self.first_blocks[parts] + starts // BLOCK
         last = self.first_blocks[parts] + (ends - 1) // BLOCK
-        doubtful = ~(self.checked[first] & self.checked[last]) | (last - first > 1)
-        for span in np.flatnonzero(doubtful).tolist():
+        unchecked = ~(self.checked[first] & self.checked[last]) | (last - first > 1)
+        for span in np.flatnonzero(unchecked).tolist():
             for block in range(int(first[span]), int(last[span]) + 1):
                 if not self.checked[block]:
                     self._check_block(int(parts[span]), block)
@@ -207,12 +213,12 @@ class ShardReader:
         self.checked[block] = True
 
     def _read(self, parts: list[int], offsets: list[int], sizes: list[int]) -> bytearray:
-        wanted = set(parts)
-        if len(wanted) > OPEN_FILES:
+        needed = set(parts)
+        if len(needed) > OPEN_FILES:
             half = len(parts) // 2
             left = self._read(parts[:half], offsets[:half], sizes[:half])
             return left + self._read(parts[half:], offsets[half:], sizes[half:])
-        files = {part: self._file(part) for part in wanted}  # held here, so that they stay open
+        files = {part: self._file(part) for part in needed}  # referenced, so that they stay open
         descriptors = {part: file.descriptor for part, file in files.items()}
         pread = os.pread
         spans = zip(parts, sizes, offsets, strict=True)
@@ -222,7 +228,7 @@ class ShardReader:
             raise StorageError(f"{error.strerror}: reading shards in {self.paths[0].parent}") from error
         if len(data) == sum(sizes):
             return data
-        # some read was short: once more with care, which names the file unless it is whole again
+        # a read was short: read again with checks that name the file
         spans = zip(parts, sizes, offsets, strict=True)
         return bytearray().join(
             [read_exactly(descriptors[part], size, offset, self.paths[part]) for part, size, offset in spans]
@@ -234,9 +240,9 @@ class ShardReader:
             path, entry = self.paths[part], self.entries[part]
             file = _OpenFile(path)
             if (size := os.fstat(file.descriptor).st_size) != entry.bytes:
-                raise damaged(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
+                raise damaged_error(path, f"it has {size:,} bytes and should have {entry.bytes:,}")
             if PRELUDE.unpack(read_exactly(file.descriptor, PRELUDE.size, 0, path))[2] != entry.crc32:
-                raise damaged(path, "it is not the file that the index lists")
+                raise damaged_error(path, "it is not the file in the index")
             if part not in self._heads:
                 self._heads[part] = self._checked_head(file.descriptor, path, entry)
             while len(self._files) >= OPEN_FILES:
@@ -246,7 +252,7 @@ class ShardReader:
 
     def _checked_head(self, descriptor: int, path: Path, entry: ShardEntry) -> Head:
         head = read_head(descriptor, path)
-        found = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
-        if found != (entry.tokens, entry.sentences, entry.documents, entry.split):
-            raise damaged(path, "its header is not what the index says")
+        counts = (head.header.tokens, head.header.sentences, head.header.documents, head.header.split)
+        if counts != (entry.tokens, entry.sentences, entry.documents, entry.split):
+            raise damaged_error(path, "its header does not match the index")
         return head

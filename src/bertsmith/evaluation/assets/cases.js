@@ -1,20 +1,20 @@
-// The cases behind a cell of the confusion matrix, or the errors, in one table that can be sorted.
+// A sortable table of the cases behind a cell of the confusion matrix, or of the errors.
 import { element } from "./elements.js";
 
-const ID = 0, GOLD = 1, SAID = 2, SURE = 3, TEXTS = 4, SOURCE = 5, RIGHT = 6;
+const ID = 0, GOLD = 1, PREDICTION = 2, CONFIDENCE = 3, TEXTS = 4, SOURCE = 5, CORRECT = 6;
 const compared = new Intl.Collator("en", { numeric: true }).compare;
 
-// Fills the table of a page about an evaluation, or of a part of one; `chosen` is told which cell is looked at.
+// Fills the table of an evaluation page or panel; calls `chosen` with the selected cell.
 export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   const place = (name) => root.querySelector(`#${name}`);
   const matrix = place("confusion"), table = place("cases");
-  const columns = [["right answer", GOLD], ["said", SAID], [data.sure, SURE], ["text", TEXTS], ["where", SOURCE]];
-  const view = { cell: data.cells[cell] ? cell : null, column: SURE, falling: true };
-  const shown = (value) => (data.share ? `${(value * 100).toFixed(1)} %` : value.toPrecision(3));
+  const columns = [["gold", GOLD], ["prediction", PREDICTION], [data.confidence_title, CONFIDENCE], ["text", TEXTS], ["source", SOURCE]];
+  const view = { cell: data.cells[cell] ? cell : null, column: CONFIDENCE, falling: true };
+  const shown = (value) => (data.probabilities ? `${(value * 100).toFixed(1)} %` : value.toPrecision(3));
 
   function order(first, second) {
     const [a, b] = [data.cases[first][view.column], data.cases[second][view.column]];
-    const way = view.column === SURE ? a - b : compared(String(a), String(b));
+    const way = view.column === CONFIDENCE ? a - b : compared(String(a), String(b));
     return view.falling ? -way : way;
   }
 
@@ -22,8 +22,8 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     const one = data.cases[number];
     return element("tr", {},
       element("td", {}, one[GOLD]),
-      element("td", { class: one[RIGHT] ? "right" : "wrong" }, one[SAID]),
-      element("td", { class: "number" }, shown(one[SURE])),
+      element("td", { class: one[CORRECT] ? "right" : "wrong" }, one[PREDICTION]),
+      element("td", { class: "number" }, shown(one[CONFIDENCE])),
       element("td", { class: "text" }, ...one[TEXTS].map((part) => element("p", {}, part))),
       element("td", { class: "source", title: `id ${one[ID]}` }, one[SOURCE]),
     );
@@ -32,9 +32,9 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   function render() {
     const button = view.cell && matrix.querySelector(`[data-cell="${view.cell}"]`);
     const found = [...(view.cell ? data.cells[view.cell] : data.errors)].sort(order);
-    const all = view.cell ? Number(button.textContent.replaceAll(",", "")) : data.wrong;
+    const all = view.cell ? Number(button.textContent.replaceAll(",", "")) : data.error_count;
     place("examples").hidden = !found.length;
-    place("what").textContent = view.cell ? button.getAttribute("aria-label") : data.share ? "Most confident errors" : "Furthest off";
+    place("what").textContent = view.cell ? button.getAttribute("aria-label") : data.probabilities ? "Most confident errors" : "Largest errors";
     place("count").textContent = `${found.length.toLocaleString("en")} of ${all.toLocaleString("en")}`;
     place("back").hidden = !view.cell;
     table.tBodies[0].replaceChildren(...found.map(line));
@@ -52,7 +52,7 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
     if (next) place("examples").scrollIntoView({ block: "nearest" });
   }
 
-  // Arrow keys go to the next cell with examples in that direction.
+  // Arrow keys move to the next cell with examples in that direction.
   function step(event) {
     const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     const from = event.target.closest("td");
@@ -68,7 +68,7 @@ export function showCases(root, data, { cell = null, chosen = () => {} } = {}) {
   for (const [title, column] of columns) {
     const button = element("button", { type: "button" }, title);
     button.addEventListener("click", () => {
-      view.falling = view.column === column ? !view.falling : column === SURE;
+      view.falling = view.column === column ? !view.falling : column === CONFIDENCE;
       view.column = column;
       render();
     });
