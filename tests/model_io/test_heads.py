@@ -134,7 +134,7 @@ def test_weights_of_a_head_that_nobody_names(tmp_path: Path) -> None:
     change_config(path, architectures=["BertModel"])
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "classifier.bias", "objectives=['classify']")
+    one_line(found, "classifier.bias", "pass objectives, one of choose, classify, regress, tag")
     assert open_model(path, objectives=["classify"])[0].objectives["classify"].config.labels == COLOURS
 
 

@@ -135,7 +135,7 @@ def test_what_is_refused() -> None:
     batch = random_batch([12], length=12)
     with pytest.raises(BertsmithError, match="masked_lm has no indices in this batch: corrupt it first"):
         model(batch)
-    with pytest.raises(BertsmithError, match="this model was not made for causal_lm: it has masked_lm, next_sentence"):
+    with pytest.raises(BertsmithError, match="this model has no head causal_lm: it has masked_lm, next_sentence"):
         model.predict(batch, "causal_lm")
 
 

@@ -183,8 +183,8 @@ def test_strange_tables(tmp_path: Path) -> None:
         "compressed": table([one], kind=1),
         "more than 20,000 keys": table([[(b"%06d" % key, b"") for key in range(20_001)]]),
         "a key of": table([[(b"k" * 600, b"")]]),
-        "lies outside": table([[(b"a", b"")]])[:-48] + number(1 << 60) + number(9) + b"\0" * 30 + MAGIC,
-        "a number without its end": b"\xff" * 40 + MAGIC,
+        "is outside the file": table([[(b"a", b"")]])[:-48] + number(1 << 60) + number(9) + b"\0" * 30 + MAGIC,
+        "an unterminated integer": b"\xff" * 40 + MAGIC,
     }
     for words, data in cases.items():
         with pytest.raises(DataError) as found:
@@ -223,14 +223,14 @@ def test_strange_checkpoints(tmp_path: Path) -> None:
         "is a TensorFlow 2 checkpoint": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
         "0 data files": {b"": b""},
         "1048576 data files": {b"": message((1, 1 << 20))},
-        "not in little-endian": {b"": message((1, 1), (2, 1))},
+        "not little-endian": {b"": message((1, 1), (2, 1))},
         "in slices": {b"": header, b"a": variable() + message((7, b""))},
         "has type 7": {b"": header, b"a": variable(kind=7)},
         "and 9 dimensions": {b"": header, b"a": variable(sizes=(1,) * 9)},
         "has 9 bytes": {b"": header, b"a": variable(size=9)},
         "in data file 3 of 1": {b"": header, b"a": variable(shard=3)},
         "overlaps": {b"": header, b"a": variable(), b"b": variable(place=4)},
-        "cut short: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
+        "truncated: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
         "two of its variables are one weight": {b"": header, b"a/gamma": variable(), b"a/kernel": variable(place=8)},
         "does not match its checksum": {b"": header, b"a": variable()},
     }

@@ -146,7 +146,7 @@ def test_theirs_here(architecture: str, tmp_path: Path) -> None:
     transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "theirs")
     ours, _, facts = open_model(tmp_path / "theirs")
     assert tuple(ours.objectives) == HEADS[architecture]
-    assert facts.notes == ("the table has 3 rows more than the tokenizer has tokens",)
+    assert facts.notes == ("the token table has 3 rows more than the tokenizer has tokens",)
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     compare(ours, said, asked)
 

@@ -163,7 +163,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     tokenizer().save(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.bert.embeddings.word_embeddings.weight)
-    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
 def test_transformers_refuses_what_it_would_answer_wrongly(tmp_path: Path) -> None:
