@@ -21,7 +21,7 @@ from bertsmith.data.sample_text import korean_samples, python_documentation
 from bertsmith.data.sentences import split_sentences
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from data import gold
+from data import gold_sentences
 
 Splitter = Callable[[str], Iterable[str]]
 LICENCES = {"pysbd": "MIT", "syntok": "MIT", "sentencex": "MIT", "blingfire": "MIT", "kiwipiepy": "Apache-2.0"}
@@ -107,7 +107,7 @@ def main() -> None:
             except (ImportError, OSError, PackageNotFoundError) as error:
                 print(f"{name:<18}{LICENCES[name]:<12}absent: {type(error).__name__}")
                 break
-            found, invented, missed = gold.agreement(language, splitter)
+            found, invented, missed = gold_sentences.agreement(language, splitter)
             precision, recall = found / (found + invented), found / (found + missed)
             f1 = 2 * precision * recall / (precision + recall)
             rate = speed(splitter, documents, given.seconds)

@@ -1,4 +1,4 @@
-"""Campaigns against several ranks: one of them gets a signal, and their number changes during a run."""
+"""Fault campaigns on several ranks: a signal to one of them, and a changed world size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 import socket
 from pathlib import Path
 
+from faults.pretrain_fixtures import QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, numbers
 from faults.pretrain_kills import patches_of
-from faults.pretrain_server import Ended, Patch
-from faults.pretrain_world import QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, numbers
-from faults.shard_world import Outcome, emptied
+from faults.pretrain_process import Ended, Patch
+from faults.shard_fixtures import Outcome, emptied
 
 # Dropout is drawn for each micro-batch of each rank, and a high rate makes much of a rounding.
 SAME = ("encoder.dropout=0", "encoder.attention_dropout=0", "learning_rate=1e-3", "micro_batch_size=2")

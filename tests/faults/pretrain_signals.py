@@ -1,4 +1,4 @@
-"""Campaigns against the whole command: signals in any phase, data that fail, losses that are not finite, a rival."""
+"""Fault campaigns on `pretrain`: signals in every phase, failing data, non-finite losses, a second process."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shutil
 import signal
 from pathlib import Path
 
+from faults.pretrain_fixtures import EVERY, QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, wait_for
 from faults.pretrain_kills import patches_of
-from faults.pretrain_server import Ended
-from faults.pretrain_world import EVERY, QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, wait_for
-from faults.shard_world import Outcome
+from faults.pretrain_process import Ended
+from faults.shard_fixtures import Outcome
 
 from bertsmith.training.log import last_of_each_step, read_events
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from faults.server_fixtures import EXPECTED_TOKENS, TEXTS, Process, served
 from faults.server_load import Load, at_once, at_rate, request
-from faults.server_world import EXPECTED_TOKENS, TEXTS, Process, served
 from server.http_fixtures import post, say
 
 from bertsmith.server.monitoring import Log
@@ -324,7 +324,7 @@ def secrets_kept(*, how: str = "") -> Outcome:
 
 @contextlib.contextmanager
 def _with_key(how: str, log: Log) -> Any:
-    from faults.server_world import broken
+    from faults.server_fixtures import broken
     from server.http_fixtures import called
 
     with broken(how), called("words", "kinds", log=log, api_key=SECRETS["key"]) as client:

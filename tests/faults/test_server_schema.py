@@ -1,4 +1,4 @@
-"""F9: requests made from the server's own description, valid and not, get no answer that it does not describe."""
+"""F9: responses to requests generated from the server's OpenAPI schema, valid and invalid, conform to the schema."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def check(case: schemathesis.Case) -> None:
 
 @schema.parametrize()
 @FEW
-def test_what_the_description_allows_and_forbids(case: schemathesis.Case) -> None:
+def test_requests_by_schema(case: schemathesis.Case) -> None:
     check(case)
 
 
 @pytest.mark.slow
 @schema.parametrize()
 @MANY
-def test_much_of_what_the_description_allows_and_forbids(case: schemathesis.Case) -> None:
+def test_many_requests_by_schema(case: schemathesis.Case) -> None:
     check(case)

@@ -113,7 +113,7 @@ def test_pages_and_assets_are_public_and_data_is_not(client: TestClient) -> None
 
 def test_what_a_task_needs_is_a_command_that_exists() -> None:
     tasks = config.kinds("bertsmith.tasks")
-    commands = re.findall(r'made: "bertsmith ([^"]+)"', assets()["tasks.js"])
+    commands = re.findall(r'command: "bertsmith ([^"]+)"', assets()["tasks.js"])
     assert len(commands) == 8
     for command in set(commands):
         words = shlex.split(command)

@@ -13,7 +13,7 @@ from unittest import mock
 import httpx
 import pytest
 from command_line import call
-from model_io.folder_world import folder
+from model_io.folder_fixtures import folder
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_what_is_wrong_is_one_line(place: Path, tmp_path: Path) -> None:
         assert f"port {port} of 127.0.0.1 is in use: choose another --port" in one_line(place, "--port", port)
     assert "greater than 0" in one_line(place, "--deadline", 0)
     assert "is not a folder" in one_line(place, "--runs", tmp_path / "none", status=65)
-    assert "not known" in one_line(place, "--port", 0, "--device", "abacus")
+    assert "is unknown" in one_line(place, "--port", 0, "--device", "abacus")
 
 
 def test_keys_come_from_files_that_are_never_quoted(place: Path, tmp_path: Path) -> None:
