@@ -2,9 +2,9 @@
 
 PYTHONPATH=src python bench/packing.py [shard set | millions of random tokens]
 
-`M/s` is million tokens of batches per second, padding included; `reading` is the ratio to only reading rows of that length
-from the same shards; `target` the ratio to the required 2 M tokens per second. Documents and sentences of random text have
-the lengths of English Wikipedia.
+`M/s` is million tokens of batches per second, padding included; `reading` is the ratio to only reading rows of that
+length from the same shards; `target` the ratio to the required 2 M tokens per second. Documents and sentences of random
+text have the lengths of English Wikipedia.
 """
 
 from __future__ import annotations

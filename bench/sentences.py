@@ -2,8 +2,8 @@
 
     python bench/sentences.py [--english FILE] [--korean FILE] [--seconds 5]
 
-`Corpus` reads the files; the default is the sample text. Libraries that are not installed, or do not load, are listed as
-absent. The authors of the rules also wrote the gold sets, which favours bertsmith (docs/corpora.md).
+`Corpus` reads the files; the default is the sample text. Libraries that are not installed, or do not load, are listed
+as absent. The authors of the rules also wrote the gold sets, which favours bertsmith (docs/corpora.md).
 """
 
 from __future__ import annotations
