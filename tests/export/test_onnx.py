@@ -15,7 +15,7 @@ from command_line import call
 from export.export_fixtures import KINDS, model
 from export.test_graph import HEADS
 from faults.faulty_disks import FailingDisk
-from model_io.folder_world import TEXTS, folder
+from model_io.folder_fixtures import TEXTS, folder
 
 import bertsmith
 from bertsmith.errors import StorageError

@@ -15,7 +15,7 @@ from export.export_fixtures import KINDS
 from export.export_fixtures import model as small_model
 from faults.faulty_disks import FailingDisk
 from model_fixtures import SIZE
-from model_io.folder_world import TEXTS, folder, tokenizer
+from model_io.folder_fixtures import TEXTS, folder, tokenizer
 
 import bertsmith
 from bertsmith.errors import BertsmithError, StorageError

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from faults.hostile_folders import CASES
 from faults.shard_fixtures import Outcome, emptied, in_child, snapshot
-from model_io.folder_world import folder as model_folder
-from model_io.folder_world import foreign
+from model_io.folder_fixtures import folder as model_folder
+from model_io.folder_fixtures import foreign
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io import importers

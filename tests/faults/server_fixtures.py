@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from model_io.folder_world import model, tokenizer
+from model_io.folder_fixtures import model, tokenizer
 from server.http_fixtures import predictor
 
 from bertsmith.inference.forward import Backend, ModelInput, Query

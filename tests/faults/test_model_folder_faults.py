@@ -15,7 +15,7 @@ import torch
 from faults import folder_campaigns
 from faults.folder_campaigns import flips, hostile, truncations
 from faults.shard_fixtures import Outcome
-from model_io.folder_world import folder_in_memory, foreign
+from model_io.folder_fixtures import folder_in_memory, foreign
 
 from bertsmith.model_io import checksums, loading, safetensors_files, untrusted_files
 from bertsmith.model_io.huggingface.family import Family

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objectives.heads_world import asking, packed
+from objectives.head_fixtures import asking, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.distributed import World

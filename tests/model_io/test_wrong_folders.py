@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_io.folder_world import (
-    TABLE,
-    Tensors,
-    change_config,
-    change_weights,
-    folder,
-    foreign,
-    one_line,
-)
+from model_io.folder_fixtures import TABLE, Tensors, change_config, change_weights, folder, foreign, one_line
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model_folder import open_model

@@ -11,7 +11,7 @@ import pytest
 import torch
 from encoders.test_albert import config
 from model_fixtures import randomize_weights, relative_difference
-from model_io.folder_world import same_weights
+from model_io.folder_fixtures import same_weights
 from parity.test_heads_transformers import unpadded
 
 from bertsmith.data.collate import collate

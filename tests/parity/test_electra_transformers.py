@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import VOCABULARY, random_batch, randomize_weights, relative_difference
-from model_io.folder_world import same_weights, tokenizer
+from model_io.folder_fixtures import same_weights, tokenizer
 from parity.test_folders_transformers import batch as some_texts
 from parity.test_heads_transformers import asked as asked_of_texts
 from parity.test_heads_transformers import said_by, unpadded

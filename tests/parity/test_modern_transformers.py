@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import randomize_weights, relative_difference
-from model_io.folder_world import one_line, same_weights, tokenizer
+from model_io.folder_fixtures import one_line, same_weights, tokenizer
 from parity.test_folders_transformers import batch
 from parity.test_roberta_transformers import in_full
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import randomize_weights, relative_difference
-from model_io.folder_world import same_weights
+from model_io.folder_fixtures import same_weights
 from parity import test_heads_transformers as heads
 from parity.test_folders_transformers import compare as compare_states
 from parity.test_folders_transformers import said_by

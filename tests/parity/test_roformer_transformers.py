@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import randomize_weights, relative_difference
-from model_io.folder_world import change_config, one_line, same_weights, tokenizer
+from model_io.folder_fixtures import change_config, one_line, same_weights, tokenizer
 from parity.test_electra_transformers import NAMES, compare
 from parity.test_folders_transformers import batch
 from safetensors.torch import load_file

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import httpx
-from model_io.folder_world import model, tokenizer
+from model_io.folder_fixtures import model, tokenizer
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.objectives import classify, tag

@@ -13,7 +13,7 @@ from unittest import mock
 import httpx
 import pytest
 from command_line import call
-from model_io.folder_world import folder
+from model_io.folder_fixtures import folder
 
 
 @pytest.fixture(scope="module")
