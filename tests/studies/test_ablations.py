@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import call
-from studies.study_world import METALS, model_folder, mrpc, tokenizer_of
+from studies.study_fixtures import METALS, model_folder, mrpc, tokenizer_of
 from threads import threads
 
 from bertsmith import recipes
@@ -69,12 +69,12 @@ def test_one_table_and_nothing_is_done_twice(
     found = json.loads(done.stdout)
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "ltr", "ltr+bilstm"]
     nothing, base, ltr, bilstm = (row["cells"] for row in found["rows"])
-    assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["says"]) == (0.625, "always 0")
+    assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["baseline"]) == (0.625, "always 0")
     assert nothing["conll/conll2003"]["score"]["mean"] == 0
-    assert (base["glue/mrpc"]["measure"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
+    assert (base["glue/mrpc"]["metric"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
     assert (base["conll/conll2003"]["published"], ltr["conll/conll2003"]["published"]) == (95.4, None)
     assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
-    assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
+    assert (base["glue/mrpc"]["learning_rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
     asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
     assert ltr["glue/mrpc"]["head"] == asked_of_all | {"pooling": "last"}
@@ -104,7 +104,7 @@ def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Pa
     ]
     how = {"rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
-    assert first["rows"][1]["cells"]["glue/mrpc"]["rate"] == 1e-2
+    assert first["rows"][1]["cells"]["glue/mrpc"]["learning_rate"] == 1e-2
     (tmp_path / "s" / "base" / "glue-mrpc" / "ablation.json").unlink()
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("events.jsonl")}
     assert len(marks) == 2
@@ -138,7 +138,7 @@ def test_work_travels_to_other_processes(
     assert said == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
     base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)
-    models = [open_with_head(cell.tuning, cell.task)[0] for cell in (base, fresh)]
+    models = [open_with_head(cell.settings, cell.task)[0] for cell in (base, fresh)]
     assert not torch.equal(*(model.encoder.token_embeddings for model in models))
 
 
@@ -161,14 +161,14 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     causal, bidirectional = (Candidate(name, folders[name]) for name in ("ltr", "base"))
     assert (causal.causal, bidirectional.causal) == (True, False)
     cell = Cell.planned(causal, trial, tmp_path)
-    model, _, _ = open_with_head(cell.tuning, cell.task)
+    model, _, _ = open_with_head(cell.settings, cell.task)
     assert model.encoder.direction == "forward"
     assert model.objectives["classify"].readout.readout == "last"
     named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
-    assert named.tuning.head == {"pooling": "mean"}
-    assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
+    assert named.settings.head == {"pooling": "mean"}
+    assert Cell.planned(bidirectional, trial, tmp_path).settings.head == {}
     behind = Candidate("base+bilstm", bidirectional.folder)
-    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"recurrent": "bilstm", "pooling": "raw_first"}
+    assert Cell.planned(behind, trial, tmp_path).settings.head == {"recurrent": "bilstm", "pooling": "raw_first"}
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 
@@ -235,7 +235,7 @@ def test_one_study_may_be_of_several_tables_of_the_paper() -> None:
     assert one.scores["ltr"][sst2] == 92.1
     assert one.source == "P-BERT Table 5, P-BERT Table 6"
     assert scores_for(["mine"], [mrpc]).scores == {}
-    assert both.measures[mrpc] == "accuracy"
+    assert both.metrics[mrpc] == "accuracy"
 
 
 def test_the_papers_rows_are_our_recipes() -> None:

@@ -144,7 +144,7 @@ def features(result: Mapping[str, Any]) -> None:
 def ablations(result: Mapping[str, Any]) -> None:
     """One row per model, one column per task, the paper's numbers in parentheses."""
     measures = {
-        task: next(filter(None, (row["cells"][task].get("measure") for row in result["rows"])), "")
+        task: next(filter(None, (row["cells"][task].get("metric") for row in result["rows"])), "")
         for task in result["tasks"]
     }
     rows = plain_table("model", right=tuple(f"{task} {measure}".rstrip() for task, measure in measures.items()))

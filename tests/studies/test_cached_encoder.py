@@ -21,9 +21,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn.pooling import LayerChoice
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.studies.feature_files import Kind, Precision, keep_features
-from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
-from bertsmith.studies.replay import Replay, digest_of, speaking
+from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
+from bertsmith.studies.feature_files import FeatureSpec, Precision, cache_features
+from bertsmith.studies.features import ROWS, chosen_layers, layer_indices
 from bertsmith.types import Batch
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
@@ -41,11 +41,11 @@ def model_of(**head: object) -> Model:
     return randomize_weights(Model.build(settings, [tag.Config(recurrent_width=8, **head)]))  # type: ignore[arg-type]
 
 
-def replayed(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> Replay:
-    numbers = layer_numbers(layers, model.encoder)
-    kind = Kind(digest_of(model.encoder), tuple(numbers), model.encoder.width, precision)
-    say = speaking(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
-    return Replay(keep_features(folder, random_rows(LENGTHS), kind, say, quiet=True), model.encoder, numbers)
+def replayed(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> CachedEncoder:
+    numbers = layer_indices(layers, model.encoder)
+    kind = FeatureSpec(encoder_digest(model.encoder), tuple(numbers), model.encoder.width, precision)
+    say = feature_extractor(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
+    return CachedEncoder(cache_features(folder, random_rows(LENGTHS), kind, say, quiet=True), model.encoder, numbers)
 
 
 @pytest.mark.parametrize("recurrent", ["none", "bilstm"])
@@ -95,10 +95,10 @@ def test_other_weights_or_settings_are_another_encoder() -> None:
     same.load_state_dict(first.state_dict())
     other = small_bert_config(heads=2).build()
     other.load_state_dict(first.state_dict())
-    assert digest_of(first) == digest_of(same) != digest_of(other)
+    assert encoder_digest(first) == encoder_digest(same) != encoder_digest(other)
     with torch.no_grad():
         same.table[5, 3] += 1e-3
-    assert digest_of(first) != digest_of(same)
+    assert encoder_digest(first) != encoder_digest(same)
 
 
 def test_a_small_encoder_has_fewer_rows() -> None:
