@@ -20,7 +20,7 @@ from bertsmith.system.durable import Disk
 from bertsmith.types import Row
 
 ROWS = random_rows([5, 9, 7, 7, 12, 6, 30, 11])
-KIND = FeatureSpec("0123456789abcdef", (0, 2, 3), width=4)
+SPEC = FeatureSpec("0123456789abcdef", (0, 2, 3), width=4)
 
 
 def numbers_of(row: Row) -> np.ndarray:
@@ -29,7 +29,7 @@ def numbers_of(row: Row) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(3, len(row), 4)).astype(np.float32)
 
 
-class Speaker:
+class Extractor:
     """Counts the rows that it was asked for."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) -> tuple[FeatureCache, int]:
-    speaker = Speaker()
-    return cache_features(folder, rows, KIND, speaker, disk=disk or QuickDisk(), quiet=True), speaker.asked
+    extractor = Extractor()
+    return cache_features(folder, rows, SPEC, extractor, disk=disk or QuickDisk(), quiet=True), extractor.asked
 
 
 def check(features: FeatureCache) -> None:
@@ -74,21 +74,21 @@ def test_every_row_once_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
 
 def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> None:
     keep(tmp_path)
-    for kind in (FeatureSpec("f" * 16, (0, 2, 3), 4), FeatureSpec(KIND.encoder, (0, 2, 3), 4, "float16")):
-        speaker = Speaker()
-        cache_features(tmp_path, ROWS, kind, speaker, quiet=True)
-        assert speaker.asked == len(ROWS)
+    for spec in (FeatureSpec("f" * 16, (0, 2, 3), 4), FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")):
+        extractor = Extractor()
+        cache_features(tmp_path, ROWS, spec, extractor, quiet=True)
+        assert extractor.asked == len(ROWS)
     assert keep(tmp_path, ROWS[1:])[1] == len(ROWS) - 1
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_half_precision_is_rounded_and_never_infinite(tmp_path: Path) -> None:
-    kind = FeatureSpec(KIND.encoder, (0, 2, 3), 4, "float16")
-    features = cache_features(tmp_path, ROWS, kind, Speaker(), quiet=True)
+    spec = FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")
+    features = cache_features(tmp_path, ROWS, spec, Extractor(), quiet=True)
     found = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
     assert 0 < np.abs(found - numbers_of(ROWS[0])[1:]).max() < 2e-3
-    with pytest.raises(BertsmithError, match="too large for float16"):
-        cache_features(tmp_path / "b", ROWS, kind, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
+    with pytest.raises(BertsmithError, match="overflows float16"):
+        cache_features(tmp_path / "b", ROWS, spec, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
     with pytest.raises(ConfigError, match="precision=int8"):
         FeatureSpec("", (0,), 4, "int8")  # type: ignore[arg-type]
 
@@ -129,7 +129,7 @@ def test_a_build_that_believes_its_notes_is_found_out(tmp_path: Path, monkeypatc
     def believing(part: FeatureFile) -> bool:
         return part.index.exists()
 
-    monkeypatch.setattr(FeatureFile, "is_whole", believing)
+    monkeypatch.setattr(FeatureFile, "is_complete", believing)
     wrong = 0
     for _ in damaged(tmp_path):
         try:
@@ -172,9 +172,9 @@ def test_after_a_loss_of_power_nothing_wrong_is_believed(tmp_path: Path) -> None
 
 def test_rows_that_are_not_there(tmp_path: Path) -> None:
     features, _ = keep(tmp_path)
-    with pytest.raises(BertsmithError, match="no features were kept"):
+    with pytest.raises(BertsmithError, match="not in the feature cache"):
         features.read("0" * 32, range(1))
     for path in tmp_path.rglob("*.bin"):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="has become shorter"):
+    with pytest.raises(DataError, match="is truncated"):
         features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(1))

@@ -45,8 +45,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(finetune, "known_peak", lambda device, dtype: 1e9)
+def one_thread_and_known_peak_flops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("bertsmith.training.finetune.cached_peak_flops", lambda device, dtype: 1e9)
     with threads(1):
         yield
 
@@ -193,7 +193,7 @@ def test_scores_that_were_not_written_down_are_found_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(study._Study, "keep", killed)
+        patch.setattr(study._Study, "save", killed)
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "s", **how)
     steps = losses(tmp_path / "s" / "top" / "seed-0")
@@ -218,7 +218,7 @@ def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monke
 
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tag_files(tmp_path)
-    with pytest.raises(ConfigError, match="name the layers with --layers"):
+    with pytest.raises(ConfigError, match="the study sets head.layers"):
         feature_config("tagging", model, files, ["head.layers=top"])
     with pytest.raises(ConfigError, match="pass --dev FILE"):
         features(feature_config("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)

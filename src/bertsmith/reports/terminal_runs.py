@@ -130,7 +130,7 @@ def sweep(result: Mapping[str, Any]) -> None:
 def features(result: Mapping[str, Any]) -> None:
     """Scores by layer selection, next to the paper's where it has them."""
     source = result["source"]
-    rows = plain_table("layers", right=(f"dev {result['main']}", "test", *([source] if source else [])))
+    rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *([source] if source else [])))
     for row in result["rows"]:
         published = [_percent(row["published"])] if source else []
         dev, test = (mean_and_deviation(row[split]) for split in ("dev", "test"))

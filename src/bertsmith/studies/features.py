@@ -193,8 +193,8 @@ class _Study:
         """Trains a tagger and returns its scores; the model is in best/ of its run."""
         folder = self.folder(one)
         encoder = CachedEncoder(self.features, self.encoder, layer_indices(one.layers, self.encoder))
-        options: dict[str, Any] = {"device": self.device, "quiet": self.quiet, "prepared": self.data}
-        finetune(self._settings(one), folder, replacement=encoder, **options)
+        shared = self.data
+        finetune(self._settings(one), folder, device=self.device, quiet=self.quiet, data=shared, replacement=encoder)
         dev = best_scores(read_run(folder), self.task.main_metric)
         return {"seed": one.seed, "dev": dev, "test": self._score_test(folder / BEST, encoder) if self.test else {}}
 
