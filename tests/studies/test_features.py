@@ -203,17 +203,16 @@ def test_scores_that_were_not_written_down_are_found_again(
 
 
 def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    used: list[int] = []
 
-    def batches(*given: Any, places: int, **named: Any) -> Any:
-        asked.append(places)
-        return batches_by_length(*given, max_tokens=places, **named)
+    def batches(*given: Any, max_tokens: int, **named: Any) -> Any:
+        used.append(max_tokens)
+        return batches_by_length(*given, max_tokens=max_tokens, **named)
 
-    monkeypatch.setattr(finetune_data, "TOKENS", 2**20)
     monkeypatch.setattr(finetune_data, "batches_by_length", batches)
     tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=1"])
     features(tuning, tmp_path / "s", layers=["top"], seeds=1, device="cpu", quiet=True)
-    assert set(asked) == {finetune_data.FEW_PLACES}
+    assert set(used) == {finetune_data.TOKENS}
 
 
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +223,8 @@ def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         features(feature_config("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)
     (tmp_path / "x.csv").write_text("text,label\na,yes\nb,no\n" * 4, encoding="utf-8")
     other = {"train": tmp_path / "x.csv", "dev": tmp_path / "x.csv"}
-    with pytest.raises(ConfigError, match="classification: features are studied with tags"):
+    with pytest.raises(ConfigError, match="classification is not a tagging task"):
         features(feature_config("classification", model, other, ["epochs=1"]), tmp_path / "s", quiet=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="the work of one process"):
+    with pytest.raises(ConfigError, match="runs in one process"):
         features(feature_config("tagging", model, files, QUICK), tmp_path / "s", quiet=True)
