@@ -1,12 +1,12 @@
-"""Vectors of texts: texts a second and the time that one text takes, against the transformers library.
+"""Throughput and latency of text embeddings, compared with the transformers library.
 
 PYTHONPATH=src python bench/predictor.py --texts FILE --vocabulary vocab.txt [--size base] [--device cuda] [--count 256]
 
-FILE has one text a line, in an order that is not sorted by length; vocab.txt is a WordPiece vocabulary. Both sides have
-the same weights, drawn at random. The rival tokenizes with its own fast tokenizer and computes 32 texts at a time,
-padded to the longest of them, by scaled_dot_product_attention. Ours is given all texts, or 32 at a time as the rival.
-Both give the mean over tokens; the first token's vector is compared too. On CUDA both compute in bfloat16 by autocast.
-Rounds are interleaved; medians. `--forms` compares ways to lay out texts in a forward, `--precisions` fewer bits.
+FILE has one text per line, not sorted by length; vocab.txt is a WordPiece vocabulary. Weights are random, and equal.
+transformers uses its fast tokenizer and batches of 32 texts, padded to the longest, with scaled_dot_product_attention.
+bertsmith gets all texts in one call, or batches of 32. Both compute the mean over tokens; the first token's vector is
+compared too. On CUDA both use bfloat16 autocast. Rounds are interleaved; medians. `--layouts` compares batch layouts,
+`--precisions` data types.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from bertsmith.tokenizers.wordpiece import WordPiece
 from bertsmith.types import Row
 
 Vectors = NDArray[np.float32]
-AT_ONCE, THREADS = 32, 32
+BATCH_SIZE, THREADS = 32, 32
 
 
-class Rival:
-    """The usual way with transformers."""
+class Baseline:
+    """Padded batches with transformers."""
 
     def __init__(self, folder: Path, *, device: str) -> None:
         self.model = BertModel.from_pretrained(folder, attn_implementation="sdpa").eval().to(device)
@@ -51,67 +51,73 @@ class Rival:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], pooling: str = "mean") -> Vectors:
-        found = []
-        for begin in range(0, len(texts), AT_ONCE):
-            given = self.tokenizer(
-                list(texts[begin : begin + AT_ONCE]), padding=True, truncation=True, max_length=512, return_tensors="pt"
+        vectors = []
+        for start in range(0, len(texts), BATCH_SIZE):
+            inputs = self.tokenizer(
+                list(texts[start : start + BATCH_SIZE]),
+                padding=True,
+                truncation=True,
+                max_length=512,
+                return_tensors="pt",
             ).to(self.device)
-            half = torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
-            with half:
-                top = self.model(**given).last_hidden_state.float()
+            autocast = torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
+            with autocast:
+                hidden = self.model(**inputs).last_hidden_state.float()
             if pooling == "first":
-                found.append(top[:, 0].cpu())
+                vectors.append(hidden[:, 0].cpu())
                 continue
-            real = given["attention_mask"][:, :, None].float()
-            found.append(((top * real).sum(1) / real.sum(1)).cpu())
-        return torch.cat(found).numpy()
+            mask = inputs["attention_mask"][:, :, None].float()
+            vectors.append(((hidden * mask).sum(1) / mask.sum(1)).cpu())
+        return torch.cat(vectors).numpy()
 
 
 def load() -> str:
     return f"load {os.getloadavg()[0]:.1f}"
 
 
-def by_32(predictor: Predictor, texts: Sequence[str]) -> Vectors:
-    return np.concatenate([predictor.encode(texts[begin : begin + AT_ONCE]) for begin in range(0, len(texts), AT_ONCE)])
+def in_batches(predictor: Predictor, texts: Sequence[str]) -> Vectors:
+    return np.concatenate(
+        [predictor.encode(texts[start : start + BATCH_SIZE]) for start in range(0, len(texts), BATCH_SIZE)]
+    )
 
 
-def by_threads(predictor: Predictor, texts: Sequence[str], pool: ThreadPoolExecutor) -> Vectors:
+def in_threads(predictor: Predictor, texts: Sequence[str], pool: ThreadPoolExecutor) -> Vectors:
     return np.stack(list(pool.map(predictor.encode, texts)))
 
 
-def medians(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
-    """Seconds, and seconds of all cores, of each way; rounds interleaved."""
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+def medians(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
+    """Wall and CPU seconds of each variant; rounds are interleaved."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, way in ways.items():
+        for name, run in variants.items():
             wall, cores = time.perf_counter(), time.process_time()
-            way()
-            taken[name].append((time.perf_counter() - wall, time.process_time() - cores))
-    return {name: tuple(map(statistics.median, zip(*some, strict=True))) for name, some in taken.items()}  # type: ignore[misc]
+            run()
+            times[name].append((time.perf_counter() - wall, time.process_time() - cores))
+    return {name: tuple(map(statistics.median, zip(*some, strict=True))) for name, some in times.items()}  # type: ignore[misc]
 
 
-def tell(found: dict[str, tuple[float, float]], texts: int, *, against: str) -> None:
+def report(found: dict[str, tuple[float, float]], texts: int, *, baseline: str) -> None:
     for name, (wall, cores) in found.items():
-        ratio, core_ratio = found[against][0] / wall, found[against][1] / cores
+        ratio, core_ratio = found[baseline][0] / wall, found[baseline][1] / cores
         print(
-            f"  {name:34s} {texts / wall:9.2f} texts/s   x{ratio:5.2f}   core seconds {cores:7.2f}  x{core_ratio:5.2f}"
+            f"  {name:34s} {texts / wall:9.2f} texts/s   x{ratio:5.2f}   CPU seconds {cores:7.2f}  x{core_ratio:5.2f}"
         )
 
 
-def latency(predictor: Predictor, rival: Rival, texts: Sequence[str], rounds: int) -> None:
-    """One text at a time, texts of all lengths."""
-    taken: dict[str, list[float]] = {"ours": [], "theirs": []}
+def latency(predictor: Predictor, baseline: Baseline, texts: Sequence[str], rounds: int) -> None:
+    """Latency of single texts of all lengths."""
+    taken: dict[str, list[float]] = {"bertsmith": [], "transformers": []}
     for text in list(texts)[:10] * rounds:
-        for name, encode in (("ours", predictor.encode), ("theirs", lambda one: rival.encode([one]))):
+        for name, encode in (("bertsmith", predictor.encode), ("transformers", lambda one: baseline.encode([one]))):
             began = time.perf_counter()
             encode(text)
             taken[name].append(time.perf_counter() - began)
     ours, theirs = (1000 * statistics.median(some) for some in taken.values())
-    print(f"one text, median: ours {ours:.2f} ms, theirs {theirs:.2f} ms, x{theirs / ours:.2f}")
+    print(f"one text, median: bertsmith {ours:.2f} ms, transformers {theirs:.2f} ms, x{theirs / ours:.2f}")
 
 
-def forms(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
-    """Ways to lay out the same texts, by the same encoder; `tokens` is what a forward holds."""
+def layouts(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
+    """Batch layouts of the same texts with the same encoder; `tokens` is the size of a batch."""
     rows = sorted(predictor._rows(texts), key=len)
     encoder = predictor.model.encoder
 
@@ -129,36 +135,36 @@ def forms(predictor: Predictor, texts: Sequence[str], rounds: int) -> None:
             group.append(row)
         yield group
 
-    def lines(some: list[Row], **how: Any) -> Any:
-        return collate(some, length=max(map(len, some)), **how)
+    def rows_of(some: list[Row], **options: Any) -> Any:
+        return collate(some, length=max(map(len, some)), **options)
 
-    ways: dict[str, Callable[[], Any]] = {
-        "equal lengths": lambda: [forward(lines(list(some))) for _, some in groupby(rows, key=len)]
+    variants: dict[str, Callable[[], Any]] = {
+        "equal lengths": lambda: [forward(rows_of(list(some))) for _, some in groupby(rows, key=len)]
     }
     for tokens in (1024, 4096):
-        ways[f"padded, {tokens}"] = lambda n=tokens: [forward(lines(some)) for some in groups(n, padded=True)]  # type: ignore[misc]
-        ways[f"packed lines, {tokens}"] = lambda n=tokens: [
-            forward(lines(some, pack=True)) for some in groups(n, padded=False)
+        variants[f"padded, {tokens}"] = lambda n=tokens: [forward(rows_of(some)) for some in groups(n, padded=True)]  # type: ignore[misc]
+        variants[f"packed rows, {tokens}"] = lambda n=tokens: [
+            forward(rows_of(some, pack=True)) for some in groups(n, padded=False)
         ]  # type: ignore[misc]
     for tokens in (512, 1024, 2048, 4096, 8192, 16_384):
-        ways[f"one line, {tokens}"] = lambda n=tokens: [
+        variants[f"unpadded, {tokens}"] = lambda n=tokens: [
             forward(collate_unpadded(some)) for some in groups(n, padded=False)
         ]  # type: ignore[misc]
-    print(f"forms: {sum(map(len, rows))} tokens, {len({len(row) for row in rows})} lengths")
-    tell(medians(ways, rounds), len(texts), against="padded, 4096")
+    print(f"layouts: {sum(map(len, rows))} tokens, {len({len(row) for row in rows})} lengths")
+    report(medians(variants, rounds), len(texts), baseline="padded, 4096")
 
 
 def precisions(folder: Path, texts: Sequence[str], device: str, rounds: int) -> None:
-    """What fewer bits do to vectors of length 1, and to speed."""
+    """Effect of the data type on normalized embeddings and on speed."""
     names: tuple[Any, ...] = ("float32", "bfloat16", "int8")
     opened = {name: Predictor.open(folder, device=device, precision=name) for name in names}
     exact = opened["float32"].encode(texts, normalize=True)
     for name, one in opened.items():
         found = one.encode(texts, normalize=True)
-        apart, cosine = np.abs(found - exact).max(), (found * exact).sum(1).min()
-        print(f"{name}: furthest from float32 {apart:.1e}, least cosine {cosine:.5f}")
-    ways: dict[str, Callable[[], Any]] = {name: lambda one=one: one.encode(texts) for name, one in opened.items()}  # type: ignore[misc]
-    tell(medians(ways, rounds), len(texts), against="float32")
+        difference, cosine = np.abs(found - exact).max(), (found * exact).sum(1).min()
+        print(f"{name}: max abs diff from float32 {difference:.1e}, min cosine {cosine:.5f}")
+    variants: dict[str, Callable[[], Any]] = {name: lambda one=one: one.encode(texts) for name, one in opened.items()}  # type: ignore[misc]
+    report(medians(variants, rounds), len(texts), baseline="float32")
 
 
 def main() -> None:
@@ -169,45 +175,47 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--count", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--forms", action="store_true")
+    parser.add_argument("--layouts", action="store_true")
     parser.add_argument("--precisions", action="store_true")
-    asked = parser.parse_args()
-    texts = asked.texts.read_text(encoding="utf-8").splitlines()[: asked.count]
-    words = [line for line in asked.vocabulary.read_text(encoding="utf-8").split("\n") if line]
+    options = parser.parse_args()
+    texts = options.texts.read_text(encoding="utf-8").splitlines()[: options.count]
+    words = [line for line in options.vocabulary.read_text(encoding="utf-8").split("\n") if line]
     tokenizer = WordPiece.build(words)
-    print(f"{asked.size} on {asked.device}, {len(texts)} texts, {torch.get_num_threads()} threads, {load()}")
+    print(f"{options.size} on {options.device}, {len(texts)} texts, {torch.get_num_threads()} threads, {load()}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         torch.manual_seed(0)
-        save_model(Model.build(bert.Config.size(asked.size, vocab_size=len(words)), []), tokenizer, folder)
-        if asked.precisions:
-            return precisions(folder, texts, asked.device, asked.rounds)
-        precision: Any = "bfloat16" if asked.device == "cuda" else "float32"
-        predictor = Predictor.open(folder, device=asked.device, precision=precision)
-        if asked.forms:
-            return forms(predictor, texts, asked.rounds)
-        compare(predictor, Rival(folder, device=asked.device), texts, asked.rounds)
+        save_model(Model.build(bert.Config.size(options.size, vocab_size=len(words)), []), tokenizer, folder)
+        if options.precisions:
+            return precisions(folder, texts, options.device, options.rounds)
+        precision: Any = "bfloat16" if options.device == "cuda" else "float32"
+        predictor = Predictor.open(folder, device=options.device, precision=precision)
+        if options.layouts:
+            return layouts(predictor, texts, options.rounds)
+        compare(predictor, Baseline(folder, device=options.device), texts, options.rounds)
 
 
-def compare(predictor: Predictor, rival: Rival, texts: Sequence[str], rounds: int) -> None:
+def compare(predictor: Predictor, baseline: Baseline, texts: Sequence[str], rounds: int) -> None:
     lengths = [min(count, 512) for count in predictor.count_tokens(texts)]
-    padded = sum(max(part) * len(part) for part in (lengths[at : at + AT_ONCE] for at in range(0, len(texts), AT_ONCE)))
-    print(f"{sum(lengths)} tokens; {padded / sum(lengths):.2f} places for each in padded batches of {AT_ONCE}")
+    padded = sum(
+        max(part) * len(part) for part in (lengths[at : at + BATCH_SIZE] for at in range(0, len(texts), BATCH_SIZE))
+    )
+    print(f"{sum(lengths)} tokens; {padded / sum(lengths):.2f} positions per token in padded batches of {BATCH_SIZE}")
     for pooling in ("mean", "first"):
-        ours, theirs = predictor.encode(texts[:64], pooling=pooling), rival.encode(texts[:64], pooling)
-        print(f"furthest apart, {pooling}: {np.abs(ours - theirs).max():.1e}")
+        ours, theirs = predictor.encode(texts[:64], pooling=pooling), baseline.encode(texts[:64], pooling)
+        print(f"max abs diff, {pooling}: {np.abs(ours - theirs).max():.1e}")
     with Engine(predictor.backend) as engine, ThreadPoolExecutor(THREADS) as pool:
-        through = predictor.with_backend(engine)
-        ways: dict[str, Callable[[], Any]] = {
-            "theirs, 32 at a time": lambda: rival.encode(texts),
-            "ours, 32 at a time": lambda: by_32(predictor, texts),
-            "ours, all at once": lambda: predictor.encode(texts),
-            f"engine, {THREADS} threads, one text each": lambda: by_threads(through, texts, pool),
+        shared = predictor.with_backend(engine)
+        variants: dict[str, Callable[[], Any]] = {
+            "transformers, batches of 32": lambda: baseline.encode(texts),
+            "bertsmith, batches of 32": lambda: in_batches(predictor, texts),
+            "bertsmith, one call": lambda: predictor.encode(texts),
+            f"engine, {THREADS} threads, one text each": lambda: in_threads(shared, texts, pool),
         }
-        found = medians(ways, rounds)
-        tell(found, len(texts), against="theirs, 32 at a time")
-        print(f"engine: {found['ours, all at once'][0] / found[list(ways)[-1]][0]:.2f} of all at once")
-    latency(predictor, rival, texts, rounds)
+        found = medians(variants, rounds)
+        report(found, len(texts), baseline="transformers, batches of 32")
+        print(f"engine: {found['bertsmith, one call'][0] / found[list(variants)[-1]][0]:.2f} of one call")
+    latency(predictor, baseline, texts, rounds)
     print(load())
 
 

@@ -23,6 +23,7 @@ from bertsmith.errors import ConfigError, DataError
 
 T = TypeVar("T")
 EXTENSIONS = "BERTSMITH_EXTENSIONS"  # environment variable: folders with encoders/, objectives/, … of users
+_extension_paths: set[str] = set()
 AUTO = "auto"  # the value of a setting that is chosen for the machine when a run starts
 TYPE_NAMES = {bool: "true or false", str: "a string", type(None): "empty"}
 
@@ -47,11 +48,13 @@ def add_extensions(folder: str | Path) -> None:
 
 
 def _package(folder: str) -> ModuleType:
+    """A registry package whose search path holds the folders of BERTSMITH_EXTENSIONS."""
     package = importlib.import_module(folder)
-    for base in filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)):
-        path = os.path.join(os.path.abspath(base), *folder.split(".")[1:])
-        if path not in package.__path__:
-            package.__path__.append(path)
+    bases = [base for base in os.environ.get(EXTENSIONS, "").split(os.pathsep) if base]
+    paths = [os.path.join(os.path.abspath(base), *folder.split(".")[1:]) for base in bases]
+    own = [path for path in package.__path__ if path not in _extension_paths]
+    _extension_paths.update(paths)
+    package.__path__[:] = [*own, *paths]
     return package
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from model_fixtures import randomize_weights
-from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
+from model_io.folder_fixtures import change_config, change_weights, one_line, same_weights, tokenizer
 
 from bertsmith import config as registry
 from bertsmith.encoders import encoder as encoders
@@ -40,7 +40,7 @@ def built(family: Family, architecture: str) -> Model:
 
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)
-def test_names_of_every_class_are_there_once_and_lead_back(name: str, architecture: str, tmp_path: Path) -> None:
+def test_weight_names_are_unique_and_reversible(name: str, architecture: str, tmp_path: Path) -> None:
     family = huggingface.find(name)
     model = built(family, architecture)
     heads = tuple(model.objectives)
@@ -61,7 +61,7 @@ def test_names_of_every_class_are_there_once_and_lead_back(name: str, architectu
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_family_is_an_encoder_with_every_head_of_its_classes(name: str) -> None:
+def test_a_family_has_an_encoder_and_every_head_of_its_classes(name: str) -> None:
     family = huggingface.find(name)
     assert family.name == name
     assert name in registry.kinds(encoders.FOLDER)
@@ -91,5 +91,5 @@ def test_wrong_sizes_are_refused(name: str, tmp_path: Path) -> None:
     one_line(missing, str(tmp_path / "m"))
 
 
-def test_these_are_among_them() -> None:
+def test_bert_and_roberta_are_among_them() -> None:
     assert {"bert", "roberta"} <= set(NAMES)

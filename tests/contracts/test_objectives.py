@@ -78,7 +78,7 @@ def gradients(model: Model, parts: list[Batch]) -> tuple[dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryObjective:
-    def test_counts_are_what_score_sums(self, kind: str) -> None:
+    def test_counts_are_those_of_the_loss(self, kind: str) -> None:
         model = build(kind)
         hidden = model.corrupt(batch_of(list(range(12)), shape=(14, 15)))
         loss = model(hidden)
@@ -88,7 +88,7 @@ class TestEveryObjective:
             assert 0 <= int(loss.correct.get(name, 0)) <= int(count)
             assert loss.sums[name] > 0
 
-    def test_parts_of_a_batch_give_the_gradient_of_the_whole(self, kind: str) -> None:
+    def test_micro_batches_give_the_gradient_of_the_batch(self, kind: str) -> None:
         model = build(kind).double()
         whole, loss = gradients(model, [batch_of(list(range(12)))])
         parts, same = gradients(
@@ -104,7 +104,9 @@ class TestEveryObjective:
             assert name not in loss.correct or int(same.correct[name]) == int(loss.correct[name])
         assert same.mean().item() == pytest.approx(loss.mean().item(), rel=1e-12)
 
-    def test_perfect_guesses_cost_nothing_and_bad_ones_much(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_correct_logits_have_no_loss_and_wrong_ones_have_much(
+        self, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = build(kind)
         objective = model.objectives[kind]
         hidden = model.corrupt(batch_of(list(range(12))))
@@ -117,7 +119,7 @@ class TestEveryObjective:
             assert (loss.sums[kind] / loss.counts[kind]).item() == pytest.approx(cost, abs=0.02 * cost + 1e-4)
             assert kind not in loss.correct or int(loss.correct[kind]) == correct * int(loss.counts[kind])
 
-    def test_hiding_is_seeded_and_spares_special_tokens(self, kind: str) -> None:
+    def test_corruption_is_seeded_and_spares_special_tokens(self, kind: str) -> None:
         model, batch = build(kind), batch_of(list(range(12)))
         hidden, again = model.corrupt(batch), model.corrupt(batch)
         assert torch.equal(hidden.input_ids, again.input_ids)
@@ -141,20 +143,20 @@ class TestEveryObjective:
             name: places.shape for name, places in other.indices.items()
         }
 
-    def test_a_weight_weighs(self, kind: str) -> None:
+    def test_the_weight_scales_the_loss(self, kind: str) -> None:
         light, heavy = build(kind), build(kind, weight=3.0)
         batch = batch_of(list(range(12)))
         assert heavy(heavy.corrupt(batch)).mean().item() == pytest.approx(
             3 * light(light.corrupt(batch)).mean().item(), rel=1e-5
         )
 
-    def test_nothing_asked_is_no_division_by_zero(self, kind: str) -> None:
+    def test_a_batch_without_labels_has_zero_loss(self, kind: str) -> None:
         model = build(kind)
         hidden = model.corrupt(batch_of([0, 1]))
         loss = model(hidden.replace(labels={name: nothing(labels) for name, labels in hidden.labels.items()}))
         assert loss.mean().item() == 0
 
-    def test_hide_forward_and_score_compile_whole(self, kind: str) -> None:
+    def test_corrupt_and_forward_compile_to_one_graph(self, kind: str) -> None:
         model = build(kind).eval()
 
         def step(batch: Batch) -> tuple[torch.Tensor, Loss]:
@@ -169,5 +171,5 @@ class TestEveryObjective:
         assert loss.mean().item() == pytest.approx(model(model.corrupt(batch)).mean().item(), rel=1e-6)
 
 
-def test_the_three_of_bert_are_among_them() -> None:
+def test_berts_objectives_are_among_them() -> None:
     assert {"masked_lm", "next_sentence", "causal_lm"} <= set(KINDS)

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from data.small_files import texts, written
+from data.corpus_fixtures import texts, written
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from data.small_files import TEXTS, THREE, refusal, texts, written
+from data.corpus_fixtures import TEXTS, THREE, refusal, texts, written
 
 from bertsmith.data.corpus import Corpus, ReadOptions
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from data import gold
+from data import gold_sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +18,12 @@ WIKI = {"english": DATA / "corpora" / "en-wiki-1.txt.xz", "korean": DATA / "corp
 
 @pytest.mark.parametrize(("language", "least"), [("english", 120), ("korean", 80)])
 def test_gold_sets_are_large_enough(language: str, least: int) -> None:
-    assert gold.decisions(language) >= least
+    assert gold_sentences.decisions(language) >= least
 
 
 @pytest.mark.parametrize(("language", "invented_at_most", "missed_at_most"), [("english", 0, 2), ("korean", 1, 0)])
 def test_agreement_with_the_gold_set(language: str, invented_at_most: int, missed_at_most: int) -> None:
-    found, invented, missed = gold.agreement(language, split_sentences)
+    found, invented, missed = gold_sentences.agreement(language, split_sentences)
     assert found > 100
     assert invented <= invented_at_most
     assert missed <= missed_at_most

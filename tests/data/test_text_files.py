@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from data.small_files import TEXTS, THREE, refusal, texts, written
+from data.corpus_fixtures import TEXTS, THREE, refusal, texts, written
 
 from bertsmith.data.corpus import Corpus
 from bertsmith.data.text_files import read_error

@@ -1,4 +1,4 @@
-"""Deliberately broken ways of writing: a campaign that does not fail on them proves nothing.
+"""Deliberately broken disks: a fault campaign must detect each of them.
 
 Each is mixed in front of a `RecordingDisk` or `FailingDisk`.
 """

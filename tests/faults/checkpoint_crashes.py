@@ -1,4 +1,4 @@
-"""Campaigns against saving: kill -9, loss of power, a disk that refuses, and signals that ask for an end."""
+"""Fault campaigns while saving checkpoints: kill -9, power loss, disk errors, and stop signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from faults.broken_disks import QuickDisk, QuickFailing
-from faults.checkpoint_world import (
+from faults.checkpoint_fixtures import (
     STEPS,
     Acknowledgements,
     Build,
@@ -28,7 +28,7 @@ from faults.checkpoint_world import (
 from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
 from faults.power_loss import DiskState, power_loss_states
 from faults.shard_crashes import StoppingDisk
-from faults.shard_world import Outcome, emptied, in_child
+from faults.shard_fixtures import Outcome, emptied, in_child
 from training.training_fixtures import feed
 
 from bertsmith.errors import StorageError

@@ -1,4 +1,4 @@
-"""Campaigns against checkpoints that are already there: flipped bits (F5) and files cut short (F6)."""
+"""Fault campaigns on existing checkpoints: flipped bits (F5) and truncated files (F6)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from faults.broken_disks import QuickDisk
-from faults.checkpoint_world import EVERY, STEPS, CheckpointOutcome, equal, save_all, undisturbed
-from faults.shard_world import Outcome, emptied
+from faults.checkpoint_fixtures import EVERY, STEPS, CheckpointOutcome, equal, save_all, undisturbed
+from faults.shard_fixtures import Outcome, emptied
 
 from bertsmith.training.checkpoints import MANIFEST, OPTIMIZER, WEIGHTS, Checkpoints
 

@@ -1,4 +1,4 @@
-"""Disks that record every change or fail on demand: how the fault campaigns (`make faults`) reach the real writers.
+"""Disks that record every change or fail on demand.
 
 Only the primitives of `Disk` are watched: what a writer does above them is exactly what it does on the real disk.
 """

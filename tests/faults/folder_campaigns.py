@@ -1,4 +1,4 @@
-"""Campaigns against model folders: hostile ones (F7), flipped bits (F5), files cut short (F6).
+"""Fault campaigns on model folders: hostile ones (F7), flipped bits (F5), truncated files (F6).
 
 PYTHONPATH=src:tests python tests/faults/folder_campaigns.py hostile "a million tensors"    # one case again
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 from faults.hostile_folders import CASES
-from faults.shard_world import Outcome, emptied, in_child, snapshot
-from model_io.folder_world import folder as model_folder
-from model_io.folder_world import foreign
+from faults.shard_fixtures import Outcome, emptied, in_child, snapshot
+from model_io.folder_fixtures import folder as model_folder
+from model_io.folder_fixtures import foreign
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io import importers

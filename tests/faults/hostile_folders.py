@@ -1,4 +1,4 @@
-"""Model folders that a stranger made to hurt (F7): each case turns a good folder into one.
+"""Hostile model folders (F7): each case modifies a valid folder.
 
 A case gets the folder and a place outside it that must not change; most bring code that would leave a file there.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_io.false_claims import WRONG
-from model_io.folder_world import TABLE, change_config, change_weights, raw
+from model_io.folder_fixtures import TABLE, change_config, change_weights, raw
 from model_io.google_values import FOLDER as GOOGLE
+from model_io.malformed_headers import WRONG
 
 from bertsmith.model_io.tensorflow_checkpoint import MAGIC
 from bertsmith.system.durable import checksummed_json

@@ -1,4 +1,4 @@
-"""Every state of the disk that a power loss could leave behind, worked out from the record of a `RecordingDisk`.
+"""All disk states that a power loss can leave, computed from the record of a `RecordingDisk`.
 
 kill -9 does not test fsync, since what the process wrote is still in memory; this does. The model is harsher than real
 file systems: an fsync saves a file's contents but not its name, the sync of a folder saves names but not contents,

@@ -1,4 +1,4 @@
-"""Campaigns against the whole command: kill -9 at random times and at changes of the disk, and a disk that refuses."""
+"""Fault campaigns on `pretrain`: kill -9 at random times and at disk changes, and disk errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import random
 import re
 import signal
 
-from faults.pretrain_server import Patch
-from faults.pretrain_world import MODEL, PretrainOutcome, Scene
-from faults.shard_world import Outcome
+from faults.pretrain_fixtures import MODEL, PretrainOutcome, Scene
+from faults.pretrain_process import Patch
+from faults.shard_fixtures import Outcome
 
 from bertsmith.training.log import read_events
 

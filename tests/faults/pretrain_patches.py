@@ -1,4 +1,4 @@
-"""What is done to the command within its own process: faults, recordings, and builds that are broken on purpose.
+"""Patches applied inside the process of the command: faults, recordings, and deliberately broken builds.
 
 Each function changes classes of bertsmith in place and is called by name, before the command begins; the process ends
 with the command, so nothing is ever put back.

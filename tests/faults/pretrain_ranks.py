@@ -1,4 +1,4 @@
-"""Campaigns against several ranks: one of them gets a signal, and their number changes during a run."""
+"""Fault campaigns on several ranks: a signal to one of them, and a changed world size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 import socket
 from pathlib import Path
 
+from faults.pretrain_fixtures import QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, numbers
 from faults.pretrain_kills import patches_of
-from faults.pretrain_server import Ended, Patch
-from faults.pretrain_world import QUICK, RESUMABLE, STEPS, PretrainOutcome, Scene, newest, numbers
-from faults.shard_world import Outcome, emptied
+from faults.pretrain_process import Ended, Patch
+from faults.shard_fixtures import Outcome, emptied
 
 # Dropout is drawn for each micro-batch of each rank, and a high rate makes much of a rounding.
 SAME = ("encoder.dropout=0", "encoder.attention_dropout=0", "learning_rate=1e-3", "micro_batch_size=2")
@@ -113,7 +113,7 @@ def one_rank_is_asked(scene: Scene, *, only: str | None = None, build: str = "")
             patch = {"phase": phase, "number": signal.SIGTERM, "told": str(scene.sent), "rank": rank}
             ended = with_ranks(scene, 2, run, ("signal_at", patch), *patches_of(build))
             outcome.land(f"signal to rank {rank}", scene.sent.exists())
-            last = f"bertsmith: stopped after step {step:,}, which is saved: the same command goes on from there\n"
+            last = f"bertsmith: stopped after step {step:,}, which is saved: the same command resumes from there\n"
             good = {one.status for one in ended} == {RESUMABLE} and ended[0].errors.endswith(last)
             if not good or newest(run) != step:
                 outcome.fail(case, f"newest {newest(run)}, {[(one.status, one.errors[-400:]) for one in ended]}")

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from faults.pretrain_fixtures import Scene
 from faults.pretrain_kills import (
     files_too_large,
     kills_at_changes,
@@ -24,7 +25,6 @@ from faults.pretrain_signals import (
     signals,
     signals_at_random,
 )
-from faults.pretrain_world import Scene
 
 KILLS = (kills_at_random, kills_at_changes, kills_at_phases, kills_at_models, refusals, files_too_large)
 CAMPAIGNS = (*KILLS, signals, impatient_signals, signals_at_random, failing_batches, failing_shards, not_finite, rivals)

@@ -1,4 +1,4 @@
-"""Callers of a server: so many at once, or so many a second whatever becomes of them. Plain sockets."""
+"""Clients of a server on plain sockets: a fixed number at once, or a fixed rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Campaigns against the building of shards: kill -9, loss of power, and a disk that refuses."""
+"""Fault campaigns while building shards: kill -9, power loss, and disk errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from faults.broken_disks import QuickDisk, QuickFailing
 from faults.faulty_disks import FailingDisk, Operation, RecordingDisk
 from faults.power_loss import DiskState, power_loss_states
-from faults.shard_world import Outcome, build, differs, emptied, in_child, index_problem, oracle, read_all
+from faults.shard_fixtures import Outcome, build, differs, emptied, in_child, index_problem, oracle, read_all
 
 from bertsmith.data.shards import remove_shard_set
 from bertsmith.errors import BertsmithError, StorageError

@@ -1,4 +1,4 @@
-"""Campaigns against shards that are already there: flipped bytes and truncation, also while a reader has them open."""
+"""Fault campaigns on existing shards: flipped bytes and truncation, also while a reader has them open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from faults.broken_disks import QuickDisk
-from faults.shard_world import UNITS, Outcome, build, builder, emptied, pieces_of
+from faults.shard_fixtures import UNITS, Outcome, build, builder, emptied, pieces_of
 
 from bertsmith.data.shards import ShardBuilder, Shards, verify
 from bertsmith.data.shards.format import Tokens, read_head
@@ -131,7 +131,7 @@ def truncated(path: Path, length: int) -> Iterator[bool]:
 
 
 def truncations(folder: Path, *, only: str | None = None, count: int = 2000, seed: int = 0) -> Outcome:
-    """F6: a file ends too early; the last tenth of the cases while a reader has it open and has read it before."""
+    """F6: a truncated file; in the last tenth of the cases while a reader has it open and has read it before."""
     outcome, chance = Outcome("truncations", only, {"count": count, "seed": seed}), random.Random(seed)
     worlds = [small_set(folder / "small"), large_set(folder / "large"), unfinished_set(folder / "unfinished")]
     files = [(world, path) for world in worlds[:2] for path in sorted(world.rglob("*")) if path.is_file()]
@@ -158,7 +158,7 @@ def _truncate_while_open(outcome: Outcome, world: Path, count: int, chance: rand
     for number in range(count):
         place = chance.randrange(len(shards.parts))
         part, path = shards.parts[place], shards._reader.paths[place]
-        left = chance.randrange(part.tokens)  # how many tokens remain in the file
+        left = chance.randrange(part.tokens - 5)  # tokens that remain in the file; at least 5 are lost
         case = f"open/{path.name}:{left}:{number}"
         if outcome.wants(case):
             with truncated(path, int(shards._reader.bodies[place]) + 2 * left) as landed:

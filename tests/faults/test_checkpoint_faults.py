@@ -1,4 +1,4 @@
-"""Checkpoints under faults (F1 to F6, F13): the real code survives all of them, broken builds do not.
+"""Checkpoints under faults (F1 to F6, F13): the code survives all of them; deliberately broken builds are detected.
 
 The short forms run with every test; the long ones are marked slow and run with `make faults`.
 """
@@ -20,7 +20,7 @@ from faults.checkpoint_crashes import (
     terminations,
 )
 from faults.checkpoint_damage import flips, truncations
-from faults.shard_world import Outcome
+from faults.shard_fixtures import Outcome
 from threads import threads
 
 from bertsmith.errors import BertsmithError, StorageError
@@ -64,7 +64,7 @@ def test_power_loss_after_a_kill(folder: Path) -> None:
     check(power_losses_after_kills(folder, every=11, limit=16), at_least=300)
 
 
-def test_a_disk_that_refuses(folder: Path) -> None:
+def test_disk_errors(folder: Path) -> None:
     check(refusals(folder), at_least=250)
 
 
@@ -72,11 +72,11 @@ def test_flipped_bits(folder: Path) -> None:
     check(flips(folder), at_least=2000)
 
 
-def test_files_cut_short(folder: Path) -> None:
+def test_truncated_files(folder: Path) -> None:
     check(truncations(folder), at_least=150)
 
 
-def test_asked_to_stop_in_any_phase(folder: Path) -> None:
+def test_stop_signals_in_every_phase(folder: Path) -> None:
     check(terminations(folder), at_least=14)
 
 
@@ -109,37 +109,37 @@ def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_place")
-def test_kills_find_writing_in_place(folder: Path) -> None:
+def test_kills_detect_writing_in_place(folder: Path) -> None:
     check_broken(kills(folder, every=4), failures=10)
 
 
-def test_kills_find_early_retirement(folder: Path) -> None:
+def test_kills_detect_early_removal_of_old_checkpoints(folder: Path) -> None:
     check_broken(kills(folder, build=RetiresEarly, every=4), failures=4)
 
 
 @pytest.mark.parametrize("disk", ["NoFsyncRecording", "NoFolderSyncRecording"])
-def test_power_losses_find_missing_syncs(folder: Path, disk: str) -> None:
+def test_power_losses_detect_missing_syncs(folder: Path, disk: str) -> None:
     check_broken(power_losses(folder, disk=getattr(broken_disks, disk), limit=4))
 
 
-def test_power_losses_find_early_retirement(folder: Path) -> None:
+def test_power_losses_detect_early_removal_of_old_checkpoints(folder: Path) -> None:
     check_broken(power_losses(folder, build=RetiresEarly, limit=16))
 
 
-def test_refusals_find_errors_that_are_swallowed(folder: Path) -> None:
+def test_disk_errors_detect_swallowed_exceptions(folder: Path) -> None:
     check_broken(refusals(folder, build=GoesOn), failures=100)
 
 
-def test_flips_are_not_found_without_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flipped_bits_detect_missing_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoint, "read", lambda self, name: (self.folder / name).read_bytes())
     check_broken(flips(folder, spacing=101), failures=100)
 
 
-def test_signals_that_are_not_heeded_are_found(folder: Path) -> None:
+def test_stop_signals_detect_an_ignored_signal(folder: Path) -> None:
     check_broken(terminations(folder, heeded=False), failures=14)
 
 
-def test_without_its_lock_a_folder_has_two_masters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_detect_a_missing_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints(folder):
         with pytest.raises(BertsmithError, match="another process is using"), Checkpoints(folder):
             pass

@@ -1,4 +1,4 @@
-"""Model folders under attack and damage (F5, F6, F7): all of it is met in one line, and broken builds are found out."""
+"""Hostile and damaged model folders (F5, F6, F7) are one-line errors; deliberately broken builds are detected."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import torch
 from faults import folder_campaigns
 from faults.folder_campaigns import flips, hostile, truncations
-from faults.shard_world import Outcome
-from model_io.folder_world import folder_in_memory, foreign
+from faults.shard_fixtures import Outcome
+from model_io.folder_fixtures import folder_in_memory, foreign
 
 from bertsmith.model_io import checksums, loading, safetensors_files, untrusted_files
 from bertsmith.model_io.huggingface.family import Family
@@ -47,12 +47,12 @@ def test_flipped_bits(work: Path) -> None:
     check(flips(work), at_least=2000)
 
 
-def test_files_cut_short(work: Path) -> None:
+def test_truncated_files(work: Path) -> None:
     check(truncations(work), at_least=400)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read and reset as Linux does it")
-def test_memory_of_opening(work: Path) -> None:
+def test_memory_while_opening(work: Path) -> None:
     """The weights are in memory once: nothing is read twice or copied as a whole."""
     folder = foreign(work / "model", "masked_lm", vocab_size=200_000, width=64)
     size = (folder / "model.safetensors").stat().st_size
@@ -132,18 +132,18 @@ BROKEN: list[tuple[Callable[[pytest.MonkeyPatch], list[str]], int]] = [
 
 
 @pytest.mark.parametrize(("build", "failures"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-def test_hostile_folders_find_broken_builds(
+def test_hostile_folders_detect_broken_builds(
     build: Any, failures: int, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_broken(hostile(work, cases=build(monkeypatch)), failures=failures)
 
 
-def test_flips_are_not_found_without_checksums(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flipped_bits_detect_missing_checksums(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "changed", lambda *anything: None)
     check_broken(flips(work, spacing=1997), failures=20)
 
 
-def test_cuts_are_not_found_where_short_reads_pass(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncations_detect_unchecked_short_reads(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def padded(self: untrusted_files.UntrustedFile, buffer: memoryview, begin: int) -> None:
         found = os.pread(self.descriptor, len(buffer), begin)
         buffer[: len(found)] = found

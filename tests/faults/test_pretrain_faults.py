@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.pretrain_fixtures import Scene
 from faults.pretrain_kills import (
     files_too_large,
     kills_at_changes,
@@ -20,7 +21,7 @@ from faults.pretrain_kills import (
     kills_at_random,
     refusals,
 )
-from faults.pretrain_late import FAR, far_gone, rows_after, rows_computed, seconds_to_first_step
+from faults.pretrain_late_steps import FAR, far_gone, rows_after, rows_computed, seconds_to_first_step
 from faults.pretrain_ranks import fewer_rows_than_ranks, one_rank_is_asked, worlds
 from faults.pretrain_signals import (
     failing_batches,
@@ -31,8 +32,7 @@ from faults.pretrain_signals import (
     signals,
     signals_at_random,
 )
-from faults.pretrain_world import Scene
-from faults.shard_world import Outcome
+from faults.shard_fixtures import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +56,39 @@ def test_killed_at_random_times(scene: Scene) -> None:
     check(kills_at_random(scene, count=40), at_least=40)
 
 
-def test_killed_at_moments_that_matter(scene: Scene) -> None:
+def test_killed_at_critical_moments(scene: Scene) -> None:
     check(kills_at_phases(scene), at_least=6)
 
 
-def test_killed_as_a_model_is_written(scene: Scene) -> None:
+def test_killed_while_writing_a_model(scene: Scene) -> None:
     check(kills_at_models(scene), at_least=3)
 
 
-def test_a_disk_that_refuses(scene: Scene) -> None:
+def test_disk_errors(scene: Scene) -> None:
     check(refusals(scene, every=97), at_least=4)
 
 
-def test_a_file_that_may_not_grow(scene: Scene) -> None:
+def test_a_file_size_limit(scene: Scene) -> None:
     check(files_too_large(scene), at_least=2)
 
 
-def test_asked_to_stop_in_any_phase(scene: Scene) -> None:
+def test_stop_signals_in_every_phase(scene: Scene) -> None:
     check(signals(scene), at_least=8)
 
 
-def test_asked_to_stop_twice(scene: Scene) -> None:
+def test_two_stop_signals(scene: Scene) -> None:
     check(impatient_signals(scene), at_least=3)
 
 
-def test_asked_to_stop_at_random_times(scene: Scene) -> None:
+def test_stop_signals_at_random_times(scene: Scene) -> None:
     check(signals_at_random(scene, count=3), at_least=3)
 
 
-def test_batches_that_fail_or_do_not_come(scene: Scene) -> None:
+def test_batches_that_fail_or_hang(scene: Scene) -> None:
     check(failing_batches(scene), at_least=3)
 
 
-def test_shards_that_break_under_way(scene: Scene) -> None:
+def test_shards_damaged_during_the_run(scene: Scene) -> None:
     check(failing_shards(scene), at_least=2)
 
 
@@ -96,15 +96,15 @@ def test_losses_that_are_not_finite(scene: Scene) -> None:
     check(not_finite(scene), at_least=3)
 
 
-def test_a_rival_is_refused(scene: Scene) -> None:
+def test_a_second_process_is_rejected(scene: Scene) -> None:
     check(rivals(scene), at_least=3)
 
 
-def test_one_of_two_ranks_is_asked_to_stop(scene: Scene) -> None:
+def test_a_stop_signal_to_one_of_two_ranks(scene: Scene) -> None:
     check(one_rank_is_asked(scene), at_least=4)
 
 
-def test_other_ranks_and_micro_batches_learn_from_the_same_rows(scene: Scene) -> None:
+def test_world_size_and_micro_batch_size_do_not_change_the_rows(scene: Scene) -> None:
     check(worlds(scene), at_least=3)
 
 
@@ -141,41 +141,41 @@ def test_a_million_steps_do_not_slow_down_a_resume(scene: Scene) -> None:
         "retires_early": "save-2",
     }.items(),
 )
-def test_kills_find_a_broken_build(scene: Scene, build: str, phase: str) -> None:
+def test_kills_detect_a_broken_build(scene: Scene, build: str, phase: str) -> None:
     check_broken(kills_at_phases(scene, build=build, only=phase))
 
 
-def test_refusals_find_errors_that_are_swallowed(scene: Scene) -> None:
+def test_disk_errors_detect_swallowed_exceptions(scene: Scene) -> None:
     check_broken(refusals(scene, build="errors_of_the_disk_ignored", first=20, every=1000))
 
 
-def test_signals_that_are_not_heeded_are_found(scene: Scene) -> None:
+def test_stop_signals_detect_an_ignored_signal(scene: Scene) -> None:
     check_broken(signals(scene, build="deaf", only="update-5"))
 
 
-def test_one_rank_that_stops_alone_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_stops_alone_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.pretrain_ranks.SLACK", 12.0)
     check_broken(one_rank_is_asked(scene, build="hears_itself_only", only="update-5-of-1"))
 
 
-def test_too_much_patience_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_timeout_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.pretrain_signals.SLACK", 3.0)
     check_broken(failing_batches(scene, build="endlessly_patient", only="hang"))
 
 
-def test_shards_without_checksums_are_found(scene: Scene) -> None:
+def test_missing_shard_checksums_are_detected(scene: Scene) -> None:
     check_broken(failing_shards(scene, build="shards_unchecked", only="changed"))
 
 
-def test_losses_that_are_filtered_are_found(scene: Scene) -> None:
+def test_hidden_losses_are_detected(scene: Scene) -> None:
     check_broken(not_finite(scene, build="not_finite_is_learned"), failures=3)
 
 
-def test_a_folder_without_its_lock_is_found(scene: Scene) -> None:
+def test_a_missing_lock_is_detected(scene: Scene) -> None:
     check_broken(rivals(scene, build="without_lock", only="save-2"))
 
 
-def test_ranks_that_go_their_own_way_are_found(scene: Scene) -> None:
+def test_diverging_ranks_are_detected(scene: Scene) -> None:
     check_broken(worlds(scene, build="order_by_rank", plans="2x2"))
 
 
@@ -194,7 +194,7 @@ def test_killed_at_every_change_of_the_disk(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_refuses_every_change(scene: Scene) -> None:
+def test_disk_errors_at_every_change(scene: Scene) -> None:
     check(refusals(scene), at_least=250)
 
 
@@ -204,6 +204,6 @@ def test_long_signals(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_many_worlds(scene: Scene) -> None:
+def test_many_world_sizes(scene: Scene) -> None:
     plans = "4x2,1x8,1x1,4x1-2x2-1x8,2x4-4x2-2x1-1x4-4x1"
     check(worlds(scene, plans=plans), at_least=5)

@@ -23,9 +23,9 @@ from faults.server_campaigns import (
     slow_callers,
     stop_under_load,
 )
+from faults.server_fixtures import Process, served
 from faults.server_load import once_each, request
-from faults.server_world import Process, served
-from server.http_fixtures import connected, post
+from server.http_fixtures import open_connection, post
 
 from bertsmith.errors import StoppedError
 from bertsmith.server.monitoring import Log
@@ -56,19 +56,19 @@ def test_twice_and_eight_times_the_load() -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_without_end_is_noticed() -> None:
+def test_an_unbounded_queue_is_detected() -> None:
     check_broken(overload(factor=8.0, share=0.5, seconds=1.0, cost=0.1, how="unbounded"), "no answer in time")
 
 
-def test_instant_refusals_are_noticed() -> None:
+def test_immediate_rejections_are_detected() -> None:
     check_broken(overload(factor=8.0, share=0.5, seconds=0.5, how="instant"), "a refusal came after 0.0")
 
 
-def test_slow_callers() -> None:
+def test_slow_clients() -> None:
     check_twice(slow_callers, count=18, seconds=1.0, within=4.0)
 
 
-def test_a_server_without_deadlines_is_noticed() -> None:
+def test_missing_deadlines_are_detected() -> None:
     check_broken(slow_callers(count=6, seconds=0.3, within=2.5, how="patient"), "not cut within", "header", "reader")
 
 
@@ -76,14 +76,14 @@ def test_stopped_under_load() -> None:
     check_twice(stop_under_load, callers=16)
 
 
-def test_a_server_that_drops_what_it_let_in_is_noticed() -> None:
+def test_dropped_requests_are_detected() -> None:
     check_broken(stop_under_load(callers=16, how="drops", apart=False), "were lost")
 
 
-def test_whoever_leaves_is_not_worked_for() -> None:
+def test_requests_of_disconnected_clients_are_cancelled() -> None:
     lines: list[str] = []
     with served(cost=0.4, log=Log(write=lines.append)) as address:
-        callers = [connected(address) for _ in range(6)]
+        callers = [open_connection(address) for _ in range(6)]
         for number, caller in enumerate(callers):
             caller.sendall(post("/embed", {"inputs": "the cat"}))
             time.sleep(0.1 if number == 0 else 0.01)  # the first is under way, the others wait for it
@@ -99,7 +99,7 @@ def test_whoever_leaves_is_not_worked_for() -> None:
     assert 'bertsmith_batch_seconds_count{model="words"} 2.0' in counted  # the first and the last
 
 
-def test_callers_that_wait_to_be_refused_are_bounded() -> None:
+def test_waiting_rejections_are_bounded() -> None:
     with served(cost=0.6, max_requests=1, max_rejections=2, rejection_seconds=0.4) as address:
         load = asyncio.run(once_each(address, request({"inputs": "the cat"}), callers=6))
     assert load.statuses == {200: 1, 429: 2, 503: 3}
@@ -107,9 +107,9 @@ def test_callers_that_wait_to_be_refused_are_bounded() -> None:
     assert all(b"overloaded" in sample.body for sample in load.samples if sample.status != 200)
 
 
-def test_a_server_that_is_busy_is_well_and_one_that_hangs_is_not() -> None:
+def test_a_busy_server_is_healthy_and_a_hung_one_is_not() -> None:
     brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 2.0)
-    with brief, served(cost=6.0, max_requests=1) as address, connected(address) as caller:
+    with brief, served(cost=6.0, max_requests=1) as address, open_connection(address) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.2)
         assert httpx.get(f"{address}/health", timeout=10).status_code == 200
@@ -119,8 +119,8 @@ def test_a_server_that_is_busy_is_well_and_one_that_hangs_is_not() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_it_at_once() -> None:
-    with Process(cost=5.0, drain_seconds=60) as process, connected(process.wait_until_ready()) as caller:
+def test_a_second_signal_ends_it_immediately() -> None:
+    with Process(cost=5.0, drain_seconds=60) as process, open_connection(process.wait_until_ready()) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.3)
         process.stop()
@@ -134,38 +134,38 @@ def test_malformed_bytes() -> None:
     check(malformed(count=60, seed=SEED))
 
 
-def test_a_server_that_believes_its_callers_is_noticed() -> None:
+def test_missing_input_validation_is_detected() -> None:
     check_broken(malformed(count=20, seed=SEED, how="credulous"), "500")
 
 
-def test_secrets_are_kept() -> None:
+def test_secrets_are_not_logged() -> None:
     check(secrets_kept())
 
 
-def test_a_talkative_log_is_noticed() -> None:
+def test_logged_secrets_are_detected() -> None:
     check_broken(secrets_kept(how="talkative"), "the text is in")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
-def test_overload_for_long(factor: float, share: float) -> None:
+def test_long_overload(factor: float, share: float) -> None:
     check(overload(factor=factor, share=share, seconds=20.0, cost=0.01, apart=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share"), [(2.0, 0.9), (8.0, 0.5)])
-def test_overload_of_a_model_that_computes(factor: float, share: float) -> None:
+def test_overload_of_a_real_model(factor: float, share: float) -> None:
     check(overload_at_work(factor=factor, share=share, seconds=20.0))
 
 
 @pytest.mark.slow
-def test_many_slow_callers() -> None:
+def test_many_slow_clients() -> None:
     check(slow_callers(count=300, seconds=5.0, within=10.0, apart=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("callers", [1, 4, 16, 64, 128])
-def test_stopped_again_and_again(callers: int) -> None:
+def test_repeated_stops(callers: int) -> None:
     for _ in range(5):  # the signal may come between two requests of one caller
         outcome = stop_under_load(callers=callers, cost=0.08 if callers < 16 else 0.02)
         if outcome.landed or outcome.failures:
@@ -174,7 +174,7 @@ def test_stopped_again_and_again(callers: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_drops_what_it_let_in_is_noticed() -> None:
+def test_requests_dropped_by_a_process_are_detected() -> None:
     check_broken(stop_under_load(callers=16, how="drops"), "status 75", "were lost")
 
 

@@ -16,8 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from faults.server_fixtures import TEXTS, Process
 from faults.server_load import Line, request
-from faults.server_world import TEXTS, Process
 
 MINUTES = float(os.environ.get("BERTSMITH_SOAK_MINUTES", "120"))
 CALLERS = 16
@@ -81,7 +81,7 @@ async def soaked(address: str, process: Process, *, seconds: float, look: float)
 
 
 @pytest.mark.slow
-def test_hours_of_use_leave_the_memory_flat_and_the_speed_as_it_was() -> None:
+def test_memory_and_latency_are_constant_for_hours() -> None:
     with Process() as process:
         address = process.wait_until_ready()
         found = asyncio.run(soaked(address, process, seconds=60 * MINUTES, look=max(2 * MINUTES / 3, 1.0)))

@@ -1,4 +1,4 @@
-"""Shards under faults (F1 to F6 of the campaign): the real build survives all of them, broken builds do not.
+"""Shards under faults (F1 to F6): the build survives all of them; deliberately broken builds are detected.
 
 The short forms run with every test; the long ones are marked slow and run with `make faults`.
 """
@@ -12,7 +12,7 @@ import pytest
 from faults import broken_disks
 from faults.shard_crashes import kills, power_losses, power_losses_after_kills, refusals, removals
 from faults.shard_damage import flips, truncations
-from faults.shard_world import Outcome
+from faults.shard_fixtures import Outcome
 
 from bertsmith.data.shards import format, reader
 
@@ -58,7 +58,7 @@ def test_power_loss_after_a_kill(folder: Path) -> None:
     check(power_losses_after_kills(folder, every=9), at_least=700)
 
 
-def test_a_disk_that_refuses(folder: Path) -> None:
+def test_disk_errors(folder: Path) -> None:
     check(refusals(folder), at_least=300)
 
 
@@ -71,7 +71,7 @@ def test_truncated_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("disk", ["InPlaceFailing", "TrainFirstFailing", "IndexFirstFailing"])
-def test_kills_find_broken_builds(folder: Path, disk: str, slim: Callable[..., Outcome]) -> None:
+def test_kills_detect_broken_builds(folder: Path, disk: str, slim: Callable[..., Outcome]) -> None:
     check_broken(slim(kills, folder, disk=getattr(broken_disks, disk)))
 
 
@@ -85,17 +85,17 @@ def test_kills_find_broken_builds(folder: Path, disk: str, slim: Callable[..., O
         "IndexFirstRecording",
     ],
 )
-def test_power_losses_find_broken_builds(folder: Path, disk: str) -> None:
+def test_power_losses_detect_broken_builds(folder: Path, disk: str) -> None:
     check_broken(power_losses(folder, disk=getattr(broken_disks, disk), limit=8))
 
 
-def test_flips_are_not_found_without_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flipped_bytes_detect_missing_checksums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reader, format):
         monkeypatch.setattr(module, "check_block", lambda *anything: None)
     check_broken(flips(folder, masks=1))
 
 
-def test_truncations_are_not_found_where_short_reads_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncations_detect_unchecked_short_reads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def padded(descriptor: int, size: int, offset: int, path: Path) -> bytes:
         return os.pread(descriptor, size, offset).ljust(size, b"\0")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_io.folder_world import change_config, change_weights, one_line
+from model_io.folder_fixtures import change_config, change_weights, one_line
 from parity.test_albert_transformers import model, tokenizer
 
 from bertsmith.errors import BertsmithError
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_a_config_that_claims_too_much(folder: Path, claim: dict[str, Any], words: str) -> None:
+def test_configs_that_do_not_match_the_weights(folder: Path, claim: dict[str, Any], words: str) -> None:
     change_config(folder, **claim)
     with pytest.raises(BertsmithError) as caught:
         open_model(folder)
@@ -64,7 +64,7 @@ def test_weights_that_are_missing(folder: Path, gone: str, words: str) -> None:
     one_line(caught, words)
 
 
-def test_what_transformers_looks_at_or_not_is_read_alike(folder: Path) -> None:
+def test_settings_that_transformers_ignores(folder: Path) -> None:
     change_config(folder, is_decoder=True, hidden_dropout_prob=..., attention_probs_dropout_prob=..., hidden_act=...)
     opened, _, _ = open_model(folder)
     settings = opened.encoder.config

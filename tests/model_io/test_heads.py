@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import randomize_weights
-from model_io.folder_world import (
+from model_io.folder_fixtures import (
     Tensors,
     change_config,
     change_weights,
@@ -51,7 +51,7 @@ NATIVE = {
 
 
 @pytest.mark.parametrize("case", [*SETTINGS, *NATIVE])
-def test_settings_and_weights_come_back(case: str, tmp_path: Path) -> None:
+def test_settings_and_weights_survive_saving_and_loading(case: str, tmp_path: Path) -> None:
     settings = (SETTINGS | NATIVE)[case]
     ours = model(settings, layers=4)
     save_model(ours, tokenizer(), tmp_path / "m")
@@ -67,7 +67,7 @@ def test_settings_and_weights_come_back(case: str, tmp_path: Path) -> None:
     same_weights(ours, open_model(tmp_path / "n")[0])
 
 
-def test_what_is_written(tmp_path: Path) -> None:
+def test_values_of_config_json(tmp_path: Path) -> None:
     folder(tmp_path / "m", SETTINGS["classes"])
     written = json.loads((tmp_path / "m" / "config.json").read_text())
     assert written["architectures"] == ["BertForSequenceClassification"]
@@ -92,7 +92,7 @@ def test_a_head_that_transformers_does_not_have_is_written_natively(tmp_path: Pa
     assert "from transformers" not in card
 
 
-def test_settings_that_a_folder_does_not_say(tmp_path: Path) -> None:
+def test_defaults_of_settings_that_are_not_in_a_folder(tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", SETTINGS["classes"], dropout=0.2)
     change_config(path, id2label=..., label2id=..., num_labels=..., problem_type=..., classifier_dropout=None)
     head = open_model(path)[0].objectives["classify"]
@@ -100,7 +100,7 @@ def test_settings_that_a_folder_does_not_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", [{"problem_type": None}, {"problem_type": "regression"}, {"id2label": ...}], ids=str)
-def test_one_number_is_a_regression(says: dict[str, Any], tmp_path: Path) -> None:
+def test_one_label_is_regression(says: dict[str, Any], tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", "regress")
     change_config(path, **says)
     assert list(open_model(path)[0].objectives) == ["regress"]
@@ -129,12 +129,12 @@ def test_wrong_labels(case: str, tmp_path: Path) -> None:
     assert list(open_model(path, objectives=())[0].objectives) == []
 
 
-def test_weights_of_a_head_that_nobody_names(tmp_path: Path) -> None:
+def test_weights_of_a_head_that_the_architecture_does_not_name(tmp_path: Path) -> None:
     path = foreign(tmp_path / "m", SETTINGS["classes"])
     change_config(path, architectures=["BertModel"])
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, "classifier.bias", "objectives=['classify']")
+    one_line(found, "classifier.bias", "pass objectives, one of choose, classify, regress, tag")
     assert open_model(path, objectives=["classify"])[0].objectives["classify"].config.labels == COLOURS
 
 
@@ -177,7 +177,7 @@ def test_new_heads_are_a_function_of_the_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [span.Config(), tag.Config(), classify.Config(pooling="mean")])
-def test_a_pooler_that_nobody_reads_is_left_out(settings: Any, tmp_path: Path) -> None:
+def test_a_pooler_that_no_head_reads_is_removed(settings: Any, tmp_path: Path) -> None:
     made, _, facts = open_for(folder(tmp_path / "m"), [settings])
     assert made.encoder.pooler is None
     assert "bert.pooler.dense.bias" in facts.notes[0]
@@ -188,7 +188,7 @@ def test_a_new_pooler_is_noted(tmp_path: Path) -> None:
     assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
-def test_one_task_after_another(tmp_path: Path) -> None:
+def test_a_new_head_replaces_the_head_of_an_earlier_task(tmp_path: Path) -> None:
     """A fine-tuned folder under a head of the same name: the old one goes, whatever its size."""
     path = folder(tmp_path / "m", SETTINGS["classes"])
     made, _, facts = open_for(path, [classify.Config(labels=("no", "yes"))])
@@ -200,7 +200,7 @@ def test_one_task_after_another(tmp_path: Path) -> None:
     assert "objectives.classify.head.bias" in facts.notes[0]
 
 
-def test_heads_that_are_kept(tmp_path: Path) -> None:
+def test_kept_heads_have_the_weights_of_the_folder(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     made, _, _ = open_for(path, [classify.Config()], keep=[masked_lm.Config(mask_probability=0.3)])
     assert set(made.objectives) == {"masked_lm", "classify"}
@@ -210,7 +210,7 @@ def test_heads_that_are_kept(tmp_path: Path) -> None:
         open_for(path, [classify.Config()], keep=["classify"])
 
 
-def test_what_was_fine_tuned_is_saved_and_opened(tmp_path: Path) -> None:
+def test_a_fine_tuned_model_is_saved_and_opened(tmp_path: Path) -> None:
     made = randomize_weights(open_for(folder(tmp_path / "m"), [SETTINGS["words"]])[0], 3)
     save_model(made, tokenizer(), tmp_path / "n")
     again, _, facts = open_model(tmp_path / "n")

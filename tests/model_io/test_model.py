@@ -26,7 +26,7 @@ from bertsmith.types import Batch, Encoding, Loss
 LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 
 
-def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoder_runs_once_and_computes_only_selected_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = pretraining_model(), []
     forward = model.encoder.forward
 
@@ -46,7 +46,7 @@ def test_encodes_once_and_only_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
             assert loss.sums[name].item() == pytest.approx(total.item(), rel=1e-5)
 
 
-def test_reading_less_gives_the_same_gradients() -> None:
+def test_selecting_tokens_gives_the_same_gradients() -> None:
     model = pretraining_model()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
     model(batch).mean().backward()
@@ -67,7 +67,7 @@ class Doubling(NextSentence):
         return batch.replace(input_ids=(batch.input_ids + 1) % 97), None
 
 
-def test_guesses_are_filled_in_before_the_encoding() -> None:
+def test_replacements_are_sampled_before_encoding() -> None:
     plain = randomize_weights(Model.build(small_bert_config(), [next_sentence.Config()])).eval()
     head = Doubling(build_context(plain.encoder, vocabulary=None, seed=0), weight=1.0)
     filling = Model(plain.encoder, [head]).eval()
@@ -81,7 +81,7 @@ def test_guesses_are_filled_in_before_the_encoding() -> None:
     assert plain(batch).mean().item() != pytest.approx(expected.item(), rel=1e-3)
 
 
-def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape() -> None:
+def test_one_compiled_graph_serves_every_batch_of_its_shape() -> None:
     model = pretraining_model(dropout=0.0, attention_dropout=0.0)
 
     def step(batch: Batch) -> torch.Tensor:
@@ -112,14 +112,14 @@ def test_learns() -> None:
     assert losses[-1] < 0.4 * losses[0]
 
 
-def test_depths_hold_every_parameter_once() -> None:
+def test_layer_groups_hold_every_parameter_once() -> None:
     model = pretraining_model()
     found = [id(parameter) for part in model.layer_groups() for parameter in part.parameters()]
     assert sorted(found) == sorted(map(id, model.parameters()))
     assert model.layer_groups()[-1] is model.objectives
 
 
-def test_the_table_is_one() -> None:
+def test_the_token_table_is_tied() -> None:
     """Tied, not copied: the head's gradient reaches the rows of words that never stood in the text."""
     model = pretraining_model()
     batch = model.corrupt(random_batch(LENGTHS, length=40))
@@ -135,7 +135,7 @@ def test_what_is_refused() -> None:
     batch = random_batch([12], length=12)
     with pytest.raises(BertsmithError, match="masked_lm has no indices in this batch: corrupt it first"):
         model(batch)
-    with pytest.raises(BertsmithError, match="this model was not made for causal_lm: it has masked_lm, next_sentence"):
+    with pytest.raises(BertsmithError, match="this model has no head causal_lm: it has masked_lm, next_sentence"):
         model.predict(batch, "causal_lm")
 
 

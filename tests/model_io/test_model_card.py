@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as some
-from model_io.folder_world import model, tokenizer
+from model_io.folder_fixtures import model, tokenizer
 
 from bertsmith.model_io.model_card import model_card
 from bertsmith.model_io.model_folder import save_model
@@ -19,7 +19,7 @@ ANYTHING = some.one_of(some.text(), some.integers(), some.floats(), some.none(),
 
 @example("a", {"backslash": "\\|"})
 @given(some.text(), some.dictionaries(some.text(), ANYTHING, max_size=4))
-def test_any_facts(name: str, facts: dict[str, Any]) -> None:
+def test_a_card_is_valid_for_any_facts(name: str, facts: dict[str, Any]) -> None:
     card = model_card(name, model=MODEL, architecture="BertModel", shape={"width": 8}, facts=facts).decode("utf-8")
     lines = card.split("\n")
     assert lines[:4] == ["---", 'library_name: "transformers"', 'tags: ["bert", "bertsmith"]', "---"]
@@ -30,7 +30,7 @@ def test_any_facts(name: str, facts: dict[str, Any]) -> None:
         assert row.replace("\\\\", "").replace("\\|", "").count("|") == 3, row
 
 
-def test_what_a_card_says(tmp_path: Path) -> None:
+def test_contents_of_a_card(tmp_path: Path) -> None:
     facts = {"training data": "English Wikipedia | 2026", "steps": 1_000_000}
     save_model(model("masked_lm"), tokenizer(), tmp_path / "my-bert", facts=facts)
     card = (tmp_path / "my-bert" / "README.md").read_text(encoding="utf-8")

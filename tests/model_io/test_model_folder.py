@@ -13,7 +13,7 @@ import pytest
 import torch
 from faults.broken_disks import QuickDisk
 from faults.faulty_disks import FailingDisk
-from model_io.folder_world import (
+from model_io.folder_fixtures import (
     TABLE,
     Tensors,
     change_config,
@@ -42,7 +42,7 @@ HEADS += [("classify",), ("regress",), ("tag",), ("span",), ("choose",)]
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="+".join)
-def test_what_is_saved_comes_back(heads: tuple[str, ...], tmp_path: Path) -> None:
+def test_weights_and_tokenizer_survive_saving_and_loading(heads: tuple[str, ...], tmp_path: Path) -> None:
     ours = model(*heads, causal="causal_lm" in heads)
     save_model(ours, tokenizer(), tmp_path / "m")
     again, words, facts = open_model(tmp_path / "m")
@@ -54,7 +54,7 @@ def test_what_is_saved_comes_back(heads: tuple[str, ...], tmp_path: Path) -> Non
     assert not again.training
 
 
-def test_settings_come_back(tmp_path: Path) -> None:
+def test_encoder_settings_survive_saving_and_loading(tmp_path: Path) -> None:
     changes = {"activation": "relu", "layer_norm_eps": 1e-6, "dropout": 0.0, "attention_dropout": 0.2, "padding_id": 3}
     ours = model("masked_lm", segment_types=3, initializer_range=0.5, pooler=False, **changes)
     save_model(ours, tokenizer(), tmp_path / "m")
@@ -93,7 +93,7 @@ def test_wanted_type_of_the_weights(tmp_path: Path) -> None:
     assert {value.dtype for value in again.parameters()} == {torch.float64}
 
 
-def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> None:
+def test_objectives_mask_with_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
     settings = masked_lm.Config(mask_probability=0.5, units="words")
     again, words, _ = open_model(folder(tmp_path / "m"), objectives=[settings], seed=3)
     hiding = again.objectives["masked_lm"]
@@ -106,7 +106,7 @@ def test_objectives_hide_with_the_tokenizer_that_came_along(tmp_path: Path) -> N
     ]
 
 
-def test_tokenizer_of_a_short_model_is_cut_to_it(tmp_path: Path) -> None:
+def test_the_tokenizer_truncates_at_the_models_positions(tmp_path: Path) -> None:
     _, words, _ = open_model(folder(tmp_path / "m", max_positions=17))
     assert words.max_length == 17
     assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == 17
@@ -119,7 +119,7 @@ def test_tokenizer_of_a_short_model_is_cut_to_it(tmp_path: Path) -> None:
 # --- replacing -----------------------------------------------------------------------------------------------------
 
 
-def test_an_existing_folder_is_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_an_existing_folder_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     with pytest.raises(BertsmithError, match=r"m exists"):
         folder(path)
@@ -160,7 +160,7 @@ def _equal(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
+def test_files_are_synced_before_the_folder_is_renamed(tmp_path: Path) -> None:
     """The seal names every file, and the rename comes after all of them are on the disk."""
     order: list[str] = []
 
@@ -205,7 +205,7 @@ def bias_of_the_decoder_only(tensors: Tensors) -> None:
 
 
 @pytest.mark.parametrize("change", [old_names, without_prefix, with_buffers_and_copies, bias_of_the_decoder_only])
-def test_names_of_old(change: Callable[[Tensors], Any], tmp_path: Path) -> None:
+def test_older_weight_names(change: Callable[[Tensors], Any], tmp_path: Path) -> None:
     ours = model("masked_lm", "next_sentence")
     path = foreign(tmp_path / "m")
     change_weights(path, change)
@@ -251,7 +251,7 @@ def test_a_snapshot_of_the_hub_cache_opens(tmp_path: Path) -> None:
     same_weights(open_model(path)[0], model("masked_lm", "next_sentence"))
 
 
-def test_heads_that_are_there_are_opened_even_where_the_architecture_is_silent(tmp_path: Path) -> None:
+def test_heads_with_weights_are_opened_without_an_architecture(tmp_path: Path) -> None:
     """bert-base-uncased says BertForMaskedLM and has the other head as well; folders of 2019 say nothing."""
     path = foreign(tmp_path / "m")
     for named in (["BertForMaskedLM"], ..., None):
@@ -262,7 +262,7 @@ def test_heads_that_are_there_are_opened_even_where_the_architecture_is_silent(t
 # --- heads -----------------------------------------------------------------------------------------------------------
 
 
-def test_heads_asked_for(tmp_path: Path) -> None:
+def test_requested_heads(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     again, _, facts = open_model(path, objectives=["next_sentence"])
     assert len(facts.notes) == 1
@@ -273,7 +273,7 @@ def test_heads_asked_for(tmp_path: Path) -> None:
         open_model(path, objectives=["next_sentense"])
 
 
-def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> None:
+def test_a_missing_head_is_an_error_unless_it_is_new(tmp_path: Path) -> None:
     path = folder(tmp_path / "m", "masked_lm", pooler=False)
     with pytest.raises(DataError) as found:
         open_model(path, objectives=["masked_lm", "next_sentence"])
@@ -288,7 +288,7 @@ def test_a_missing_head_is_an_error_unless_it_is_to_be_new(tmp_path: Path) -> No
     )
 
 
-def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
+def test_a_stored_head_is_initialised_on_request(tmp_path: Path) -> None:
     again, _, facts = open_model(folder(tmp_path / "m"), new_heads=["masked_lm"])
     assert again.objectives["masked_lm"].bias.eq(0).all()
     start = "newly initialised: the head masked_lm; unused weights: cls.predictions.bias, "
@@ -300,7 +300,7 @@ def test_a_head_that_is_there_begins_anew_when_asked(tmp_path: Path) -> None:
 # --- the seal -----------------------------------------------------------------------------------------------------
 
 
-def test_edited_card_is_only_noted(tmp_path: Path) -> None:
+def test_an_edited_card_gives_a_note(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     assert verify_folder(path) == ()
     (path / "README.md").write_text("# My model\n")
@@ -313,7 +313,7 @@ def test_edited_card_is_only_noted(tmp_path: Path) -> None:
     assert verify_folder(path) is None
 
 
-def test_every_name_of_ours_has_one_of_theirs() -> None:
+def test_every_weight_has_a_name_in_transformers() -> None:
     ours = model("masked_lm", "next_sentence").state_dict()
     theirs = [name for mine in ours for name in FAMILY.transformers_names(mine)]
     assert len(theirs) == len(set(theirs)) == 5 + 2 * 16 + 2 + 5 + 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import randomize_weights, relative_difference
-from model_io.folder_world import change_config, change_weights, one_line, same_weights, tokenizer
+from model_io.folder_fixtures import change_config, change_weights, one_line, same_weights, tokenizer
 
 from bertsmith.encoders import modern
 from bertsmith.errors import BertsmithError
@@ -41,7 +41,7 @@ def model(heads: list[Any], **changes: Any) -> Model:
 
 
 @pytest.mark.parametrize("case", NATIVE)
-def test_what_transformers_has_no_class_for(case: str, tmp_path: Path) -> None:
+def test_encoders_that_transformers_does_not_have_are_native(case: str, tmp_path: Path) -> None:
     changes, heads = NATIVE[case]
     made = model(heads, **changes)
     save_model(made, tokenizer(), tmp_path / "m")
@@ -57,7 +57,7 @@ def test_what_transformers_has_no_class_for(case: str, tmp_path: Path) -> None:
     ]
 
 
-def test_a_pretrained_folder_under_new_heads_and_back(tmp_path: Path) -> None:
+def test_a_pretrained_folder_is_fine_tuned_and_saved(tmp_path: Path) -> None:
     made = model([masked_lm.Config()])
     save_model(made, tokenizer(), tmp_path / "m")
     tuned, words, facts = open_for(tmp_path / "m", [classify.Config(labels=LABELS)], seed=3)
@@ -111,14 +111,14 @@ def theirs(tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_a_config_that_claims_something_else(theirs: Path, claim: dict[str, Any], words: str) -> None:
+def test_configs_that_do_not_match_the_weights(theirs: Path, claim: dict[str, Any], words: str) -> None:
     change_config(theirs, **claim)
     with pytest.raises(BertsmithError) as caught:
         open_model(theirs)
     one_line(caught, words, "config.json")
 
 
-def test_settings_of_ours_are_not_read_in_a_folder_of_theirs(theirs: Path) -> None:
+def test_native_settings_are_ignored_in_a_transformers_folder(theirs: Path) -> None:
     before, _, _ = open_model(theirs)
     change_config(theirs, norm="after", gated=False, rotary=False, is_decoder=True, type_vocab_size=2)
     after, _, _ = open_model(theirs)
@@ -133,7 +133,7 @@ def test_a_table_without_a_shape(theirs: Path) -> None:
     one_line(caught, "unexpected weights", name)
 
 
-def test_a_decoder_that_is_no_copy_is_refused(theirs: Path) -> None:
+def test_an_untied_decoder_is_refused(theirs: Path) -> None:
     table = "model.embeddings.tok_embeddings.weight"
     change_weights(theirs, lambda tensors: tensors | {"decoder.weight": tensors[table].clone()})
     open_model(theirs)
@@ -142,7 +142,7 @@ def test_a_decoder_that_is_no_copy_is_refused(theirs: Path) -> None:
         open_model(theirs)
 
 
-def test_the_encoder_is_the_same_with_and_without_a_head_over_it(theirs: Path) -> None:
+def test_the_encoder_is_the_same_with_and_without_heads(theirs: Path) -> None:
     whole, _, _ = open_model(theirs)
     bare, _, _ = open_model(theirs, objectives=())
     assert relative_difference(whole.encoder.token_embeddings, bare.encoder.token_embeddings) == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from extension_fixtures import BILSTM, extensions
-from finetuning_world import METALS, QUICK, made_up, write
-from model_io.folder_world import tokenizer
+from finetune_fixtures import METALS, QUICK, made_up, write
+from model_io.folder_fixtures import tokenizer
 
 import bertsmith
 from bertsmith import recipes

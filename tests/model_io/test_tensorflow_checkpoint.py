@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_io.folder_world import one_line
+from model_io.folder_fixtures import one_line
 from model_io.google_values import FOLDER, SETTINGS, WORDS, shapes, value
 
 from bertsmith.errors import BertsmithError, DataError
@@ -54,7 +54,7 @@ def google(name: str, *, turned: bool) -> torch.Tensor:
     return found.T if turned else found
 
 
-def test_every_number_comes_over(tmp_path: Path) -> None:
+def test_every_weight_is_imported(tmp_path: Path) -> None:
     facts = import_folder(FOLDER, tmp_path / "m")
     assert facts.sealed
     assert facts.architectures == ("BertForPreTraining",)
@@ -75,7 +75,7 @@ def test_every_number_comes_over(tmp_path: Path) -> None:
     assert words.encode("The cats").ids.tolist() == [WORDS.index(word) for word in ("the", "cat", "##s")]
 
 
-def test_case_of_the_vocabulary(tmp_path: Path) -> None:
+def test_lower_casing_follows_the_vocabulary(tmp_path: Path) -> None:
     source = tmp_path / "cased"
     shutil.copytree(FOLDER, source)
     (source / "vocab.txt").write_text("".join(f"{word}\n" for word in [*WORDS[:-1], "Ä"]))
@@ -86,7 +86,7 @@ def test_case_of_the_vocabulary(tmp_path: Path) -> None:
     assert import_folder(FOLDER, tmp_path / "n", lowercase=False).notes == ("lowercase=false, as requested",)
 
 
-def test_every_changed_byte_is_named(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     """One bit in the bytes of the index, densely at its end, and in those of the weights; Adam's are not read."""
     source = tmp_path / "damaged"
     shutil.copytree(FOLDER, source)
@@ -120,7 +120,7 @@ def _complaint(source: Path) -> str:
     return ""
 
 
-def test_cut_short(tmp_path: Path) -> None:
+def test_truncated_files(tmp_path: Path) -> None:
     for name, size in ((INDEX, 30), (INDEX, 3000), (DATA, 100)):
         source = tmp_path / f"{name}-{size}"
         shutil.copytree(FOLDER, source)
@@ -176,15 +176,15 @@ def test_a_table_of_several_blocks(tmp_path: Path) -> None:
     assert read(tmp_path, table([pairs[begin : begin + 700] for begin in range(0, 3000, 700)])) == dict(pairs)
 
 
-def test_strange_tables(tmp_path: Path) -> None:
+def test_malformed_indices(tmp_path: Path) -> None:
     one = [(b"a", b"1"), (b"b", b"2")]
     cases = {
         "out of order": table([one, one]),
         "compressed": table([one], kind=1),
         "more than 20,000 keys": table([[(b"%06d" % key, b"") for key in range(20_001)]]),
         "a key of": table([[(b"k" * 600, b"")]]),
-        "lies outside": table([[(b"a", b"")]])[:-48] + number(1 << 60) + number(9) + b"\0" * 30 + MAGIC,
-        "a number without its end": b"\xff" * 40 + MAGIC,
+        "is outside the file": table([[(b"a", b"")]])[:-48] + number(1 << 60) + number(9) + b"\0" * 30 + MAGIC,
+        "an unterminated integer": b"\xff" * 40 + MAGIC,
     }
     for words, data in cases.items():
         with pytest.raises(DataError) as found:
@@ -217,20 +217,20 @@ def variable(*, kind: int = 1, sizes: tuple[int, ...] = (2,), shard: int = 0, pl
     return message((1, kind), (2, shape), (3, shard), (4, place), (5, size))
 
 
-def test_strange_checkpoints(tmp_path: Path) -> None:
+def test_unsupported_checkpoints(tmp_path: Path) -> None:
     header = message((1, 1))
     cases = {
         "is a TensorFlow 2 checkpoint": {b"": header, b"_CHECKPOINTABLE_OBJECT_GRAPH": b""},
         "0 data files": {b"": b""},
         "1048576 data files": {b"": message((1, 1 << 20))},
-        "not in little-endian": {b"": message((1, 1), (2, 1))},
+        "not little-endian": {b"": message((1, 1), (2, 1))},
         "in slices": {b"": header, b"a": variable() + message((7, b""))},
         "has type 7": {b"": header, b"a": variable(kind=7)},
         "and 9 dimensions": {b"": header, b"a": variable(sizes=(1,) * 9)},
         "has 9 bytes": {b"": header, b"a": variable(size=9)},
         "in data file 3 of 1": {b"": header, b"a": variable(shard=3)},
         "overlaps": {b"": header, b"a": variable(), b"b": variable(place=4)},
-        "cut short: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
+        "truncated: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
         "two of its variables are one weight": {b"": header, b"a/gamma": variable(), b"a/kernel": variable(place=8)},
         "does not match its checksum": {b"": header, b"a": variable()},
     }

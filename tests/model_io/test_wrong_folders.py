@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_io.folder_world import (
-    TABLE,
-    Tensors,
-    change_config,
-    change_weights,
-    folder,
-    foreign,
-    one_line,
-)
+from model_io.folder_fixtures import TABLE, Tensors, change_config, change_weights, folder, foreign, one_line
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError
 from bertsmith.model_io.model_folder import open_model
@@ -117,7 +109,7 @@ def test_a_fine_tuned_folder_opens_without_its_head(tmp_path: Path) -> None:
 
 
 def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
-    with pytest.raises(BertsmithError, match="23 tokens, the model's table only 22 rows"):
+    with pytest.raises(BertsmithError, match="23 tokens, the model's token table only 22 rows"):
         folder(tmp_path / "m", vocab_size=22)
     path = foreign(tmp_path / "m", vocab_size=32)
     assert open_model(path)[2].notes == ("the token table has 9 rows more than the tokenizer has tokens",)
@@ -125,7 +117,7 @@ def test_tokenizer_and_table_of_different_size(tmp_path: Path) -> None:
     change_weights(path, lambda tensors: tensors.update({TABLE: tensors[TABLE][:22].clone()}))
     with pytest.raises(DataError) as found:
         open_model(path)
-    one_line(found, str(path), "the tokenizer has 23 tokens, the model's table only 22 rows")
+    one_line(found, str(path), "the tokenizer has 23 tokens, the model's token table only 22 rows")
 
 
 def test_not_a_model_folder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def build() -> Model:
 
 
 @pytest.mark.parametrize("lengths", [[5, 4, 7], [10, 10, 6]], ids=["packed", "full rows"])
-def test_each_place_is_asked_for_the_next_id_of_its_text(lengths: list[int]) -> None:
+def test_labels_are_the_next_ids_of_each_text(lengths: list[int]) -> None:
     batch = random_batch(lengths, length=10, pack=True)
     hidden = build().corrupt(batch)
     assert torch.equal(hidden.input_ids, batch.input_ids)
@@ -54,7 +54,7 @@ def test_a_later_token_changes_nothing_before_it() -> None:
     )
 
 
-def test_an_encoder_that_sees_ahead_is_refused() -> None:
+def test_a_bidirectional_encoder_is_refused() -> None:
     with pytest.raises(
         ConfigError, match="causal_lm predicts the next token: it needs a causal encoder, set causal=true"
     ):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.heads_world import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import choose
@@ -32,7 +32,7 @@ def test_loss_question_by_question() -> None:
     assert int(loss.correct["choose"]) == right
 
 
-def test_a_question_that_is_not_asked_changes_nothing() -> None:
+def test_an_unlabelled_question_does_not_change_the_loss() -> None:
     model = asking(choose.Config())
     batch = packed()
     before = model(batch)

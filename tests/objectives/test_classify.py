@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.heads_world import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import classify
@@ -28,7 +28,7 @@ def test_loss_text_by_text() -> None:
     assert int(loss.correct["classify"]) == right
 
 
-def test_dropout_is_on_the_vector_of_each_text_and_only_in_training() -> None:
+def test_dropout_applies_to_text_vectors_in_training_only() -> None:
     model = asking(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
     batch = packed()
     asleep = model.predict(batch, "classify")
@@ -54,7 +54,7 @@ def test_what_is_refused() -> None:
         classify.Config(dropout=1.0)
 
 
-def test_new_weights_begin_as_the_reference() -> None:
+def test_new_weights_are_initialised_like_the_reference() -> None:
     head = classify.Config().build(BuildContext(width=768, vocab_size=9, layers=2)).head
     assert head.bias.eq(0).all()
     assert head.weight.abs().max() <= 0.04

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from extension_fixtures import FOCAL, extensions
-from finetuning_world import METALS, QUICK, made_up, tiny_model, write
+from finetune_fixtures import METALS, QUICK, made_up, tiny_model, write
 
 import bertsmith
 from bertsmith import config

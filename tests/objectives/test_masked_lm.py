@@ -76,7 +76,7 @@ def test_shares_over_a_million_tokens(million: Batch, settings: dict[str, float]
     assert (shares - 1 / 995).abs().max() < 6 * (1 / 995 / len(other)) ** 0.5, "every word is as likely"
 
 
-def test_every_place_of_a_text_is_as_likely() -> None:
+def test_every_token_is_masked_with_the_same_probability() -> None:
     batch = random_batch([40] * 20_000, length=40, pairs=False)
     hidden = hidden_places(batch, build().corrupt(batch)).view(-1, 40)[:, 1:-1].double()
     assert (hidden.mean(0) - 0.15).abs().max() < 4 * (0.15 * 0.85 / 20_000) ** 0.5
@@ -95,7 +95,7 @@ def masks_by_text(objective: MaskedLM, numbers: list[int], epoch: int = 3, **how
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
-def test_a_mask_belongs_to_seed_epoch_and_sample_alone(units: str) -> None:
+def test_a_mask_depends_on_seed_epoch_and_sample_only(units: str) -> None:
     objective = build(seed=7, units=units)
     every = masks_by_text(objective, list(range(50)))
     for numbers, how in (
@@ -193,7 +193,7 @@ def test_slots_are_enough_and_constant() -> None:
         assert hidden.sum() <= objective.slots(200 * 8, 400)
 
 
-def test_what_has_no_slot_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_without_a_slot_are_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, batch = build(), random_batch([40] * 8, length=40)
     monkeypatch.setattr(objective, "slots", lambda *_: 10)
     after = objective.corrupt(batch)
@@ -210,7 +210,7 @@ def test_compiles_whole(units: str) -> None:
 
 
 @pytest.mark.parametrize("units", ["tokens", "words", "ngrams"])
-def test_who_sees_whom_in_a_text_changes_no_mask(units: str) -> None:
+def test_masks_do_not_depend_on_document_ids(units: str) -> None:
     batch = random_batch([40] * 6, length=40)
     cuts = torch.arange(0, 240, 40)
     bounds = torch.cat((torch.stack((cuts, cuts + 17), 1).flatten(), torch.tensor([240]))).int()
@@ -237,7 +237,7 @@ def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
         Config(**wrong)
 
 
-def test_what_a_vocabulary_must_tell() -> None:
+def test_required_fields_of_the_vocabulary() -> None:
     batch = random_batch([20], length=20)
     with pytest.raises(BertsmithError, match="needs the id of the mask token: build it with a vocabulary"):
         build(vocabulary=None).corrupt(batch)

@@ -62,7 +62,7 @@ def test_words(world_of: tuple[list[int], bool, int]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(world_of=worlds, longest=some.integers(1, 5))
-def test_ngrams_stand_one_behind_the_other(world_of: tuple[list[int], bool, int], longest: int) -> None:
+def test_ngrams_are_consecutive(world_of: tuple[list[int], bool, int], longest: int) -> None:
     sequences, candidate_T, continues_T, random = world(*world_of)
     length_T = torch.randint(1, longest + 1, (len(candidate_T),), generator=random)
     expected = []
@@ -79,7 +79,7 @@ def test_ngrams_stand_one_behind_the_other(world_of: tuple[list[int], bool, int]
 
 @settings(max_examples=60, deadline=None)
 @given(world_of=worlds)
-def test_choose_takes_those_that_drew_least(world_of: tuple[list[int], bool, int]) -> None:
+def test_units_with_the_smallest_random_numbers_are_chosen(world_of: tuple[list[int], bool, int]) -> None:
     sequences, unit_T, _, random = world(*world_of)
     drawn_T = torch.randint(0, 1 << 31, (len(unit_T),), generator=random)
     units_S = sequences.count(unit_T)
@@ -92,7 +92,7 @@ def test_choose_takes_those_that_drew_least(world_of: tuple[list[int], bool, int
     assert torch.equal(masked_lm.choose_units(sequences, unit_T, drawn_T, wanted_S), marked(len(unit_T), expected))
 
 
-def test_spread_fills_units_and_nothing_between() -> None:
+def test_unit_tokens() -> None:
     candidate = torch.tensor([0, 1, 1, 1, 0, 1, 1, 0, 0, 1], dtype=torch.bool)
     unit = torch.tensor([0, 1, 0, 1, 0, 1, 0, 0, 0, 1], dtype=torch.bool)
     chosen = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 0, 0], dtype=torch.bool)
@@ -112,7 +112,7 @@ def test_slots() -> None:
         assert found[1].tolist() == [bool(number) for number in used]
 
 
-def test_sequences_know_their_numbers() -> None:
+def test_sequence_indices() -> None:
     batch = random_batch([5, 9, 6], length=12, pack=True, shape=(3, 4))
     sequences = masked_lm.Sequences.of(batch)
     assert sequences.number[: 2 * 12].tolist() == [0] * 5 + [1] * 6 + [2] + [3] * 9 + [4] * 3

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.heads_world import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import regress
@@ -28,7 +28,7 @@ def test_loss_text_by_text() -> None:
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_there_is_no_right_and_wrong() -> None:
+def test_regression_has_no_accuracy() -> None:
     loss = asking(regress.Config())(packed())
     assert loss.correct == {}
     scores = Scores.of({"sum/regress": 6.0, "count/regress": 3.0}, loss.weights)
@@ -36,7 +36,7 @@ def test_there_is_no_right_and_wrong() -> None:
     assert scores.accuracies == {}
 
 
-def test_whole_numbers_are_refused() -> None:
+def test_integer_labels_are_refused() -> None:
     """Their IGNORE_INDEX would be a number like any other."""
     batch = packed()
     batch = batch.replace(labels={"regress": torch.ones(len(batch.cls_positions), dtype=torch.int64)})

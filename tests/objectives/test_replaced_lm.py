@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_fixtures import MASK, SIZE, VOCABULARY, random_batch, randomize_weights, relative_difference
-from model_io.folder_world import tokenizer
+from model_io.folder_fixtures import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import BertsmithError, ConfigError
@@ -39,7 +39,7 @@ def filled(model: Model, hidden: Batch) -> Batch:
 
 
 @pytest.mark.parametrize("asked", ["masked", "all"])
-def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) -> None:
+def test_labels_are_the_original_ids_and_the_input_has_no_masks(asked: str) -> None:
     model, batch = build(predict_at=asked), random_batch(LENGTHS, length=40, pack=True)
     hidden = model.corrupt(batch)
     after = filled(model, hidden)
@@ -57,7 +57,7 @@ def test_the_text_s_own_words_are_asked_for_in_a_text_without_masks(asked: str) 
     assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
 
 
-def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
+def test_the_copy_gate_mixes_the_input_with_the_prediction() -> None:
     model = build(predict_at="all")
     after = filled(model, model.corrupt(random_batch(LENGTHS, length=40)))
     objective = model.objectives["replaced_lm"]
@@ -72,7 +72,7 @@ def test_the_gate_mixes_what_stands_there_with_what_is_guessed() -> None:
 
 
 @pytest.mark.parametrize("asked", ["masked", "all"])
-def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
+def test_the_generator_is_trained_by_its_own_loss(asked: str) -> None:
     model = build(predict_at=asked).double()
     hidden = model.corrupt(random_batch(LENGTHS, length=40))
     model(hidden).mean().backward()
@@ -88,7 +88,7 @@ def test_the_generator_learns_by_its_own_loss_alone(asked: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["masked", "all"])
-def test_folders_are_those_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
+def test_the_folder_is_that_of_a_masked_lm(asked: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
     model = build(rows, predict_at=asked)
     save_model(model, tokenizer(), tmp_path / "m")

@@ -55,8 +55,8 @@ def hidden_places(hidden: Batch) -> torch.Tensor:
     return hidden.indices["masked_lm"][hidden.labels["masked_lm"] != IGNORE_INDEX]
 
 
-class TestFillingIn:
-    def test_hidden_places_get_guesses_and_all_others_stay(self) -> None:
+class TestReplacing:
+    def test_only_masked_tokens_are_replaced(self) -> None:
         model, batch = build(), texts()
         hidden = model.corrupt(batch)
         after, _ = filled(model, hidden)
@@ -67,7 +67,7 @@ class TestFillingIn:
         assert (after.input_ids.flatten()[places] != original[places]).float().mean() > 0.5, "new weights guess badly"
         assert torch.equal(hidden.labels["masked_lm"][: len(places)], original[places])
 
-    def test_a_label_says_exactly_where_the_id_is_another_one(self) -> None:
+    def test_labels_mark_exactly_the_replaced_tokens(self) -> None:
         model, batch = build(), texts()
         after, _ = filled(model, model.corrupt(batch))
         labels, real = after.labels["replaced_token"], (batch.document_ids != 0).flatten()
@@ -75,7 +75,7 @@ class TestFillingIn:
         assert torch.equal(labels[real] == ORIGINAL, (after.input_ids == batch.input_ids).flatten()[real])
         assert (labels[~real] == IGNORE_INDEX).all()
 
-    def test_a_right_guess_is_original_and_nothing_of_the_hiding_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_correct_sample_is_labelled_original(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a generator that always guesses right, the encoder sees the text itself: no trace of what was hidden."""
         model, batch = build(), texts()
         hidden = model.corrupt(batch)
@@ -97,7 +97,7 @@ class TestFillingIn:
         ):
             assert torch.equal(getattr(after, field), getattr(batch, field))
 
-    def test_what_the_encoder_says_depends_on_ids_alone(self) -> None:
+    def test_predictions_depend_on_ids_only(self) -> None:
         """A place that was hidden and guessed right is judged like one that never was hidden."""
         model, batch = build(), texts()
         after, _ = filled(model, model.corrupt(batch))
@@ -106,7 +106,7 @@ class TestFillingIn:
             model.predict(batch.replace(input_ids=after.input_ids), "replaced_token"),
         )
 
-    def test_ids_beyond_the_vocabulary_are_never_guessed(self) -> None:
+    def test_ids_outside_the_vocabulary_are_never_sampled(self) -> None:
         model = build(rows=SIZE + 31)
         with torch.no_grad():
             objective_of(model).generator.masked_lm.bias[SIZE:] = 1e4
@@ -115,7 +115,7 @@ class TestFillingIn:
         assert int(after.input_ids.max()) < SIZE
         assert loss.mean().item() > 1e3, "the generator's own loss does see them"
 
-    def test_hiding_is_masked_lm_s_with_its_shares(self) -> None:
+    def test_the_generator_masks_like_masked_lm(self) -> None:
         lengths = [40] * 400
         batch = random_batch(lengths, length=40, pairs=False)
         hidden = build(shake=False).corrupt(batch)
@@ -145,7 +145,7 @@ class TestFillingIn:
         assert {name: int(count) for name, count in model(hidden).counts.items()} == counts
 
 
-class TestGuessing:
+class TestSampling:
     def test_frequencies_are_the_softmax(self) -> None:
         """1e5 draws of five tokens (SPEC.md §3.6: .076 .207 .563 .126 .028); chi-square at 1e-4."""
         draws = 100_000
@@ -175,7 +175,7 @@ class TestGuessing:
         assert noise[2].item() == pytest.approx(0.3665, abs=1e-3)
         assert noise[3:].max() < -2.5
 
-    def test_a_text_s_guesses_do_not_depend_on_its_company(self) -> None:
+    def test_samples_do_not_depend_on_the_rest_of_the_batch(self) -> None:
         model = build()
         together, _ = filled(model, model.corrupt(texts()))
         apart_, _ = filled(model, model.corrupt(texts(pack=False)))
@@ -184,14 +184,14 @@ class TestGuessing:
             assert len(ours) == length
             assert torch.equal(ours, apart_.input_ids.flatten()[(apart_.sample_ids == number).flatten()])
 
-    def test_in_pieces_or_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sampling_in_chunks_gives_the_same_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = build()
         hidden = model.corrupt(texts())
         whole, _ = filled(model, hidden)
         monkeypatch.setattr("bertsmith.objectives.generator.NOISE_CHUNK", 3 * SIZE)
         assert torch.equal(filled(model, hidden)[0].input_ids, whole.input_ids)
 
-    def test_seeds_and_epochs_guess_anew(self) -> None:
+    def test_samples_depend_on_seed_and_epoch(self) -> None:
         model, batch = build(), texts()
         hidden = model.corrupt(batch)
         again, _ = filled(model, hidden)
@@ -202,7 +202,7 @@ class TestGuessing:
 
 
 class TestLearning:
-    def test_the_loss_is_that_of_both(self) -> None:
+    def test_the_loss_is_the_sum_of_both_terms(self) -> None:
         model, batch = build(), texts()
         hidden = model.corrupt(batch)
         after, generator = filled(model, hidden)
@@ -218,7 +218,7 @@ class TestLearning:
         right = ((logits[:, 1] > 0) == (labels == REPLACED)) & asked
         assert int(loss.correct["replaced_token"]) == int(right.sum())
 
-    def test_the_generator_learns_by_its_own_loss_alone_and_the_tables_by_both(self) -> None:
+    def test_the_generator_is_trained_by_its_own_loss_and_the_embeddings_by_both(self) -> None:
         model = build().double()
         hidden = model.corrupt(texts())
         inner = {name for name, _ in model.named_parameters() if ".generator." in name}
@@ -245,7 +245,7 @@ class TestLearning:
             assert own[name].abs().max() > 0
             assert judging[name].abs().max() > 0
 
-    def test_four_times_eight_rows_are_once_thirty_two(self) -> None:
+    def test_gradient_accumulation_gives_the_same_gradient(self) -> None:
         model = build().double()
         lengths = [40, 31, 12, 9] * 8
         rows = [random_batch(lengths, length=40)]
@@ -281,7 +281,7 @@ class TestLearning:
         for name, gradient in found[0].items():
             assert torch.allclose(found[1][name], gradient, rtol=0, atol=1e-10 * gradient.abs().max().item() + 1e-15)
 
-    def test_a_step_compiles_whole_and_serves_every_batch_of_its_shape(self) -> None:
+    def test_one_compiled_graph_serves_every_batch_of_its_shape(self) -> None:
         model = build(encoder={"layers": 1})
 
         def step(batch: Batch) -> torch.Tensor:
@@ -294,14 +294,14 @@ class TestLearning:
                 batch = random_batch(LENGTHS, length=40, pack=True, shape=(9, 13), seed=seed, epoch=seed)
                 assert compiled(batch).item() == pytest.approx(step(batch).item(), rel=1e-5)
 
-    def test_dropout_is_the_encoder_s(self) -> None:
+    def test_the_generator_has_the_encoders_dropout(self) -> None:
         generator = objective_of(build(encoder={"dropout": 0.2, "attention_dropout": 0.3})).generator
         assert {block.dropout.p for block in generator.blocks} == {0.2}
         assert {block.attention.dropout for block in generator.blocks} == {0.3}
 
 
 class TestShapes:
-    def test_the_generator_s_are_the_paper_s(self) -> None:
+    def test_generator_sizes_are_those_of_the_paper(self) -> None:
         for width, share, expected in (
             (256, 0.25, (64, 1)),
             (768, 1 / 3, (256, 4)),
@@ -317,12 +317,12 @@ class TestShapes:
             assert isinstance(generator.project, torch.nn.Linear)
             assert generator.project.weight.shape == (expected[0], 128)
 
-    def test_no_map_where_the_table_is_as_wide(self) -> None:
+    def test_no_projection_for_equal_widths(self) -> None:
         generator = objective_of(build(encoder={"embedding_width": 16})).generator
         assert generator.width == 16
         assert not list(generator.project.parameters())
 
-    def test_any_encoder_can_be_asked(self) -> None:
+    def test_it_works_with_every_encoder(self) -> None:
         from model_fixtures import small_bert_config as bert
 
         model = randomize_weights(
@@ -332,7 +332,7 @@ class TestShapes:
 
 
 class TestRefused:
-    def test_without_a_generator_it_only_judges(self) -> None:
+    def test_without_a_generator_it_cannot_be_trained(self) -> None:
         model, batch = build(generator_width=0.0), texts()
         assert not [name for name, _ in model.named_parameters() if "generator" in name]
         with pytest.raises(BertsmithError, match=r"^replaced_token has no generator here: it can predict, but not"):
@@ -363,7 +363,7 @@ class TestRefused:
             Model.build(electra.Config(layers=1, width=32, heads=4, vocab_size=SIZE), settings)
 
 
-def test_refilling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_is_part_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = build(), []
     refill = ReplacedToken.sample_replacements
 

@@ -29,7 +29,7 @@ def test_reads_the_pooled_first_token_of_each_text() -> None:
     assert loss.sums["sentence_order"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_an_order_that_can_be_told_is_learned() -> None:
+def test_sentence_order_is_learned() -> None:
     torch.manual_seed(0)
     model = Model.build(
         small_bert_config(layers=1, initializer_range=0.1, dropout=0, attention_dropout=0), [sentence_order.Config()]

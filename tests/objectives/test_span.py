@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.heads_world import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, asking, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
@@ -50,7 +50,7 @@ def test_loss_text_by_text(settings: span.Config) -> None:
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_right_is_both_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_correct_where_both_ends_are(monkeypatch: pytest.MonkeyPatch) -> None:
     model = asking(span.Config())
     batch = packed()
     labels = batch.labels["span"].clamp(min=0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed, rows_and_labels
+from objectives.head_fixtures import LENGTHS, alone, asking, layers_of, packed, rows_and_labels
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives import tag
@@ -33,7 +33,7 @@ def test_loss_word_by_word(change: dict[str, Any]) -> None:
     assert int(loss.correct["tag"]) == right
 
 
-def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
+def test_the_bilstm_equals_torchs_on_each_text() -> None:
     model = asking(tag.Config(recurrent="bilstm", recurrent_width=7, recurrent_layers=1))
     head = model.objectives["tag"]
     ahead, back = head.recurrent.ahead[0], head.recurrent.back[0]
@@ -44,7 +44,7 @@ def test_a_bilstm_is_torchs_over_the_text_alone() -> None:
             assert torch.allclose(model.predict(alone(number), "tag"), head.head(both), atol=1e-5)
 
 
-def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
+def test_dropout_applies_to_the_input_of_each_bilstm_layer() -> None:
     head = asking(tag.Config(**BETWEEN, recurrent_dropout=0.9)).objectives["tag"].recurrent
     read: list[torch.Tensor] = []
     for lstm in head.ahead:
@@ -57,7 +57,7 @@ def test_each_layer_of_a_bilstm_reads_less_while_it_learns() -> None:
     assert dropped[2:] == [0.0, 0.0]
 
 
-def test_a_bilstm_learns_while_the_encoder_sleeps() -> None:
+def test_a_bilstm_is_trained_on_a_frozen_encoder() -> None:
     model = asking(tag.Config(**BETWEEN, dropout=0.0))
     model.encoder.requires_grad_(False)
     model(packed()).mean().backward()
@@ -66,7 +66,7 @@ def test_a_bilstm_learns_while_the_encoder_sleeps() -> None:
 
 
 @pytest.mark.parametrize("change", [{}, BETWEEN], ids=str)
-def test_without_places(change: dict[str, Any]) -> None:
+def test_without_indices(change: dict[str, Any]) -> None:
     with pytest.raises(BertsmithError, match="tag has asked nothing of this batch"):
         asking(tag.Config(**change))(packed().replace(indices={}))
 

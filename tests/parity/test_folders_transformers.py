@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import relative_difference
-from model_io.folder_world import OBJECTIVES, TEXTS, folder, model, same_weights, tokenizer
+from model_io.folder_fixtures import OBJECTIVES, TEXTS, folder, model, same_weights, tokenizer
 
 from bertsmith.data.collate import collate
 from bertsmith.encoders import bert
@@ -108,7 +108,7 @@ def compare_states(ours: Model, said: Any, asked: Batch, limit: float, *, names:
 @pytest.mark.parametrize(
     "changes", [{}, {"activation": "gelu_new", "layer_norm_eps": 1e-5, "max_positions": 33}], ids=["usual", "other"]
 )
-def test_ours_in_transformers(architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_transformers_opens_our_folder(architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
     ours = model(*HEADS[architecture], causal=architecture == "BertLMHeadModel", **changes)
     save_model(ours, tokenizer(), tmp_path / "ours")
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -126,7 +126,7 @@ def test_ours_in_transformers(architecture: str, changes: dict[str, Any], tmp_pa
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_theirs_here(architecture: str, tmp_path: Path) -> None:
+def test_we_open_the_folder_of_transformers(architecture: str, tmp_path: Path) -> None:
     asked = batch()
     settings = {
         "vocab_size": tokenizer().vocab_size + 3,  # padded, as many are
@@ -146,12 +146,12 @@ def test_theirs_here(architecture: str, tmp_path: Path) -> None:
     transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "theirs")
     ours, _, facts = open_model(tmp_path / "theirs")
     assert tuple(ours.objectives) == HEADS[architecture]
-    assert facts.notes == ("the table has 3 rows more than the tokenizer has tokens",)
+    assert facts.notes == ("the token table has 3 rows more than the tokenizer has tokens",)
     assert facts.parameters == sum(parameter.numel() for parameter in theirs.parameters())
     compare(ours, said, asked)
 
 
-def test_tokenizer_of_a_folder_gives_transformers_ids(tmp_path: Path) -> None:
+def test_the_tokenizer_gives_the_ids_of_transformers(tmp_path: Path) -> None:
     path = folder(tmp_path / "model", max_positions=24)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     _, ours, _ = open_model(path)

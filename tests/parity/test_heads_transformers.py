@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import relative_difference
-from model_io.folder_world import model, same_weights, tokenizer
+from model_io.folder_fixtures import model, same_weights, tokenizer
 from parity.test_folders_transformers import batch as some_texts
 
 from bertsmith.model_io.model import Model
@@ -102,7 +102,7 @@ def unpadded(batch: Batch, text: int) -> Batch:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_ours_in_transformers(kind: str, tmp_path: Path) -> None:
+def test_transformers_opens_our_folder(kind: str, tmp_path: Path) -> None:
     architecture, settings = CASES[kind]
     ours = model(settings, pooler=kind not in ("tag", "span"))
     save_model(ours, tokenizer(), tmp_path / "ours")
@@ -127,7 +127,7 @@ def test_ours_in_transformers(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_theirs_here(kind: str, tmp_path: Path) -> None:
+def test_we_open_the_folder_of_transformers(kind: str, tmp_path: Path) -> None:
     architecture, _ = CASES[kind]
     few: dict[str, Any] = {"num_labels": {"classify": 5, "tag": 7, "regress": 1}.get(kind, 2)}
     config = transformers.BertConfig(
@@ -154,7 +154,7 @@ def test_theirs_here(kind: str, tmp_path: Path) -> None:
         assert ours.objectives[kind].config.labels == tuple(f"LABEL_{n}" for n in range(few["num_labels"]))
 
 
-def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
+def test_a_new_head_on_a_pretrained_transformers_folder(tmp_path: Path) -> None:
     config = transformers.BertConfig(
         vocab_size=tokenizer().vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
     )
@@ -163,10 +163,10 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     tokenizer().save(tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.bert.embeddings.word_embeddings.weight)
-    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
-def test_transformers_refuses_what_it_would_answer_wrongly(tmp_path: Path) -> None:
+def test_transformers_refuses_native_folders(tmp_path: Path) -> None:
     save_model(model(classify.Config(pooling="mean")), tokenizer(), tmp_path / "m")
     with pytest.raises(ValueError, match="bertsmith"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")

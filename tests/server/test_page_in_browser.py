@@ -1,4 +1,4 @@
-"""The page in a real browser before a real server: every panel is typed into, clicked through, and read."""
+"""The web page in a browser, with a running server."""
 
 from __future__ import annotations
 
@@ -65,14 +65,11 @@ def path_of(page: Any, panel: str) -> str:
 
 
 def bars(page: Any) -> list[str]:
-    page.locator("#answer .bar").first.wait_for()
-    return list(page.locator("#answer .bar .label").all_text_contents())
+    page.locator("#result .bar").first.wait_for()
+    return list(page.locator("#result .bar .label").all_text_contents())
 
 
-# --- playground ------------------------------------------------------------------------------------------------------
-
-
-def test_words_are_filled_in_and_taken_out(visit: Any, served: dict[str, Predictor]) -> None:
+def test_words_are_inserted_and_removed(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground")
     text = "the smith has [MASK] iron"
     page.get_by_label("text").fill(text)
@@ -82,7 +79,7 @@ def test_words_are_filled_in_and_taken_out(visit: Any, served: dict[str, Predict
     second = page.locator(".candidates button").nth(1)
     second.click()
     assert page.get_by_label("text").input_value() == found[1]["sequence"]
-    assert page.locator("#answer mark").text_content() == found[1]["token_str"]
+    assert page.locator("#result mark").text_content() == found[1]["token_str"]
     assert second.get_attribute("aria-pressed") == "true"
     second.click()
     assert page.get_by_label("text").input_value() == text
@@ -91,46 +88,46 @@ def test_words_are_filled_in_and_taken_out(visit: Any, served: dict[str, Predict
     expect(page.locator(".candidates button")).to_have_count(2)
 
 
-def test_a_word_in_one_of_two_gaps_asks_for_the_other(visit: Any, served: dict[str, Predictor]) -> None:
-    page = visit("/playground#do=fill-mask&text=the+%5BMASK%5D+has+%5BMASK%5D+iron&top=3")
-    page.get_by_text("gap 2").wait_for()
+def test_filling_one_of_two_masks_predicts_the_other(visit: Any, served: dict[str, Predictor]) -> None:
+    page = visit("/playground#task=fill-mask&text=the+%5BMASK%5D+has+%5BMASK%5D+iron&top=3")
+    page.get_by_text("mask 2").wait_for()
     first = served["judge"].fill_mask("the [MASK] has [MASK] iron", top_k=3)[0][0]
     page.locator(".candidates button").first.click()
-    page.get_by_text("gap 2").wait_for(state="detached")
+    page.get_by_text("mask 2").wait_for(state="detached")
     assert bars(page) == [one["token_str"] for one in served["judge"].fill_mask(first["sequence"], top_k=3)]
 
 
 def test_answers_are_marked_in_their_text(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground", viewport=PHONE, color_scheme="dark")
-    page.get_by_role("tab", name="Answer").click()
+    page.get_by_role("tab", name="Question answering").click()
     question, context = "which thing", "👩‍🚀 the smith has gold, 🔨 and iron in it"
-    page.get_by_label("question").fill(question)
+    page.get_by_label("question", exact=True).fill(question)
     page.get_by_label("text", exact=True).fill(context)
     button(page, "Answer").click()
     found = served["reader"].answer(question, context, top_k=3)
     assert bars(page) == [one["answer"] for one in found]
-    assert page.locator("#answer mark").text_content() == found[0]["answer"]
+    assert page.locator("#result mark").text_content() == found[0]["answer"]
     assert found[0]["answer"].startswith("gold")
     page.locator(".candidates button").nth(1).click()
-    assert page.locator("#answer mark").text_content() == found[1]["answer"]
-    assert page.locator("#answer .passage").text_content() == context
+    assert page.locator("#result mark").text_content() == found[1]["answer"]
+    assert page.locator("#result .passage").text_content() == context
 
 
-def test_entities_are_marked_with_their_kinds(visit: Any, served: dict[str, Predictor]) -> None:
+def test_entities_are_marked_with_their_types(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground")
     page.get_by_role("tab", name="Entities").click()
     text = f"🔨 the red iron, {unicodedata.normalize('NFD', '쇠')}에서 gold {EVIL}"
     page.get_by_label("text").fill(text)
     button(page, "Find").click()
-    marks = page.locator("#answer mark")
+    marks = page.locator("#result mark")
     marks.first.wait_for()
     found = served["reader"].ner(text)
     assert len(found) == 4
     shown = [one.evaluate("one => [one.firstChild.data, one.lastChild.textContent]") for one in marks.all()]
     assert shown == [[one["word"], one["entity_group"]] for one in found]
     assert page.locator(".legend li").all_text_contents() == ["COLOUR 1", "METAL 3"]
-    page.get_by_text("4 found").click()
-    assert page.locator("#answer tbody tr").count() == 4
+    page.get_by_text("4 entities").click()
+    assert page.locator("#result tbody tr").count() == 4
 
 
 def test_labels_rankings_and_choices(visit: Any, served: dict[str, Predictor]) -> None:
@@ -141,77 +138,77 @@ def test_labels_rankings_and_choices(visit: Any, served: dict[str, Predictor]) -
     assert bars(page) == [one["label"] for one in judge.predict("the smith has red iron", top_k=5)]
 
     others = ["it is blue", "the smith has red iron", "gold"]
-    page.get_by_role("tab", name="Compare").click()
+    page.get_by_role("tab", name="Similarity").click()
     page.get_by_label("text", exact=True).fill("the smith has red iron")
     page.get_by_label("texts to compare with").fill("\n".join(others))
     button(page, "Compare").click()
     assert bars(page) == others
-    assert page.locator("#answer .best .label").text_content() == others[1]
-    assert page.locator("#answer .bar b").nth(1).text_content() == "1.000"
+    assert page.locator("#result .best .label").text_content() == others[1]
+    assert page.locator("#result .bar b").nth(1).text_content() == "1.000"
 
     page.get_by_role("tab", name="Rank").click()
-    page.get_by_label("question").fill("the smith")
-    page.get_by_label("texts, one a line").fill("\n".join(others))
+    page.get_by_label("query").fill("the smith")
+    page.get_by_label("texts, one per line").fill("\n".join(others))
     button(page, "Rank").click()
     assert bars(page) == [one["text"] for one in judge.rank("the smith", others)]
 
-    page.get_by_role("tab", name="Choose").click()
-    page.get_by_label("question").fill("the smith has")
+    page.get_by_role("tab", name="Multiple choice").click()
+    page.get_by_label("question", exact=True).fill("the smith has")
     page.get_by_label("choices").fill("\n".join(others))
     button(page, "Choose").click()
     assert bars(page) == others
-    assert page.locator("#answer .big").text_content() == judge.choose("the smith has", others)["choice"]
+    assert page.locator("#result .big").text_content() == judge.choose("the smith has", others)["choice"]
 
     page.get_by_role("tab", name="Next sentence").click()
     page.get_by_label("first").fill("it is a thing")
     page.get_by_label("second").fill("the smith has it")
-    button(page, "Judge").click()
-    page.locator("#answer .bar").first.wait_for()
+    button(page, "Predict").click()
+    page.locator("#result .bar").first.wait_for()
     share = judge.next_sentence("it is a thing", "the smith has it")["is_next"]
-    assert float(page.locator("#answer .bar b").first.text_content().removesuffix(" %")) == pytest.approx(
+    assert float(page.locator("#result .bar b").first.text_content().removesuffix(" %")) == pytest.approx(
         100 * share, abs=0.06
     )
 
 
-def test_errors_are_told_in_their_place(visit: Any) -> None:
+def test_errors_are_shown_in_the_panel(visit: Any) -> None:
     page = visit("/playground", expected=REFUSED)
     page.get_by_label("text").fill("nothing is hidden")
-    button(page, "Fill in").click()
-    assert "the text has no [MASK]" in page.locator("#answer .trouble").text_content()
+    button(page, "Fill").click()
+    assert "the text has no [MASK]" in page.locator("#result .error").text_content()
     page.get_by_label("text").fill("the [MASK]")
-    button(page, "Fill in").click()
-    page.locator("#answer .bar").first.wait_for()
-    assert page.locator("#answer .trouble").count() == 0
+    button(page, "Fill").click()
+    page.locator("#result .bar").first.wait_for()
+    assert page.locator("#result .error").count() == 0
     page.route("**/fill-mask", lambda route: route.abort())
-    button(page, "Fill in").click()
-    page.get_by_text("The server does not answer").wait_for()
+    button(page, "Fill").click()
+    page.get_by_text("The server does not respond").wait_for()
     page.route("**/fill-mask", lambda route: route.fulfill(status=503, body="<h1>gateway</h1>"))
-    button(page, "Fill in").click()
-    page.get_by_text("no JSON (status 503)").wait_for()
+    button(page, "Fill").click()
+    page.get_by_text("not JSON (status 503)").wait_for()
 
 
-def test_an_address_is_the_state_of_a_page(visit: Any) -> None:
+def test_url_fragment_is_the_state_of_the_page(visit: Any) -> None:
     page = visit("/playground")
     page.get_by_label("text").fill("a [MASK] 한국 & more")
-    button(page, "Fill in").click()
-    page.locator("#answer .bar").first.wait_for()
+    button(page, "Fill").click()
+    page.locator("#result .bar").first.wait_for()
     page.get_by_role("tab", name="Next sentence").click()
     page.go_back()
     expect(page.get_by_label("text")).to_have_value("a [MASK] 한국 & more")
-    assert page.get_by_role("tab", name="Fill in").get_attribute("aria-selected") == "true"
-    page.locator("#answer .bar").first.wait_for()
+    assert page.get_by_role("tab", name="Fill mask").get_attribute("aria-selected") == "true"
+    page.locator("#result .bar").first.wait_for()
     assert "?" not in path_of(page, "playground")  # a text in the query would be sent, and logged
     other = visit(path_of(page, "playground"))
     assert other.get_by_label("text").input_value() == "a [MASK] 한국 & more"
-    other.locator("#answer .bar").first.wait_for()  # asked at once
-    other.get_by_role("tab", name="Fill in").focus()
+    other.locator("#result .bar").first.wait_for()  # asked at once
+    other.get_by_role("tab", name="Fill mask").focus()
     other.keyboard.press("ArrowRight")
-    assert other.get_by_role("tab", name="Answer").get_attribute("aria-selected") == "true"
+    assert other.get_by_role("tab", name="Question answering").get_attribute("aria-selected") == "true"
 
 
-def test_what_was_asked_is_copied(visit: Any, address: str, served: dict[str, Predictor]) -> None:
-    page = visit("/playground#do=fill-mask&text=the+%5BMASK%5D+isn%27t+%22iron%22+%5C+%ED%95%9C&top=2")
-    page.locator("#answer .bar").first.wait_for()
+def test_requests_are_copied_as_curl_and_python(visit: Any, address: str, served: dict[str, Predictor]) -> None:
+    page = visit("/playground#task=fill-mask&text=the+%5BMASK%5D+isn%27t+%22iron%22+%5C+%ED%95%9C&top=2")
+    page.locator("#result .bar").first.wait_for()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     button(page, "copy as curl").click()
     page.get_by_role("status").get_by_text("copied").wait_for()
@@ -223,56 +220,53 @@ def test_what_was_asked_is_copied(visit: Any, address: str, served: dict[str, Pr
     page.get_by_text("import json").wait_for()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        exec(page.locator("#answer pre").text_content(), {})
+        exec(page.locator("#result pre").text_content(), {})
     assert [one["token_str"] for one in eval(said.getvalue())] == [
         one["token_str"] for one in served["judge"].fill_mask(text, top_k=2)
     ]
 
 
-def test_what_a_model_cannot_do_is_said(browser: Any, served: dict[str, Predictor]) -> None:
+def test_unsupported_tasks_name_the_needed_model(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"reader": served["reader"]}) as address, browsing(browser, address) as go:
         page = go("/playground")
-        assert page.get_by_role("tab", selected=True).text_content() == "Answer"  # the first that it can
-        page.get_by_role("tab", name="Fill in").click()
+        assert page.get_by_role("tab", selected=True).text_content() == "Question answering"  # the first that it can
+        page.get_by_role("tab", name="Fill mask").click()
         assert "reader cannot do this" in page.locator("#form").text_content()
         assert "masked_lm" in page.locator("#form").text_content()
         assert page.locator("#form textarea").count() == 0
         assert page.locator(".models").text_content() == "reader"
 
 
-def test_a_model_is_chosen(visit: Any) -> None:
+def test_a_model_can_be_selected(visit: Any) -> None:
     page = visit("/playground")
     page.get_by_label("model").select_option("reader")
     page.get_by_text("reader cannot do this").wait_for()
     assert "model=reader" in path_of(page, "playground")
     page.get_by_label("model").select_option("judge")
-    button(page, "Fill in").click()
-    page.locator("#answer .bar").first.wait_for()
-
-
-# --- attention -------------------------------------------------------------------------------------------------------
+    button(page, "Fill").click()
+    page.locator("#result .bar").first.wait_for()
 
 
 def test_attention_is_read_with_pointer_and_keys(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/attention")
     text = "the smith has red iron"
     page.get_by_label("text", exact=True).fill(text)
-    button(page, "Look").click()
+    button(page, "Show").click()
     page.get_by_text("7 tokens, 3 layers of 4 heads").wait_for()
     assert page.locator("#grid canvas").count() == 12
     page.get_by_role("gridcell", name="layer 2, head 3").click()
-    assert page.locator("#which").text_content() == "Layer 2, head 3"
+    assert page.locator("#selected-head").text_content() == "Layer 2, head 3"
     weights = served["judge"].attention(text).weights[1, 2]
     page.locator(".map").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):  # the first shows the first cell
         page.keyboard.press(key)
-    assert page.locator("#weight").text_content() == f"the looks at the: {100 * weights[1, 1]:.1f} %"
+    assert page.locator("#weight").text_content() == f"the attends to the: {100 * weights[1, 1]:.1f} %"
     box = page.locator(".field-of-weights").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 5.5 / 7, box["y"] + box["height"] * 2.5 / 7)
-    assert page.locator("#weight").text_content() == f"smith looks at iron: {100 * weights[2, 5]:.1f} %"
+    assert page.locator("#weight").text_content() == f"smith attends to iron: {100 * weights[2, 5]:.1f} %"
     page.get_by_role("gridcell", name="layer 2, head 3").focus()
     page.keyboard.press("ArrowUp")
-    assert page.locator("#which").text_content() == "Layer 1, head 3"
+    assert page.locator("#selected-head").text_content() == "Layer 1, head 3"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "layer 1, head 3"
 
 
@@ -288,7 +282,7 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
     found = served["judge"].attention("the smith", "has iron").weights[2, 3]
     best = max((1, 2, 4, 5), key=lambda place: found[2, place])
     said = page.locator("#weight").text_content()
-    assert said.startswith(f"smith looks most at {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
+    assert said.startswith(f"smith attends most to {['', 'the', 'smith', '', 'has', 'iron'][best]} ")
     assert f"{100 * found[2, best]:.1f} %" in said
     assert 0 < page.locator(".lines line").count() <= 4
     again = visit(path_of(page, "attention"))
@@ -296,29 +290,26 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
     assert again.locator("#weight").text_content() == said
 
 
-def test_attention_over_too_many_tokens_is_refused(browser: Any) -> None:
+def test_attention_of_too_many_tokens_is_rejected(browser: Any) -> None:
     shape = bert.Config(layers=1, width=32, heads=2, vocab_size=tokenizer().vocab_size, max_positions=400)
     with running({"long": Predictor(Model.build(shape, []), tokenizer())}) as address, browsing(browser, address) as go:
         page = go("/attention")
         page.get_by_text("1 layer of 2 heads").wait_for()
         page.get_by_label("text", exact=True).fill("iron " * 300)
-        button(page, "Look").click()
-        page.get_by_text("This text has 302 tokens; maps are drawn of at most 256").wait_for()
+        button(page, "Show").click()
+        page.get_by_text("This text has 302 tokens; the maximum is 256").wait_for()
         assert page.locator("#attention").is_hidden()
         page.get_by_label("text", exact=True).fill("iron " * 126)
-        button(page, "Look").click()
+        button(page, "Show").click()
         page.get_by_text("128 tokens, 1 layer of 2 heads").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-# --- tokenizer -------------------------------------------------------------------------------------------------------
 
 
 def boxes(page: Any) -> list[str]:
     return [one.evaluate("one => one.firstChild.data") for one in page.locator(".token").all()]
 
 
-def test_tokens_lie_over_the_text(visit: Any, served: dict[str, Predictor]) -> None:
+def test_token_boxes_cover_the_text(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/tokenizer", color_scheme="dark")
     text = "쇠에서 🔨 the smiths,  café"
     page.get_by_label("text", exact=True).fill(text)
@@ -327,7 +318,7 @@ def test_tokens_lie_over_the_text(visit: Any, served: dict[str, Predictor]) -> N
     page.get_by_label("special tokens").uncheck()
     expect(page.locator("#tokens")).not_to_contain_text("[CLS]")
     assert page.locator("#tokens").text_content() == text
-    (found,) = served["judge"].tokenize([text], specials=False)
+    (found,) = served["judge"].tokenize([text], special_tokens=False)
     page.locator("#tokens").focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
@@ -348,7 +339,7 @@ def test_tokens_lie_over_the_text(visit: Any, served: dict[str, Predictor]) -> N
 
 
 @pytest.mark.parametrize("panel", ["tokenizer", "attention"])
-def test_what_is_typed_before_the_server_answers_stays(visit: Any, panel: str) -> None:
+def test_input_typed_before_the_first_response_is_kept(visit: Any, panel: str) -> None:
     held: list[Any] = []
     page = visit(f"/{panel}", hold=("/info", held))
     page.get_by_label("text", exact=True).fill("red iron")
@@ -362,19 +353,16 @@ def test_what_is_typed_before_the_server_answers_stays(visit: Any, panel: str) -
 def test_a_long_text_is_shown_in_parts(visit: Any) -> None:
     page = visit("/tokenizer")
     page.get_by_label("text", exact=True).fill("iron gold " * 2000)
-    page.get_by_text("show the other").wait_for()
+    page.get_by_text(" more").wait_for()
     assert page.locator(".token").count() <= 1500
-    page.get_by_text("show the other").click()
+    page.get_by_text(" more").click()
     assert page.locator(".token").count() == 4002
-
-
-# --- training and evaluation -----------------------------------------------------------------------------------------
 
 
 def test_curves_follow_a_run(visit: Any, folder: Path) -> None:
     with Disk().lock(folder / EVIL), EventLog(folder / EVIL / "events.jsonl") as log:
         page = visit("/training")
-        page.get_by_text("drawn anew every two seconds").wait_for()
+        page.get_by_text("updated every two seconds").wait_for()
         assert page.get_by_role("checkbox", name=EVIL).is_checked()
         output = page.locator("output").first
         assert "4.5" not in output.text_content()
@@ -383,11 +371,11 @@ def test_curves_follow_a_run(visit: Any, folder: Path) -> None:
         expect(output).to_contain_text("4.25", timeout=8000)
         assert button(page, "log").get_attribute("aria-pressed") == "true"  # what was chosen stays
         log.write("step", **step_facts(27))
-    page.get_by_text("drawn anew every two seconds").wait_for(state="detached", timeout=8000)
+    page.get_by_text("updated every two seconds").wait_for(state="detached", timeout=8000)
     assert page.locator("#heads h2").text_content().startswith(EVIL)
 
 
-def test_runs_lie_over_each_other(visit: Any) -> None:
+def test_runs_share_charts(visit: Any) -> None:
     page = visit("/training#runs=forge%2Ftwo", viewport=PHONE)
     page.locator("svg.chart").first.wait_for()
     assert page.locator("#heads h2").count() == 1
@@ -418,28 +406,25 @@ def test_cells_show_their_examples(visit: Any) -> None:
     assert again.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"
 
 
-def test_a_server_without_runs_says_so(browser: Any, served: dict[str, Predictor]) -> None:
+def test_missing_runs_folder_is_reported(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"reader": served["reader"]}) as address, browsing(browser, address) as go:
         for panel in ("training", "evaluation"):
             page = go(f"/{panel}", expected=REFUSED)
             page.get_by_text("start it with --runs FOLDER").wait_for()
 
 
-# --- all panels ------------------------------------------------------------------------------------------------------
-
-
-def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, served: dict[str, Predictor]) -> None:
+def test_api_key_is_prompted_for_and_kept_in_the_tab(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"judge": served["judge"]}, api_key="open sesame 12345") as address, browsing(browser, address) as go:
         page = go("/playground", expected=REFUSED)
-        page.get_by_label("This server asks for a key").fill("wrong")
+        page.get_by_label("This server requires an API key").fill("wrong")
         page.keyboard.press("Enter")
-        page.get_by_label("The server does not take this key").fill("open sesame 12345")
+        page.get_by_label("The server rejected this API key").fill("open sesame 12345")
         page.keyboard.press("Enter")
-        button(page, "Fill in").click()
-        page.locator("#answer .bar").first.wait_for()
+        button(page, "Fill").click()
+        page.locator("#result .bar").first.wait_for()
         button(page, "copy as curl").click()
-        page.locator("#answer pre").wait_for()
-        assert "$BERTSMITH_KEY" in page.locator("#answer pre").text_content()
+        page.locator("#result pre").wait_for()
+        assert "$BERTSMITH_KEY" in page.locator("#result pre").text_content()
         assert "sesame" not in page.content() + page.url
         page.get_by_role("link", name="Tokenizer").click()
         page.locator(".token").first.wait_for()
@@ -451,13 +436,13 @@ NAMELESS = """() => [...document.querySelectorAll('button, a, input, textarea, s
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_small_phone_shows_all_of_it(visit: Any, panel: str) -> None:
+def test_panels_fit_a_small_phone(visit: Any, panel: str) -> None:
     page = visit(f"/{panel}", viewport=SMALL, color_scheme="light")
     ready = {"playground": "#form button.main", "attention": ".map", "tokenizer": ".token", "training": "svg.chart"}
     page.locator(ready.get(panel, "#confusion")).first.wait_for()
     if panel == "playground":
-        button(page, "Fill in").click()
-        page.locator("#answer .bar").first.wait_for()
+        button(page, "Fill").click()
+        page.locator("#result .bar").first.wait_for()
     for details in page.locator("summary").all():
         details.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= SMALL["width"]

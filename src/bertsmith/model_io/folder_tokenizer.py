@@ -57,7 +57,9 @@ def fitted(tokenizer: Tokenizer, positions: int) -> Tokenizer:
     """The tokenizer with a maximum length of at most the model's positions, where transformers truncates."""
     if tokenizer.max_length <= positions:
         return tokenizer
-    return type(tokenizer)(tokenizer.backend, special_tokens=tokenizer.special_tokens, max_length=positions)
+    shorter: Tokenizer = object.__new__(type(tokenizer))  # subclasses have constructors of their own
+    vars(shorter).update(vars(tokenizer) | {"max_length": positions})
+    return shorter
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -18,12 +18,11 @@ from bertsmith import config as registry
 from bertsmith.encoders.encoder import Encoder, EncoderConfig
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
-from bertsmith.model_io.huggingface.format import architectures_of, format_of_config
+from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
-from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS
+from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS, NativeFormat
 from bertsmith.model_io.safetensors_files import Entry
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, name_of
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -51,60 +50,7 @@ class Weights(Protocol):
         """Whether two tensors are the same."""
 
 
-class FolderFormat(Protocol):
-    """How a model is written in a folder: natively, or as transformers writes it."""
-
-    @property
-    def prefix(self) -> str:
-        """Begins the names of the encoder's weights."""
-
-    @property
-    def pooler_prefix(self) -> str:
-        """Begins the names of the pooler's weights."""
-
-    @property
-    def copies(self) -> tuple[tuple[str, str], ...]:
-        """Weights that may be stored twice: (copy, original)."""
-
-    @property
-    def architectures(self) -> Collection[str]:
-        """Classes whose heads are read."""
-
-    def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
-        """The prefixes of the weights of these heads, or of all."""
-
-    def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
-        """The format's names -> the names in the files, which may be older ones."""
-
-    def file_names(self, name: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
-        """The format's names of one weight of ours, in the order in which they are stacked."""
-
-    def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
-        """Rows of the token table."""
-
-    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> EncoderConfig:
-        """The encoder's settings."""
-
-    def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
-        """The objectives of the folder."""
-
-    def read_head(self, name: str, reader: ConfigReader, shapes: Shapes) -> ObjectiveConfig:
-        """The settings of an objective."""
-
-    def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
-        """The encoder's settings with a pooler where objectives read it, or where a stored one stays."""
-
-    def head_layer_config(self, name: str, config: Any, default: LayerConfig) -> LayerConfig:
-        """The layer settings of a head."""
-
-    def from_file(self, name: str, value: Tensor, config: Any) -> Tensor:
-        """A weight of a file in our layout."""
-
-    def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
-        """The values of config.json."""
-
-    def tensors(self, model: Model) -> dict[str, Tensor]:
-        """The weights by the format's names."""
+FolderFormat = NativeFormat | TransformersFormat
 
 
 @dataclass
@@ -157,8 +103,8 @@ class Loader:
         """
         config = self.format.read_encoder(self.reader, self.shapes())
         if dropout is not None:
-            names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}  # type: ignore[arg-type]
-            config = replace(config, **dict.fromkeys(names, dropout))  # type: ignore[type-var]
+            names = {item.name for item in fields(config)} & {"dropout", "attention_dropout"}
+            config = replace(config, **dict.fromkeys(names, dropout))
         complete = objectives is None
         if objectives is None:
             objectives = self.format.heads(self.reader, self.architectures, self.names)
@@ -196,7 +142,7 @@ class Loader:
 
     def _heads(
         self,
-        config: EncoderConfig,
+        config: Any,
         objectives: Mapping[str, ObjectiveConfig],
         *,
         new: Collection[str],
@@ -284,8 +230,9 @@ class Loader:
         if wrong:
             unread = [name for name in self.architectures if name not in self.format.architectures]
             hint = f"; {shown(unread[0])} is not supported, objectives=() opens its encoder" if unread else ""
-            if not unread and wrong[0].startswith(self.format.head_prefixes(["classify"]) or "-"):
-                hint = "; config.json does not say which head it is: name it, such as objectives=['classify']"
+            owners = [name for name in registry.kinds(FOLDER) if wrong[0].startswith(self.format.head_prefixes([name]))]
+            if owners and not unread:
+                hint = f"; config.json does not say which head they are of: pass objectives, one of {', '.join(owners)}"
             raise DataError(f"{self.path.parent}: unexpected weights: {_listed(wrong)}{hint}")
         parts = [*(f"the head {head}" for head in heads), *(["the pooler"] if POOLER in new else [])]
         notes = [f"newly initialised: {', '.join(parts)}"] if parts else []

@@ -175,7 +175,9 @@ def folder_contents(model: Model, tokenizer: Tokenizer, name: str, facts: Mappin
     form, encoder = folder_format(model), model.encoder
     rows = getattr(encoder_config(model), "vocab_size", tokenizer.vocab_size)
     if tokenizer.vocab_size > rows:
-        raise BertsmithError(f"the tokenizer has {tokenizer.vocab_size:,} tokens, the model's table only {rows:,} rows")
+        raise BertsmithError(
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, the model's token table only {rows:,} rows"
+        )
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     values = form.config_values(model, dtype)
     heads = getattr(encoder_config(model), "heads", None)

@@ -27,7 +27,7 @@ UNKNOWN_ROWS = 1 << 31  # of a token table that the encoder does not have
 
 
 class NativeFormat:
-    """Reads and writes native folders; see `loading.FolderFormat`."""
+    """Reads and writes native folders; `huggingface.format.TransformersFormat` has the same methods."""
 
     prefix, pooler_prefix = "encoder.", "encoder.pooler."
     copies: tuple[tuple[str, str], ...] = ()

@@ -37,30 +37,21 @@ Pipeline = Literal[
 ]
 
 
-class LabelledRows(Protocol):
-    """The fields of `tasks.task.Features` that objectives read."""
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """One row, or one for each choice."""
-
-    @property
-    def target(self) -> Any:
-        """The label; None where it is unknown."""
-
-    @property
-    def indices(self) -> NDArray[np.int64] | None:
-        """The tokens of the row that are classified [R]."""
-
-
 class SelectedRows(Protocol):
-    """`LabelledRows` without the label."""
+    """The rows of an example and the tokens of the row that are classified [R]."""
 
     @property
     def rows(self) -> tuple[Row, ...]: ...
 
     @property
     def indices(self) -> NDArray[np.int64] | None: ...
+
+
+class LabelledRows(SelectedRows, Protocol):
+    """With the label, None where it is unknown: the fields of `tasks.task.Features` that objectives read."""
+
+    @property
+    def target(self) -> Any: ...
 
 
 class Objective(nn.Module):

@@ -235,7 +235,7 @@ def _spark_lines(run: RunHistory, names: Sequence[str]) -> Table:
 
 def _evaluation(run: RunHistory) -> Table:
     step = int(next(iter(run.held_out.values())).steps[-1])
-    grid = plain_table(f"held out, step {step:,}", "", right=("last", "baseline"))
+    grid = plain_table(f"held out, step {step:,}", "", right=("last", "baseline, perplexity"))
     for name, curve in run.held_out.items():
         remarks = [line.label for line in run_summary.baselines(run, name)]
         value = run_summary.perplexity(name, curve.last)

@@ -29,7 +29,7 @@ DEFAULT_TYPE = "bert"  # of configs without model_type: those of 2018 and 2019
 
 @dataclass(frozen=True)
 class TransformersFormat:
-    """Reads and writes the folders of one family; see `loading.FolderFormat`."""
+    """Reads and writes the folders of one family; `native.NativeFormat` has the same methods."""
 
     family: Family
 

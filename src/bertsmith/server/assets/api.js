@@ -1,49 +1,49 @@
-// Asks the server: JSON there and back, the key where one is needed, every failure in words.
-const KEY = "bertsmith key"; // in the storage of this tab alone
+// Requests to the server: JSON bodies, the API key if there is one, and a message for every failure.
+const STORAGE_KEY = "bertsmith key"; // in the session storage of this tab
 
-export class Trouble extends Error {
-  constructor(words, status = 0) {
-    super(words);
+export class RequestError extends Error {
+  constructor(message, status = 0) {
+    super(message);
     this.status = status;
   }
 }
 
-export const key = () => sessionStorage.getItem(KEY) ?? "";
-export function keepKey(words) {
-  if (words) sessionStorage.setItem(KEY, words); else sessionStorage.removeItem(KEY);
+export const apiKey = () => sessionStorage.getItem(STORAGE_KEY) ?? "";
+export function storeKey(value) {
+  if (value) sessionStorage.setItem(STORAGE_KEY, value); else sessionStorage.removeItem(STORAGE_KEY);
 }
 
-// The answer to one question, `{ result, headers, milliseconds }`; without a body it is a GET.
-export async function ask(path, body, { signal } = {}) {
-  const headers = key() ? { Authorization: `Bearer ${key()}` } : {};
-  const how = body === undefined ? { headers } : { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
+// The response `{ result, headers, milliseconds }`; a GET if there is no body.
+export async function request(path, body, { signal } = {}) {
+  const headers = apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {};
+  const options = body === undefined ? { headers } : { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
   const began = performance.now();
   let response, text;
   try {
-    response = await fetch(path, { ...how, signal, cache: "no-cache", credentials: "same-origin" });
+    response = await fetch(path, { ...options, signal, cache: "no-cache", credentials: "same-origin" });
     text = await response.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Trouble("The server does not answer: is it still running?");
+    throw new RequestError("The server does not respond: is it still running?");
   }
   let result = null;
   try {
     result = JSON.parse(text);
   } catch {
-    throw new Trouble(`The server's answer is no JSON (status ${response.status}).`, response.status);
+    throw new RequestError(`The response is not JSON (status ${response.status}).`, response.status);
   }
-  if (!response.ok) throw new Trouble(result.error ?? `The server answered with status ${response.status}.`, response.status);
+  if (!response.ok) throw new RequestError(result.error ?? `The server responded with status ${response.status}.`, response.status);
   return { result, headers: response.headers, milliseconds: performance.now() - began };
 }
 
-// Runs one thing at a time: beginning anew drops what is under way, and so does `cancel`.
+// Runs one call at a time: a new call aborts the previous one, and so does `cancel`.
 export function latest(work) {
   let current = null;
-  const run = async (...given) => {
+  const run = async (...args) => {
     current?.abort();
-    const mine = (current = new AbortController());
+    const own = (current = new AbortController());
     try {
-      return await work(mine.signal, ...given);
+      return await work(own.signal, ...args);
     } catch (error) {
       if (error.name !== "AbortError") throw error;
     }

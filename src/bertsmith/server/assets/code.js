@@ -1,15 +1,15 @@
-// The question that was just asked, as a command and as a program. Keys stay out of both.
-import { key } from "./api.js";
+// The last request as a curl command and as a Python program, without the API key.
+import { apiKey } from "./api.js";
 import { element } from "./elements.js";
 
 const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
-const address = (path) => new URL(path, document.baseURI).href;
+const absolute = (path) => new URL(path, document.baseURI).href;
 
 export function asCurl(path, body) {
-  const words = ["curl -sS", shell(address(path))];
-  if (key()) words.push(`-H "Authorization: Bearer $BERTSMITH_KEY"`);
-  if (body !== undefined) words.push("-H 'Content-Type: application/json'", `-d ${shell(JSON.stringify(body))}`);
-  return words.join(" \\\n  ");
+  const parts = ["curl -sS", shell(absolute(path))];
+  if (apiKey()) parts.push(`-H "Authorization: Bearer $BERTSMITH_KEY"`);
+  if (body !== undefined) parts.push("-H 'Content-Type: application/json'", `-d ${shell(JSON.stringify(body))}`);
+  return parts.join(" \\\n  ");
 }
 
 function literal(value) {
@@ -24,17 +24,17 @@ function literal(value) {
 export function asPython(path, body) {
   const headers = [];
   if (body !== undefined) headers.push('"Content-Type": "application/json"');
-  if (key()) headers.push(`"Authorization": f"Bearer {os.environ['BERTSMITH_KEY']}"`);
-  const given = [literal(address(path))];
-  if (body !== undefined) given.push("json.dumps(question).encode()");
-  if (headers.length) given.push(`${body === undefined ? "headers=" : ""}{${headers.join(", ")}}`);
+  if (apiKey()) headers.push(`"Authorization": f"Bearer {os.environ['BERTSMITH_KEY']}"`);
+  const args = [literal(absolute(path))];
+  if (body !== undefined) args.push("json.dumps(body).encode()");
+  if (headers.length) args.push(`${body === undefined ? "headers=" : ""}{${headers.join(", ")}}`);
   return [
     "import json",
-    ...(key() ? ["import os"] : []),
+    ...(apiKey() ? ["import os"] : []),
     "import urllib.request",
     "",
-    ...(body === undefined ? [] : [`question = ${literal(body)}`]),
-    `request = urllib.request.Request(${given.join(", ")})`,
+    ...(body === undefined ? [] : [`body = ${literal(body)}`]),
+    `request = urllib.request.Request(${args.join(", ")})`,
     "with urllib.request.urlopen(request) as response:",
     "    print(json.load(response))",
     "",
@@ -45,29 +45,29 @@ async function copy(text, shown) {
   try {
     await navigator.clipboard.writeText(text);
     return "copied";
-  } catch { // pages that are not served from this machine or by https have no clipboard
+  } catch { // only https and localhost have the clipboard API
     getSelection().selectAllChildren(shown);
-    return document.execCommand("copy") ? "copied" : "marked: copy it with Ctrl+C";
+    return document.execCommand("copy") ? "copied" : "selected: copy it with Ctrl+C";
   }
 }
 
-// Two buttons that copy what `question` gives: `[path, body]`, or null while nothing was asked.
-export function copyButtons(place, question) {
-  const shown = element("pre", { class: "code", tabindex: "0", "aria-label": "what was copied" }), said = element("span", { class: "faint", role: "status" });
+// Two buttons that copy the request that `current` returns: `[path, body]`, or null before the first one.
+export function copyButtons(container, current) {
+  const shown = element("pre", { class: "code", tabindex: "0", "aria-label": "copied code" }), status = element("span", { class: "faint", role: "status" });
   shown.hidden = true;
-  const buttons = Object.entries({ "copy as curl": asCurl, "copy as Python": asPython }).map(([title, made]) => {
+  const buttons = Object.entries({ "copy as curl": asCurl, "copy as Python": asPython }).map(([title, format]) => {
     const button = element("button", { type: "button" }, title);
     button.addEventListener("click", async () => {
-      const asked = question();
-      if (!asked) {
-        said.textContent = "Ask something first.";
+      const lastRequest = current();
+      if (!lastRequest) {
+        status.textContent = "Send a request first.";
         return;
       }
-      shown.textContent = made(...asked);
+      shown.textContent = format(...lastRequest);
       shown.hidden = false;
-      said.textContent = await copy(shown.textContent, shown);
+      status.textContent = await copy(shown.textContent, shown);
     });
     return button;
   });
-  place.replaceChildren(element("div", { class: "row code-buttons" }, ...buttons, said), shown);
+  container.replaceChildren(element("div", { class: "row code-buttons" }, ...buttons, status), shown);
 }

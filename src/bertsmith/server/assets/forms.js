@@ -1,17 +1,17 @@
-// A form made from a list of fields: `{ name, label, kind, rows, hint, otherwise, least, most }`, kind text, line, number or check.
+// A form built from fields `{ name, label, kind, rows, hint, initial, min, max }`; kind is text, line, number or check.
 import { element } from "./elements.js";
 
-function input({ name, kind, rows = 3, otherwise = "", least, most }) {
-  const own = { id: `field-${name}`, name };
-  if (kind === "text") return element("textarea", { ...own, rows, spellcheck: "false" });
-  if (kind === "check") return element("input", { ...own, type: "checkbox" });
-  if (kind === "number") return element("input", { ...own, type: "number", min: least, max: most, value: otherwise });
-  return element("input", { ...own, type: "text", autocomplete: "off", spellcheck: "false" });
+function input({ name, kind, rows = 3, initial = "", min, max }) {
+  const attributes = { id: `field-${name}`, name };
+  if (kind === "text") return element("textarea", { ...attributes, rows, spellcheck: "false" });
+  if (kind === "check") return element("input", { ...attributes, type: "checkbox" });
+  if (kind === "number") return element("input", { ...attributes, type: "number", min, max, value: initial });
+  return element("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false" });
 }
 
 export class Form {
-  // `act` is called when it is sent: by its button, by Enter in a line, by Ctrl+Enter in a text.
-  constructor(form, { fields, button, act, examples = [], changed = () => {} }) {
+  // `onSubmit` is called by the button, by Enter in a line, and by Ctrl+Enter in a text.
+  constructor(form, { fields, button, onSubmit, examples = [], onChange = () => {} }) {
     this.form = form;
     this.fields = fields;
     this.inputs = new Map();
@@ -19,56 +19,56 @@ export class Form {
     this.button = element("button", { class: "main", type: "submit" }, button);
     const end = element("div", { class: "row" }, this.button, element("span", { class: "faint keys" }, "Ctrl + Enter"));
     form.replaceChildren(...rows, end);
-    if (examples.length) form.append(this.examples(examples, act));
+    if (examples.length) form.append(this.exampleButtons(examples, onSubmit));
     form.onsubmit = (event) => {
       event.preventDefault();
-      act();
+      onSubmit();
     };
     form.onkeydown = (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      act();
+      onSubmit();
     };
-    form.oninput = () => changed();
+    form.oninput = () => onChange();
   }
   row(field) {
-    const made = input(field), label = element("label", { for: made.id }, field.label);
-    this.inputs.set(field.name, made);
-    const row = element("div", { class: `field ${field.kind}` }, ...(field.kind === "check" ? [made, label] : [label, made]));
+    const control = input(field), label = element("label", { for: control.id }, field.label);
+    this.inputs.set(field.name, control);
+    const row = element("div", { class: `field ${field.kind}` }, ...(field.kind === "check" ? [control, label] : [label, control]));
     if (field.hint) {
-      made.setAttribute("aria-describedby", `${made.id}-hint`);
-      row.append(element("span", { class: "faint", id: `${made.id}-hint` }, field.hint));
+      control.setAttribute("aria-describedby", `${control.id}-hint`);
+      row.append(element("span", { class: "faint", id: `${control.id}-hint` }, field.hint));
     }
     return row;
   }
-  examples(examples, act) {
-    const made = element("div", { class: "row examples" }, element("span", { class: "faint" }, "examples"));
+  exampleButtons(examples, onSubmit) {
+    const row = element("div", { class: "row examples" }, element("span", { class: "faint" }, "examples"));
     for (const { title, ...values } of examples) {
       const button = element("button", { type: "button" }, title);
       button.addEventListener("click", () => {
         this.fill(values);
-        act();
+        onSubmit();
       });
-      made.append(button);
+      row.append(button);
     }
-    return made;
+    return row;
   }
   fill(values) {
-    for (const { name, kind, otherwise = "" } of this.fields) {
-      const made = this.inputs.get(name), value = values[name];
-      if (kind === "check") made.checked = value === undefined ? Boolean(otherwise) : value === "yes" || value === true;
-      else made.value = value ?? otherwise;
+    for (const { name, kind, initial = "" } of this.fields) {
+      const control = this.inputs.get(name), value = values[name];
+      if (kind === "check") control.checked = value === undefined ? Boolean(initial) : value === "yes" || value === true;
+      else control.value = value ?? initial;
     }
   }
-  // As text, by name: what stands in the address of the page.
+  // By name, as strings: the state in the URL.
   values() {
     return Object.fromEntries(this.fields.map(({ name, kind }) => {
-      const made = this.inputs.get(name);
-      return [name, kind === "check" ? (made.checked ? "yes" : "no") : made.value];
+      const control = this.inputs.get(name);
+      return [name, kind === "check" ? (control.checked ? "yes" : "no") : control.value];
     }));
   }
-  busy(is) {
-    this.button.setAttribute("aria-busy", is);
+  setBusy(busy) {
+    this.button.setAttribute("aria-busy", busy);
   }
 }
 

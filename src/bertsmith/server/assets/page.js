@@ -1,83 +1,83 @@
-// What every panel begins with: which models are served, which of them is chosen, and the key where one is asked for.
-import { Trouble, ask, keepKey, key } from "./api.js";
+// Shared by all panels: errors, the API key, and the list of models with the selected one.
+import { RequestError, apiKey, request, storeKey } from "./api.js";
 import { element } from "./elements.js";
 
-export const place = (name) => document.getElementById(name);
+export const byId = (id) => document.getElementById(id);
 
-// An error in words, in its place; nothing where there is none.
-export function trouble(where, error) {
-  if (error && !(error instanceof Trouble)) console.error(error);
-  where.replaceChildren(...(error ? [element("p", { class: "trouble", role: "alert" }, error instanceof Trouble ? error.message : `This page failed: ${error.message}`)] : []));
+// Shows an error, or removes it if there is none.
+export function showError(container, error) {
+  if (error && !(error instanceof RequestError)) console.error(error);
+  container.replaceChildren(...(error ? [element("p", { class: "error", role: "alert" }, error instanceof RequestError ? error.message : `This page failed: ${error.message}`)] : []));
 }
 
-function askForKey() {
+function promptForKey() {
   return new Promise((done) => {
     const field = element("input", { type: "password", id: "key", autocomplete: "off", required: "" });
     const form = element("form", { class: "card key" },
-      element("label", { for: "key" }, key() ? "The server does not take this key. Another one:" : "This server asks for a key:"),
-      field, element("button", { class: "main" }, "use it"),
-      element("p", { class: "faint" }, "It is kept in this tab until the tab is closed."));
+      element("label", { for: "key" }, apiKey() ? "The server rejected this API key. Enter another one:" : "This server requires an API key:"),
+      field, element("button", { class: "main" }, "Use key"),
+      element("p", { class: "faint" }, "The key is stored in this tab until the tab is closed."));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      keepKey(field.value.trim());
+      storeKey(field.value.trim());
       form.remove();
       done();
     });
-    place("trouble").replaceChildren(form);
+    byId("error").replaceChildren(form);
     field.focus();
   });
 }
 
 function tryAgain() {
   return new Promise((done) => {
-    const button = element("button", { type: "button" }, "try again");
+    const button = element("button", { type: "button" }, "Try again");
     button.addEventListener("click", done);
-    place("trouble").append(button);
+    byId("error").append(button);
   });
 }
 
-// The answer to a first question, after as many keys and attempts as it takes: without it a panel has nothing to show.
-export async function begin(path) {
+// The result of a GET that a panel cannot do without; asks for the API key and retries until it succeeds.
+export async function load(path) {
   for (;;) {
     try {
-      const { result } = await ask(path);
-      place("trouble").replaceChildren();
+      const { result } = await request(path);
+      byId("error").replaceChildren();
       return result;
     } catch (error) {
       if (error.status === 401) {
-        await askForKey();
+        await promptForKey();
         continue;
       }
-      trouble(place("trouble"), error);
+      showError(byId("error"), error);
       await tryAgain();
     }
   }
 }
 
-export const MODELS = { list: [], chosen: "" };
-export const able = (what) => MODELS.list.filter((model) => model.routes.includes(what) && (!MODELS.chosen || model.name === MODELS.chosen));
-export const named = () => (MODELS.chosen ? { model: MODELS.chosen } : {});
+export const MODELS = { list: [], selected: "" };
+export const modelsFor = (route) => MODELS.list.filter((model) => model.routes.includes(route) && (!MODELS.selected || model.name === MODELS.selected));
+export const modelField = () => (MODELS.selected ? { model: MODELS.selected } : {});
 const facts = (model) => [model.architecture, `${model.layers} layers`, `width ${model.width}`, `${(model.parameters / 1e6).toPrecision(3)} M parameters`].join(" · ");
 
-// Fills in the models that are served; `changed` is called when another one is chosen.
-export async function models(chosen, changed) {
-  const info = await begin("info");
+// Loads the list of models and builds its menu; `onChange` is called when another one is selected.
+export async function loadModels(selected, onChange) {
+  const info = await load("info");
   MODELS.list = info.models;
-  MODELS.chosen = info.models.some((model) => model.name === chosen) ? chosen : "";
-  const where = place("models");
+  MODELS.selected = info.models.some((model) => model.name === selected) ? selected : "";
+  const container = byId("models");
   if (info.models.length === 1) {
-    where.replaceChildren(element("span", { class: "model", title: facts(info.models[0]) }, info.models[0].name));
+    container.replaceChildren(element("span", { class: "model", title: facts(info.models[0]) }, info.models[0].name));
     return info;
   }
-  const select = element("select", { id: "model" }, element("option", { value: "" }, "the first that can"));
+  const select = element("select", { id: "model" }, element("option", { value: "" }, "automatic"));
   for (const model of info.models) select.append(element("option", { value: model.name, title: facts(model) }, model.name));
-  select.value = MODELS.chosen;
+  select.value = MODELS.selected;
   select.addEventListener("change", () => {
-    MODELS.chosen = select.value;
-    changed();
+    MODELS.selected = select.value;
+    onChange();
   });
-  where.replaceChildren(element("label", { for: "model" }, "model"), select);
+  container.replaceChildren(element("label", { for: "model" }, "model"), select);
   return info;
 }
 
-export const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.001 ? 2 : 1)} %`;
+export const percent = (value) => `${(value * 100).toFixed(value > 0 && value < 0.001 ? 2 : 1)} %`;

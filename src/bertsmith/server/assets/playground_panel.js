@@ -1,105 +1,104 @@
-// One text, one question, one answer: every task that a model can be asked.
-import { ask, latest } from "./api.js";
+// The playground: a form and a result for every task that the models support.
+import { request, latest } from "./api.js";
 import { copyButtons } from "./code.js";
 import { element } from "./elements.js";
 import { Form } from "./forms.js";
-import { MODELS, able, models, named, place, trouble } from "./page.js";
-import * as address from "./state.js";
+import { MODELS, modelsFor, loadModels, modelField, byId, showError } from "./page.js";
+import * as urlState from "./url_state.js";
 import { TASKS } from "./tasks.js";
 
-const kept = new Map(); // by task: what stands in its form
-let task = TASKS[0], form = null, asked = null;
+const saved = new Map(); // form values by task
+let task = TASKS[0], form = null, lastRequest = null;
 
-const output = element("div"), failure = element("div"), time = element("p", { class: "faint" }), code = element("div");
-place("answer").append(failure, output, time, code);
-copyButtons(code, () => asked);
+const output = element("div"), errorBox = element("div"), time = element("p", { class: "faint" }), code = element("div");
+byId("result").append(errorBox, output, time, code);
+copyButtons(code, () => lastRequest);
 
-function remember(step = false) {
-  if (form) kept.set(task.name, form.values());
-  address.write({ do: task.name, model: MODELS.chosen, ...kept.get(task.name) }, { step });
+function saveState(step = false) {
+  if (form) saved.set(task.name, form.values());
+  urlState.write({ task: task.name, model: MODELS.selected, ...saved.get(task.name) }, { step });
 }
 
 const run = latest(async (signal) => {
-  const mine = form, question = task.question(form.values());
-  remember();
-  trouble(failure, null);
-  mine.busy(true);
+  const own = form, body = { ...task.body(form.values()), ...modelField() };
+  saveState();
+  showError(errorBox, null);
+  own.setBusy(true);
   try {
-    const body = { ...question, ...named() };
-    asked = [task.path, body];
-    const { result, milliseconds } = await ask(task.path, body, { signal });
-    const [model] = able(task.name);
-    output.replaceChildren(task.answer({ question, result, model, put }));
+    lastRequest = [task.path, body];
+    const { result, milliseconds } = await request(task.path, body, { signal });
+    const [model] = modelsFor(task.name);
+    output.replaceChildren(task.render({ body, result, model, put }));
     time.textContent = `${model.name} · ${milliseconds.toFixed(0)} ms`;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     output.replaceChildren();
     time.textContent = "";
-    trouble(failure, error);
+    showError(errorBox, error);
   } finally {
-    mine.busy(false);
+    own.setBusy(false);
   }
 });
 
-// Puts values into the form, for answers that can be taken over; asks again where `again` says so.
+// Puts values into the form; sends it again if `again`.
 function put(values, again) {
   form.fill({ ...form.values(), ...values });
-  remember();
+  saveState();
   if (again) run();
 }
 
 function show(next, values, { step = false, focus = false } = {}) {
   run.cancel();
   task = next;
-  asked = null;
-  const can = able(task.name);
+  lastRequest = null;
+  const models = modelsFor(task.name);
   output.replaceChildren();
   time.textContent = "";
-  trouble(failure, null);
-  for (const tab of place("tasks").children) {
-    const mine = tab.dataset.task === task.name;
-    tab.setAttribute("aria-selected", mine);
-    tab.tabIndex = mine ? 0 : -1;
-    tab.classList.toggle("unable", !able(tab.dataset.task).length);
-    if (mine && focus) tab.focus();
+  showError(errorBox, null);
+  for (const tab of byId("tasks").children) {
+    const current = tab.dataset.task === task.name;
+    tab.setAttribute("aria-selected", current);
+    tab.tabIndex = current ? 0 : -1;
+    tab.classList.toggle("unavailable", !modelsFor(tab.dataset.task).length);
+    if (current && focus) tab.focus();
   }
-  place("bench").setAttribute("aria-labelledby", `tab-${task.name}`);
-  place("answer").hidden = !can.length;
-  if (!can.length) {
+  byId("workspace").setAttribute("aria-labelledby", `tab-${task.name}`);
+  byId("result").hidden = !models.length;
+  if (!models.length) {
     form = null;
-    const whose = MODELS.chosen || (MODELS.list.length > 1 ? "None of these models" : MODELS.list[0].name);
-    place("form").replaceChildren(element("h2", {}, task.title), element("p", {}, `${whose} cannot do this: it takes ${task.needs}.`), element("pre", { class: "code", tabindex: "0", "aria-label": "a command that makes one" }, task.made));
-    place("form").onsubmit = (event) => event.preventDefault();
+    const subject = MODELS.selected || (MODELS.list.length > 1 ? "None of these models" : MODELS.list[0].name);
+    byId("form").replaceChildren(element("h2", {}, task.title), element("p", {}, `${subject} cannot do this. It needs ${task.needs}.`), element("pre", { class: "code", tabindex: "0", "aria-label": "a command that trains one" }, task.command));
+    byId("form").onsubmit = (event) => event.preventDefault();
   } else {
-    const mask = can[0].mask_token ?? "[MASK]";
+    const mask = models[0].mask_token ?? "[MASK]";
     const fields = task.fields.map((field) => ({ ...field, hint: field.hint?.replace("[MASK]", mask) }));
     const examples = task.examples.map((example) => Object.fromEntries(Object.entries(example).map(([name, text]) => [name, String(text).replaceAll("[MASK]", mask)])));
-    form = new Form(place("form"), { fields, button: task.button, act: () => run(), examples, changed: () => remember() });
-    form.fill(values ?? kept.get(task.name) ?? examples[0]);
-    output.replaceChildren(element("p", { class: "faint" }, task.about));
+    form = new Form(byId("form"), { fields, button: task.button, onSubmit: () => run(), examples, onChange: () => saveState() });
+    form.fill(values ?? saved.get(task.name) ?? examples[0]);
+    output.replaceChildren(element("p", { class: "faint" }, task.placeholder));
   }
-  remember(step);
-  if (values && can.length) run();
+  saveState(step);
+  if (values && models.length) run();
 }
 
-function fromAddress() {
-  const { do: name, model, ...values } = address.read();
+function restore() {
+  const { task: name, model, ...values } = urlState.read();
   const found = TASKS.find((one) => one.name === name);
-  const first = TASKS.find((one) => able(one.name).length) ?? TASKS[0];
+  const first = TASKS.find((one) => modelsFor(one.name).length) ?? TASKS[0];
   show(found ?? first, found && Object.keys(values).length ? values : undefined);
 }
 
 for (const one of TASKS) {
-  const tab = element("button", { type: "button", role: "tab", id: `tab-${one.name}`, "data-task": one.name, "aria-controls": "bench" }, one.title);
+  const tab = element("button", { type: "button", role: "tab", id: `tab-${one.name}`, "data-task": one.name, "aria-controls": "workspace" }, one.title);
   tab.addEventListener("click", () => show(one, undefined, { step: true }));
-  place("tasks").append(tab);
+  byId("tasks").append(tab);
 }
-place("tasks").addEventListener("keydown", (event) => {
-  const way = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
-  if (!way) return;
+byId("tasks").addEventListener("keydown", (event) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
+  if (!step) return;
   event.preventDefault();
-  show(TASKS[(TASKS.indexOf(task) + way + TASKS.length) % TASKS.length], undefined, { step: true, focus: true });
+  show(TASKS[(TASKS.indexOf(task) + step + TASKS.length) % TASKS.length], undefined, { step: true, focus: true });
 });
-await models(address.read().model, () => show(task, form?.values()));
-address.whenChanged(fromAddress);
-fromAddress();
+await loadModels(urlState.read().model, () => show(task, form?.values()));
+urlState.onChange(restore);
+restore();

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from model_io.false_claims import WRONG, claim
-from model_io.folder_world import one_line, raw
+from model_io.folder_fixtures import one_line, raw
+from model_io.malformed_headers import WRONG, claim
 from safetensors.torch import load, save
 
 from bertsmith.errors import DataError
@@ -32,7 +32,7 @@ def drawn(shapes: dict[str, tuple[list[int], str]]) -> dict[str, torch.Tensor]:
 
 @given(TENSORS.filter(lambda shapes: "__metadata__" not in shapes))
 @settings(deadline=None, max_examples=60)
-def test_the_library_and_we_understand_each_other(
+def test_the_safetensors_library_reads_our_files_and_we_read_its(
     tmp_path_factory: pytest.TempPathFactory, shapes: dict[str, Any]
 ) -> None:
     folder, tensors = tmp_path_factory.mktemp("folder"), drawn(shapes)
@@ -65,7 +65,7 @@ def test_reads_into_a_slice_of_another_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_false_claims_are_refused(case: str, tmp_path: Path) -> None:
+def test_malformed_headers_are_refused(case: str, tmp_path: Path) -> None:
     data, words = WRONG[case]
     (tmp_path / "x.safetensors").write_bytes(data)
     with pytest.raises(DataError) as found:
@@ -81,7 +81,7 @@ def test_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         SafetensorsFile(tmp_path, "x.safetensors")
 
 
-def test_whole_numbers_are_no_weights_but_may_lie_in_the_file(tmp_path: Path) -> None:
+def test_integer_tensors_may_be_present_but_are_not_weights(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(save({"ids": torch.arange(3), "a": torch.ones(2)}))
     file = SafetensorsFile(tmp_path, "x.safetensors")
     assert file.entries["ids"].kind == "I64"
@@ -90,7 +90,7 @@ def test_whole_numbers_are_no_weights_but_may_lie_in_the_file(tmp_path: Path) ->
     file.close()
 
 
-def test_a_file_cut_short_while_open_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_a_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(save({"a": torch.ones(1000)}))
     file = SafetensorsFile(tmp_path, "x.safetensors")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from model_fixtures import VOCABULARY, random_batch, randomize_weights, relative_difference
 from model_fixtures import small_bert_config as bert
-from model_io.folder_world import tokenizer
+from model_io.folder_fixtures import tokenizer
 
 from bertsmith.encoders import electra
 from bertsmith.errors import DataError
@@ -31,7 +31,7 @@ def build(*, rows: int = 97, vocabulary: Vocabulary | None = VOCABULARY, **chang
 
 @pytest.mark.parametrize("narrow", [24, 16], ids=["with a map", "without one"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path: Path) -> None:
+def test_the_exported_generator_gives_the_same_logits(narrow: int, activation: str, tmp_path: Path) -> None:
     rows = tokenizer().vocab_size
     model = build(rows=rows, vocabulary=None, embedding_width=narrow, activation=activation)
     generator = generator_model(model)
@@ -50,7 +50,7 @@ def test_it_says_what_the_generator_says(narrow: int, activation: str, tmp_path:
     assert relative_difference(opened.predict(batch, "masked_lm")[real], expected[real]) < 1e-6
 
 
-def test_its_weights_are_the_model_s() -> None:
+def test_the_exported_generator_shares_the_weights() -> None:
     model = build()
     generator = generator_model(model)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_its_weights_are_the_model_s() -> None:
     assert (model.objectives["replaced_token"].generator.blocks[1].feed_forward.expand.weight == 0.25).all()
 
 
-def test_who_has_none() -> None:
+def test_models_without_a_generator() -> None:
     assert generator_model(Model.build(bert(), [masked_lm.Config()], vocabulary=VOCABULARY)) is None
     judging = Model.build(electra.Config(**SMALL, vocab_size=97), [replaced_token.Config(generator_width=0.0)])
     assert generator_model(judging) is None
@@ -70,7 +70,7 @@ def test_who_has_none() -> None:
     )
 
 
-def test_a_folder_has_no_generator_to_go_on_with(tmp_path: Path) -> None:
+def test_an_electra_folder_does_not_hold_the_generator(tmp_path: Path) -> None:
     save_model(build(rows=tokenizer().vocab_size, vocabulary=None), tokenizer(), tmp_path / "m")
     wanted = replaced_token.Config(generator_width=0.5)
     with pytest.raises(DataError, match=r"weights are missing: objectives\.replaced_token\..* as new_heads$"):

@@ -1,6 +1,6 @@
-"""Servers to be maltreated: in this process or in one of their own, with a model that takes a known time, or broken.
+"""Servers for fault tests: in this process or in another, with a model of known latency, or deliberately broken.
 
-As a program it is such a server: `python server_world.py '{"cost": 0.01, "heavy": false, "broken": "", "limits": {}}'`.
+As a program it starts one: `python server_fixtures.py '{"cost": 0.01, "heavy": false, "broken": "", "limits": {}}'`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from model_io.folder_world import model, tokenizer
+from model_io.folder_fixtures import model, tokenizer
 from server.http_fixtures import predictor
 
 from bertsmith.inference.forward import Backend, ModelInput, Query

@@ -1,4 +1,4 @@
-"""What the shard campaigns share: a small build, its oracle, forked processes, and the tally of faults."""
+"""A small shard build, its expected bytes, forked processes, and counts of faults."""
 
 from __future__ import annotations
 

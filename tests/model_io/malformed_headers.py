@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_io.folder_world import raw
+from model_io.folder_fixtures import raw
 
 
 def claim(shape: Any = (2,), offsets: Any = (0, 8), kind: Any = "F32", **more: Any) -> dict[str, Any]:

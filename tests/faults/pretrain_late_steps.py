@@ -1,4 +1,4 @@
-"""A run that has come a long way: the command goes on at step 1,000,000 as if the steps before had been there."""
+"""Resuming `pretrain` at step 1,000,000."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from faults.pretrain_fixtures import QUICK, RESUMABLE, Scene, newest, wait_for
 from faults.pretrain_patches import digests
+from faults.pretrain_process import ONE_THREAD
 from faults.pretrain_ranks import rows_learned
-from faults.pretrain_server import ONE_THREAD
-from faults.pretrain_world import QUICK, RESUMABLE, Scene, newest, wait_for
-from faults.shard_world import emptied
+from faults.shard_fixtures import emptied
 
 from bertsmith.data.collate import from_packed
 from bertsmith.data.shards import Shards

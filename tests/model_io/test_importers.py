@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_io.folder_world import TABLE, foreign, model, one_line, same_weights
+from model_io.folder_fixtures import TABLE, foreign, model, one_line, same_weights
 from safetensors.torch import load_file
 
 from bertsmith.errors import BertsmithError, DataError
@@ -96,7 +96,7 @@ def test_several_pickled_files(tmp_path: Path) -> None:
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
 
 
-def test_a_folder_that_needs_no_import_is_written_anew(tmp_path: Path) -> None:
+def test_a_safetensors_folder_is_rewritten(tmp_path: Path) -> None:
     source = foreign(tmp_path / "theirs")
     facts = import_folder(source, tmp_path / "m")
     assert facts.sealed
@@ -104,7 +104,7 @@ def test_a_folder_that_needs_no_import_is_written_anew(tmp_path: Path) -> None:
     same_weights(open_model(tmp_path / "m")[0], model("masked_lm", "next_sentence"))
 
 
-def test_nothing_is_begun_where_nothing_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_output_is_refused_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pickled(tmp_path / "old")
     monkeypatch.setattr(importers, "_unpickled", None)
     with pytest.raises(BertsmithError, match="old exists"):
@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_pickles(case: str, tmp_path: Path) -> None:
+def test_malicious_pickles_are_refused(case: str, tmp_path: Path) -> None:
     source, canary = pickled(tmp_path / "old"), tmp_path / "canary"
     make, words = HOSTILE[case]
     (source / "pytorch_model.bin").write_bytes(make(canary))
@@ -157,7 +157,7 @@ def test_hostile_pickles(case: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["old"], "nothing is left behind, and nothing was run"
 
 
-def test_the_child_can_do_nothing_else(tmp_path: Path) -> None:
+def test_the_child_process_is_sandboxed(tmp_path: Path) -> None:
     """Behind torch's restricted unpickler there is a second fence; without it, everything can be done."""
     with open(tmp_path / "open", "wb") as file:
         command = [sys.executable, "-c", BURGLAR, str(tmp_path / "target"), str(file.fileno())]
@@ -167,7 +167,7 @@ def test_the_child_can_do_nothing_else(tmp_path: Path) -> None:
         assert len(subprocess.run([*command, "unlimited"], **how).stdout.splitlines()) == 6
 
 
-def test_what_is_no_state_dict() -> None:
+def test_pickles_that_are_not_state_dicts() -> None:
     for state in ([1, 2], {}, {"weight": 1}, {1: torch.ones(1)}, {"weight": torch.ones(2).to_sparse()}):
         with pytest.raises(ValueError, match=r"it is not a state dict|is not a dense tensor"):
             named_tensors(state)

@@ -1,4 +1,4 @@
-"""What the campaigns against `pretrain` share: a small run, its oracle, what must hold after a fault and at the end."""
+"""A small `pretrain` run, its expected result, and the invariants after a fault and at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from faults.pretrain_server import Ended, Patch, Server
-from faults.shard_world import Outcome, emptied
+from faults.pretrain_process import Ended, Patch, Server
+from faults.shard_fixtures import Outcome, emptied
 
 from bertsmith.data import prepare as verbs
 from bertsmith.errors import BertsmithError

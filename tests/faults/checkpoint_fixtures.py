@@ -1,4 +1,4 @@
-"""What the checkpoint campaigns share: a small run that saves three times, its oracle, what must hold after a fault."""
+"""A small run that saves three checkpoints, its expected state, and the invariants after a fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from faults.broken_disks import QuickDisk
-from faults.shard_world import Outcome, emptied, snapshot
+from faults.shard_fixtures import Outcome, emptied, snapshot
 from training.training_fixtures import feed, same, trainer
 
 from bertsmith.errors import BertsmithError

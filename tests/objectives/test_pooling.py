@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import relative_difference
-from objectives.heads_world import LENGTHS, alone, asking, layers_of, packed
+from objectives.head_fixtures import LENGTHS, alone, asking, layers_of, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
@@ -49,7 +49,7 @@ def test_every_choice_is_tested() -> None:
 
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("pooling", TEXTS)
-def test_one_vector_of_each_text(pooling: Any, layers: Any) -> None:
+def test_one_vector_per_text(pooling: Any, layers: Any) -> None:
     """In packed rows with empty slots, from texts that never met."""
     model = asking(classify.Config(pooling=pooling, layers=layers))
     head = model.objectives["classify"]
@@ -64,7 +64,7 @@ def test_one_vector_of_each_text(pooling: Any, layers: Any) -> None:
 
 @pytest.mark.parametrize("settings", [classify, regress, choose], ids=lambda module: module.__name__[-8:])
 @pytest.mark.parametrize("pooling", TEXTS)
-def test_behind_a_bilstm(pooling: Any, settings: Any) -> None:
+def test_pooling_after_a_bilstm(pooling: Any, settings: Any) -> None:
     """What it says of each text alone is read as what the encoder says is."""
     model = asking(
         settings.Config(pooling=pooling, layers="all_sum", recurrent="bilstm", recurrent_width=7, recurrent_layers=1)
@@ -79,7 +79,7 @@ def test_behind_a_bilstm(pooling: Any, settings: Any) -> None:
             assert relative_difference(said[number], head.head(TEXTS[pooling](both))) < 1e-5
 
 
-def test_the_pooler_is_not_behind_a_bilstm() -> None:
+def test_the_pooler_cannot_follow_a_bilstm() -> None:
     for module in (classify, regress, choose):
         with pytest.raises(ConfigError, match="with recurrent=bilstm, use pooling=cls, last or mean"):
             module.Config(recurrent="bilstm")
@@ -88,7 +88,7 @@ def test_the_pooler_is_not_behind_a_bilstm() -> None:
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_vectors_of_places(layers: Any) -> None:
+def test_one_vector_per_token(layers: Any) -> None:
     model = asking(tag.Config(layers=layers))
     head = model.objectives["tag"]
     batch = packed()
@@ -101,7 +101,7 @@ def test_vectors_of_places(layers: Any) -> None:
         assert torch.allclose(model.predict(batch, "tag"), everywhere[batch.indices["tag"]], atol=1e-5)
 
 
-def test_first_is_the_encoders_pooler() -> None:
+def test_pooler_is_the_encoders_pooler() -> None:
     model = asking(classify.Config())
     head, batch = model.objectives["classify"].head, packed()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_two_objectives_that_read_differently() -> None:
     assert loss.sums["classify"].item() == pytest.approx(one(batch).sums["classify"].item(), rel=1e-5)
 
 
-def test_texts_go_there_and_back() -> None:
+def test_flattening_restores_the_order_of_tokens() -> None:
     batch = packed()
     texts = TextTokens.of(batch)
     assert texts.lengths()[: len(LENGTHS)].tolist() == LENGTHS
@@ -163,7 +163,7 @@ def test_texts_go_there_and_back() -> None:
     assert not again[~real].any()
 
 
-def test_a_mix_begins_with_equal_shares_and_learns() -> None:
+def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
     settings = classify.Config(pooling="mean", layers="mix", dropout=0.0)
     mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).pooling.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
