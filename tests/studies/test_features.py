@@ -22,7 +22,7 @@ from bertsmith.studies.features import feature_config, features
 from bertsmith.studies.published import FEATURES
 from bertsmith.training import finetune_data
 from bertsmith.training.finetune import finetune
-from bertsmith.training.finetune_data import batches_by_length, build_task
+from bertsmith.training.finetune_data import build_task
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.plan import Unfreeze
 from bertsmith.training.sweep import best_scores
@@ -202,22 +202,9 @@ def test_scores_that_were_not_written_down_are_found_again(
     assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
 
 
-def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-
-    def batches(*given: Any, max_tokens: int, **named: Any) -> Any:
-        used.append(max_tokens)
-        return batches_by_length(*given, max_tokens=max_tokens, **named)
-
-    monkeypatch.setattr(finetune_data, "batches_by_length", batches)
-    tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=1"])
-    features(tuning, tmp_path / "s", layers=["top"], seeds=1, device="cpu", quiet=True)
-    assert set(used) == {finetune_data.TOKENS}
-
-
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tag_files(tmp_path)
-    with pytest.raises(ConfigError, match="the study sets head.layers"):
+    with pytest.raises(ConfigError, match=r"the study sets head\.layers"):
         feature_config("tagging", model, files, ["head.layers=top"])
     with pytest.raises(ConfigError, match="pass --dev FILE"):
         features(feature_config("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)
