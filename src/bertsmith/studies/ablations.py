@@ -89,7 +89,7 @@ class Trial:
 
 
 def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[Trial]:
-    """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Settings: `[TASK:]NAME=VALUE`."""
+    """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Set: `[TASK:]NAME=VALUE`."""
     found = []
     for task in dict.fromkeys(tasks):
         folders = {name: path for name, path in (_task_prefix(word, "=") for word in data) if _applies(task, name)}
