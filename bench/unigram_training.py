@@ -28,7 +28,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.unigram.training import LONGEST, train_unigram
+from bertsmith.tokenizers.unigram.training import MAX_PIECE_LENGTH, train_unigram
 
 EncodedDocuments = list[tuple[str, float]]
 
@@ -51,7 +51,11 @@ def words_of(text: str) -> dict[str, int]:
 
 def by_tokenizers(counts: dict[str, int], size: int) -> EncodedDocuments:
     trainer = trainers.UnigramTrainer(
-        vocab_size=size + 1, max_piece_length=LONGEST, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        vocab_size=size + 1,
+        max_piece_length=MAX_PIECE_LENGTH,
+        special_tokens=["<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
     )
     learned = training.train_backend(models.Unigram(), trainer, counts)
     return [(piece, score) for piece, score in json.loads(learned.to_str())["model"]["vocab"] if piece != "<unk>"]
@@ -73,7 +77,7 @@ def by_sentencepiece(counts: dict[str, int], size: int) -> EncodedDocuments:
             normalization_rule_name="identity",
             split_by_unicode_script=False,
             split_by_number=False,
-            max_sentencepiece_length=LONGEST,
+            max_sentencepiece_length=MAX_PIECE_LENGTH,
             **{"unk_id": 0, "bos_id": -1, "eos_id": -1},
             minloglevel=2,
         )

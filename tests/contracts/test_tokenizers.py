@@ -222,7 +222,7 @@ def test_frames_are_cut_to_length(tokenizer: Tokenizer) -> None:
         assert row.ids[row.sequence_ids == 0].tolist() == a.ids[: len(a) - row.truncated[0]].tolist()
         assert row.ids[row.sequence_ids == 1].tolist() == b.ids[: len(b) - row.truncated[1]].tolist()
     specials = whole - len(a) - len(b)
-    with pytest.raises(BertsmithError, match=f"length {specials - 1} has no room for its {specials}"):
+    with pytest.raises(BertsmithError, match=f"max_length={specials - 1} is too short for {specials}"):
         tokenizer.frame(a, b, max_length=specials - 1)
 
 
@@ -238,7 +238,7 @@ def test_decoding_gives_simple_text_back(tokenizer: Tokenizer) -> None:
 
 def test_threads_share_a_tokenizer(tokenizer: Tokenizer) -> None:
     shared = pickle.loads(pickle.dumps(tokenizer))
-    shared._known.limit = 20  # so that tables change under the threads' feet
+    shared._cache.limit = 20  # so that tables change under the threads' feet
     texts = [f"{text} {number}" for text in TEXTS for number in range(8)]
     expected = [tokenizer.encode_ids([text])[0].tolist() for text in texts]
     marked = f"the {tokenizer.special_tokens.padding} iron"

@@ -26,7 +26,7 @@ TAGS = ("O", "B-COLOUR", "I-COLOUR", "B-METAL", "I-METAL")
 
 
 def tokenizer() -> WordPiece:
-    """Strips accents, and so takes Hangul apart: texts composed or not come to the same tokens."""
+    """Strips accents, and so decomposes Hangul: texts composed or not come to the same tokens."""
     return WordPiece.build([*SPECIALS.tokens(), *(unicodedata.normalize("NFD", word) for word in WORDS)])
 
 

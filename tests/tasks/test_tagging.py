@@ -43,12 +43,12 @@ def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -
 def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
     text = said(path)
-    assert f"{path}:4: I-PER goes on with nothing" in text
+    assert f"{path}:4: I-PER does not continue an entity" in text
     assert f"{path}:1: B-PER stands where no entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
     assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"
-    assert f"{path}:4: I-PER goes on with nothing, so the file is not IOB2" in said(path, scheme="IOB2")
+    assert f"{path}:4: I-PER does not continue an entity, so the file is not IOB2" in said(path, scheme="IOB2")
 
 
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:

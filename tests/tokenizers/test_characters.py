@@ -20,7 +20,7 @@ END_ROW = [258, 257, 259] + [260] * 47
 
 
 def test_rows_by_hand() -> None:
-    table = CHARACTERS.spell(["The", "é", "쇠"])
+    table = CHARACTERS.character_table(["The", "é", "쇠"])
     assert table.dtype == np.int32
     assert table.tolist() == [
         START_ROW,
@@ -32,22 +32,22 @@ def test_rows_by_hand() -> None:
 
 
 def test_rows_without_frame_and_shifted() -> None:
-    assert CHARACTERS.spell("a b", framed=False).tolist() == [
+    assert CHARACTERS.character_table("a b", framed=False).tolist() == [
         [258, 97, 259] + [260] * 47,
         [258, 98, 259] + [260] * 47,
     ]
-    assert CHARACTERS.spell(["a"], framed=False, shifted=True).tolist() == [[259, 98, 260] + [261] * 47]
-    assert CHARACTERS.spell([], framed=False).shape == (0, 50)
-    assert CHARACTERS.spell("").tolist() == [START_ROW, END_ROW]
-    assert CHARACTERS.spell([""], framed=False).tolist() == [[258, 259] + [260] * 48]
+    assert CHARACTERS.character_table(["a"], framed=False, shifted=True).tolist() == [[259, 98, 260] + [261] * 47]
+    assert CHARACTERS.character_table([], framed=False).shape == (0, 50)
+    assert CHARACTERS.character_table("").tolist() == [START_ROW, END_ROW]
+    assert CHARACTERS.character_table([""], framed=False).tolist() == [[258, 259] + [260] * 48]
 
 
 def test_long_words_keep_48_bytes() -> None:
-    (row,) = CHARACTERS.spell(["a" * 60], framed=False).tolist()
+    (row,) = CHARACTERS.character_table(["a" * 60], framed=False).tolist()
     assert row == [258] + [97] * 48 + [259]
-    (row,) = CHARACTERS.spell(["쇠" * 20 + "!"], framed=False).tolist()
+    (row,) = CHARACTERS.character_table(["쇠" * 20 + "!"], framed=False).tolist()
     assert row == [258] + [0xEC, 0x87, 0xA0] * 16 + [259]
-    (row,) = CHARACTERS.spell(["ab" + "쇠" * 20], framed=False).tolist()  # the last character is cut in its middle
+    (row,) = CHARACTERS.character_table(["ab" + "쇠" * 20], framed=False).tolist()  # truncated within a character
     assert row == [258, 97, 98] + [0xEC, 0x87, 0xA0] * 15 + [0xEC, 259]
 
 
@@ -64,13 +64,13 @@ def test_ids_by_hand() -> None:
 
 @given(st.text(max_size=80))
 def test_ids_of_a_text_are_its_rows_without_padding(text: str) -> None:
-    table = CHARACTERS.spell(text, framed=False)
+    table = CHARACTERS.character_table(text, framed=False)
     assert CHARACTERS.encode(text).ids.tolist() == table[table != 260].tolist()
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=60)))
 def test_given_words_are_spelled_as_they_are(words: list[str]) -> None:
-    table = CHARACTERS.spell(words)
+    table = CHARACTERS.character_table(words)
     assert table.shape == (len(words) + 2, 50)
     for word, row in zip(words, table[1:-1].tolist(), strict=True):
         inner = word.encode()[:48]

@@ -104,13 +104,13 @@ def test_what_decides_ids_decides_the_fingerprint() -> None:
 
 def test_the_fast_road_forgets_in_time() -> None:
     smith = tokenizer()
-    smith._known.limit = 3
+    smith._cache.limit = 3
     texts = [" ".join(f"a{letter}" for letter in "abcdefgh"[start : start + 3]) for start in range(6)] * 3
     for text in texts:
         ids, counts = smith.encode_ids([text])
         assert ids.tolist() == smith.encode(text).ids.tolist()
         assert counts.tolist() == [len(ids)]
-        assert all(len(table) <= 6 for table in smith._known.tables)
+        assert all(len(table) <= 6 for table in smith._cache.tables)
 
 
 def test_the_fast_road_does_not_keep_what_hardly_comes_again() -> None:
@@ -120,7 +120,7 @@ def test_the_fast_road_does_not_keep_what_hardly_comes_again() -> None:
         ids, counts = smith.encode_ids(texts)
         assert counts.tolist() == [82, 40, 2, 101, 1]
         assert ids.tolist() == [number for text in texts for number in smith.encode(text).ids]
-        assert set(smith._known.tables[0]) == {"a", "b", "d", "b\x0c a"}
+        assert set(smith._cache.tables[0]) == {"a", "b", "d", "b\x0c a"}
 
 
 def test_tokens_that_others_added_are_found_in_texts(tmp_path: Path) -> None:
@@ -164,13 +164,13 @@ def test_saving_goes_through_the_given_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "no kind of tokenizer here reads this folder"),
+        ({}, "not a supported tokenizer"),
         ({"tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'}, "LlamaTokenizer"),
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json is not JSON"),
         ({"tokenizer_config.json": b"[1]"}, "must hold a JSON object, not list"),
-        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "holds no vocabulary"),
+        ({"tokenizer.json": b'{"model": {"type": "WordPiece"}}'}, "has no vocabulary"),
         ({"vocab.txt": b"\xff\xfe"}, "vocab.txt is not UTF-8"),
-        ({"vocab.txt": b"[PAD]\na\n"}, r"lacks special tokens: \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        ({"vocab.txt": b"[PAD]\na\n"}, r"lacks the special tokens \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
     ],
 )
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path, files: dict[str, 
 
 
 def test_a_missing_folder_is_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load(tmp_path / "nothing")
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.unigram import lattice as unigram_cells
+from bertsmith.tokenizers.unigram import lattice as lattices_module
 from bertsmith.tokenizers.unigram import training
-from bertsmith.tokenizers.unigram.lattice import LONGEST_WORD, SCALE, lay_out
+from bertsmith.tokenizers.unigram.lattice import MAX_WORD_LENGTH, SCALE, build_cells
 from bertsmith.tokenizers.unigram.training import find_seeds, piece_lattice, train_unigram, word_lattices
 
 COUNTS = {"▁the": 40, "▁then": 9, "▁other": 7, "▁to": 12, "▁tether": 2, "hen": 3, "한국": 5, "한국어": 4, "é": 1}
@@ -48,12 +48,12 @@ def ways(word: str, pieces: Mapping[str, float]) -> Iterator[list[str]]:
 
 def pieces_and_lattices(counts: dict[str, int], longest: int = 6, most: int = 100):  # type: ignore[no-untyped-def]
     """The seeds' spellings, and the two kinds of lattice over them."""
-    cells = lay_out(dict(counts))
+    cells = build_cells(dict(counts))
     seeds = find_seeds(cells, longest=longest, most=most)
     firsts = np.empty(len(seeds.lengths), np.int32)
     for begins, pieces in seeds.occurrences:
         firsts[pieces] = begins
-    spelled = [cells.spell(int(first), int(length)) for first, length in zip(firsts, seeds.lengths, strict=True)]
+    spelled = [cells.text(int(first), int(length)) for first, length in zip(firsts, seeds.lengths, strict=True)]
     of_pieces = piece_lattice(cells, seeds, firsts)
     return cells, seeds, spelled, of_pieces, word_lattices(cells, seeds)
 
@@ -117,7 +117,7 @@ def test_the_order_of_counts_changes_nothing_and_neither_do_blocks(monkeypatch: 
     for seed in range(2):
         random.Random(seed).shuffle(items)
         assert train_unigram(dict(items), vocab_size=300) == first
-    monkeypatch.setattr(unigram_cells, "BLOCK", 500)
+    monkeypatch.setattr(lattices_module, "BLOCK_SIZE", 500)
     in_blocks = dict(train_unigram(dict(items), vocab_size=300))
     assert in_blocks == pytest.approx(dict(first), abs=1e-5)
 
@@ -174,7 +174,7 @@ def test_likelihood_is_at_least_that_of_tokenizers_own_trainer() -> None:
 def test_long_words_of_rare_characters_stay_within_float64(count: int) -> None:
     rare = {chr(0x4E00 + place) * 3: 1 for place in range(300)}
     long = {"".join(map(chr, range(0x4E00, 0x4E00 + 300))): 1, "長" * 1000: 2}
-    pieces = train_unigram({**rare, **long, "the": count}, vocab_size=400, longest=LONGEST_WORD)
+    pieces = train_unigram({**rare, **long, "the": count}, vocab_size=400, longest=MAX_WORD_LENGTH)
     assert all(math.isfinite(score) and score <= 0 for _, score in pieces)
     assert len(pieces) == 400
 

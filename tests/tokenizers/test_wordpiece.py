@@ -93,7 +93,7 @@ def test_broken_vocabulary_files_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"vocab\.txt: line 8 repeats 'a' of line 6"):
         WordPiece.from_vocabulary(path)
     path.write_text("[PAD]\n[UNK]\n[CLS]\na\n")
-    with pytest.raises(DataError, match=r"vocab.txt: its 4 tokens lack \[SEP\], \[MASK\]"):
+    with pytest.raises(DataError, match=r"vocab.txt: its 4 tokens do not include \[SEP\], \[MASK\]"):
         WordPiece.from_vocabulary(path)
     with pytest.raises(DataError, match="cannot be read"):
         WordPiece.from_vocabulary(tmp_path / "absent.txt")
@@ -178,7 +178,7 @@ def test_accents_go_with_case_unless_there_is_hangul() -> None:
     assert learn(TEXT, strip_accents=False).rules()["strip_accents"] is False
     assert learn(TEXT, lowercase=False, strip_accents=True).rules()["strip_accents"] is True
     assert learn(TEXT + KOREAN).rules()["strip_accents"] is False
-    with pytest.raises(ConfigError, match=r"strip_accents=true takes Hangul apart .* 50.0% of the words"):
+    with pytest.raises(ConfigError, match=r"strip_accents=true decomposes Hangul .* 50.0% of the words"):
         Config(strip_accents=True).train({"서울은": 5, "seoul": 5}, vocab_size=100)
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bertsmith.tokenizers.marks import Mark, mark, unmark
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
 from bertsmith.tokenizers.pretokenization import split_words
 from bertsmith.tokenizers.tokenizer import load
-from bertsmith.tokenizers.words import Config, Words, shape
+from bertsmith.tokenizers.words import Config, Marker, Words, add_markers, remove_markers, word_shape
 
 TEXT = "The smith said no no no: NASA's state-of-the-art hammer cost 1,000.50 dollars!!! Sooo hot. " * 3
 SETTINGS: list[dict[str, Any]] = [
@@ -98,7 +97,7 @@ def test_lower_case() -> None:
     ],
 )
 def test_shapes_of_unknown_words(word: str, expected: str | None) -> None:
-    assert shape(word) == expected
+    assert word_shape(word) == expected
     token = f"<unk:{expected}>" if expected else "<unk>"
     assert tokens(learn(unknowns="classes"), word) == [token]
     assert tokens(learn(), word) == ["<unk>"]
@@ -118,17 +117,19 @@ def test_shapes_of_unknown_words(word: str, expected: str | None) -> None:
     ],
 )
 def test_marks(text: str, expected: str) -> None:
-    found = [marked for line in text.split("\n") for marked in mark(line)]
+    found = [marked for line in text.split("\n") for marked in add_markers(line)]
     assert " ".join(token for marked in found for token in marked.tokens) == expected
 
 
 @pytest.mark.parametrize("text", ["NASA said Hello to McDonald", "so hoooot !!!!", "Very Very Very no no no", "a B c"])
 def test_marks_can_be_undone(text: str) -> None:
-    written = [token for marked in mark(text) for token in marked.tokens]
-    assert " ".join(unmark(written)).replace("h oooo t", "hoooot").lower() == text.lower()
-    assert " ".join(unmark(["xxup", "iron", "xxmaj", "smith", "xxwrep", "2", "xxmaj", "no"])) == "IRON Smith No No"
-    assert unmark(["xxrep"]) == [""]
-    assert unmark(["xxwrep", "99999999", "no"]) == ["no"]
+    written = [token for marked in add_markers(text) for token in marked.tokens]
+    assert " ".join(remove_markers(written)).replace("h oooo t", "hoooot").lower() == text.lower()
+    assert (
+        " ".join(remove_markers(["xxup", "iron", "xxmaj", "smith", "xxwrep", "2", "xxmaj", "no"])) == "IRON Smith No No"
+    )
+    assert remove_markers(["xxrep"]) == [""]
+    assert remove_markers(["xxwrep", "99999999", "no"]) == ["no"]
 
 
 def test_marks_point_at_what_they_describe() -> None:
@@ -144,7 +145,7 @@ def test_marks_point_at_what_they_describe() -> None:
 
 def test_texts_that_spell_a_mark_do_not_become_one() -> None:
     tokenizer = learn(TEXT + " xxup xxup <unk:number> <unk:number> unk unk", marks=True, unknowns="classes")
-    assert Mark.UP not in tokens(tokenizer, "xxup xxmaj")
+    assert Marker.UP not in tokens(tokenizer, "xxup xxmaj")
     assert "<unk:number>" not in tokens(tokenizer, "<unk:number>")
     assert len(tokenizer.tokens()) == len(set(tokenizer.tokens()))
 
@@ -191,9 +192,9 @@ def test_special_tokens_are_read_where_wanted() -> None:
 
 
 def test_what_cannot_be_learned() -> None:
-    with pytest.raises(DataError, match=r"no words .* 5 times"):
+    with pytest.raises(DataError, match=r"no words .* at least 5"):
         Config(min_count=5).train({"iron": 4}, vocab_size=50)
-    with pytest.raises(ConfigError, match="4 are reserved"):
+    with pytest.raises(ConfigError, match="4 tokens are reserved"):
         Config().train({"iron": 4}, vocab_size=4)
     for wrong in ({"min_count": 0}, {"unknowns": "two"}, {"marks": True, "lowercase": False}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -27,7 +27,7 @@ class Graph:
         Graph.made.append(self)
 
     def replay(self) -> None:
-        self.again()
+        self.split_part()
 
 
 class Steps:

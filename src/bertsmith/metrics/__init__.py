@@ -1,1 +1,1 @@
-"""Scores equal to the official ones, on plain values and numpy; intervals round them. Knows no model and no file."""
+"""Evaluation metrics, equal to the official scripts, and their confidence intervals. Plain values and numpy only."""

@@ -1,8 +1,8 @@
-"""How sure a score is: bootstrap and Wilson intervals, paired comparison of two systems, and scores over seeds.
+"""Confidence of a score: bootstrap and Wilson intervals, paired comparison of two systems, summaries over seeds.
 
-N examples, K numbers for each, R resamples. A score that is a function of sums over examples (accuracy, F1, entity F1,
-span F1) is resampled by its counts: equal examples are drawn together, so that a large set costs no more than its
-distinct examples. Correlations are resampled example by example and ranked anew each time. Everything is seeded.
+N examples, K statistics per example, R resamples. A score that is a function of sums over examples (accuracy, F1,
+entity F1, span F1) is resampled by counts: equal examples are drawn together, so that the cost depends only on the
+number of distinct examples. Correlations are resampled by example. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bertsmith.metrics.classification import Labels, confusion_matrix
 from bertsmith.metrics.regression import Floats, checked_pair
 
 SumScore = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # sums [R, K] -> scores [R]
-TableScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # tables [R, C, C] -> scores [R]
-PairScore = Callable[[Floats, Floats], Floats]  # two rows [R, N] -> scores [R]
-_AT_ONCE = 4_000_000  # numbers drawn at a time: bounds the memory, not the result
+ConfusionScore = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # confusion matrices [R, C, C] -> scores [R]
+PairScore = Callable[[Floats, Floats], Floats]  # two arrays [R, N] -> scores [R]
+_CHUNK_SIZE = 4_000_000  # numbers drawn at a time: limits the memory, does not change the result
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A score and the bounds between which it lies at that level of confidence."""
+    """A score and the bounds of its confidence interval."""
 
     value: float
     low: float
@@ -37,7 +37,7 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two systems on the same examples: how much better the first is, and how often chance alone does as much."""
+    """Scores of two systems on the same examples, their difference and its p-value."""
 
     first: float
     second: float
@@ -47,11 +47,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SeedSummary:
-    """One score over several runs."""
+    """Summary of one score over several runs."""
 
     runs: int
     mean: float
-    deviation: float | None  # of a sample (n - 1); None for a single run
+    deviation: float | None  # sample standard deviation (n - 1); None for a single run
     median: float
     best: float
 
@@ -59,9 +59,9 @@ class SeedSummary:
 def bootstrap(
     statistics: ArrayLike, score: SumScore, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
 ) -> ConfidenceInterval:
-    """Percentile interval of a score of sums: statistics [N, K], or [N] for a mean or a sum of one number.
+    """Percentile interval of a score of sums; statistics [N, K], or [N] for K = 1.
 
-    `score` takes sums [R, K + 1], of which the last column is the number of examples.
+    `score` takes sums [R, K + 1]; the last column is the number of examples.
     """
     rows = _rows(statistics)
     distinct, times = np.unique(rows, axis=0, return_counts=True)
@@ -70,14 +70,14 @@ def bootstrap(
 
 
 def mean_from_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the first number, for `bootstrap` and `compare`: exact match, F1 of answers, accuracy."""
+    """The mean of the first statistic, for `bootstrap` and `compare`: exact match, F1 of answers, accuracy."""
     return sums[..., 0] / sums[..., -1]
 
 
 def bootstrap_classification(
-    gold: Labels, predicted: Labels, score: TableScore, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
+    gold: Labels, predicted: Labels, score: ConfusionScore, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
 ) -> ConfidenceInterval:
-    """Percentile interval of a score of labels: `labels.accuracy_of`, `macro_f1_of`, `matthews_of`, `label_f1_of`."""
+    """Percentile interval of a `*_from_confusion` score of `metrics.classification`."""
     table = confusion_matrix(gold, predicted).counts
     scores = [score(drawn.reshape(-1, *table.shape)) for drawn in _draws(table.reshape(-1), resamples, seed)]
     return _percentiles(score(table[None]), scores, level)
@@ -92,20 +92,20 @@ def bootstrap_regression(
     level: float = 0.95,
     seed: int = 0,
 ) -> ConfidenceInterval:
-    """Percentile interval of a score of numbers: `numbers.pearson_of`, `spearman_of`, `mean_squared_error_of`."""
-    ours, theirs = checked_pair(gold, predicted)
+    """Percentile interval of a `batched_*` score of `metrics.regression`."""
+    a, b = checked_pair(gold, predicted)
     generator = np.random.default_rng(seed)
     scores = []
-    for count in _chunks(resamples, len(ours)):
-        chosen = generator.integers(len(ours), size=(count, len(ours)))
-        scores.append(score(ours[chosen], theirs[chosen]))
-    return _percentiles(score(ours[None], theirs[None]), scores, level)
+    for count in _chunks(resamples, len(a)):
+        chosen = generator.integers(len(a), size=(count, len(a)))
+        scores.append(score(a[chosen], b[chosen]))
+    return _percentiles(score(a[None], b[None]), scores, level)
 
 
 def wilson(correct: int, total: int, *, level: float = 0.95) -> ConfidenceInterval:
-    """Wilson's score interval of a share of examples, such as an accuracy (Wilson 1927)."""
+    """Wilson score interval of a proportion, such as an accuracy (Wilson 1927)."""
     if not 0 <= correct <= total or total == 0:
-        raise DataError(f"{correct} of {total} is no share: 0 <= correct <= total and total > 0 are needed")
+        raise DataError(f"{correct} of {total} is not a proportion: expected 0 <= correct <= total and total > 0")
     z = NormalDist().inv_cdf(0.5 + _checked(level) / 2)
     share, weight = correct / total, z * z / total
     middle = (share + weight / 2) / (1 + weight)
@@ -116,43 +116,45 @@ def wilson(correct: int, total: int, *, level: float = 0.95) -> ConfidenceInterv
 
 
 def compare(first: ArrayLike, second: ArrayLike, score: SumScore, *, trials: int = 10_000, seed: int = 0) -> Comparison:
-    """Approximate randomisation (Noreen 1989) for a score of sums; statistics of both systems as for `bootstrap`."""
-    ours, theirs = _rows(first), _rows(second)
-    if ours.shape != theirs.shape:
-        raise DataError(f"statistics of shape {ours.shape} and {theirs.shape}: both systems answer the same examples")
-    distinct, times = np.unique(np.concatenate([ours, theirs], axis=1), axis=0, return_counts=True)
-    excess = distinct[:, : ours.shape[1]] - distinct[:, ours.shape[1] :]
-    differs = excess.any(axis=1)  # to exchange equal answers changes nothing
+    """Approximate randomisation (Noreen 1989) for a score of sums; statistics as for `bootstrap`."""
+    a, b = _rows(first), _rows(second)
+    if a.shape != b.shape:
+        raise DataError(
+            f"statistics have shapes {a.shape} and {b.shape}: both systems must be scored on the same examples"
+        )
+    distinct, times = np.unique(np.concatenate([a, b], axis=1), axis=0, return_counts=True)
+    excess = distinct[:, : a.shape[1]] - distinct[:, a.shape[1] :]
+    differs = excess.any(axis=1)  # exchanging equal predictions has no effect
     excess, times = excess[differs], times[differs]
-    all_ours, all_theirs = ours.sum(axis=0, keepdims=True), theirs.sum(axis=0, keepdims=True)
+    total_a, total_b = a.sum(axis=0, keepdims=True), b.sum(axis=0, keepdims=True)
     generator = np.random.default_rng(seed)
     gaps = []
     for count in _chunks(trials, len(times)):
         exchanged = generator.binomial(times, 0.5, size=(count, len(times))) @ excess
-        gaps.append(score(all_ours - exchanged) - score(all_theirs + exchanged))
-    return _compared(score(all_ours), score(all_theirs), gaps)
+        gaps.append(score(total_a - exchanged) - score(total_b + exchanged))
+    return _compared(score(total_a), score(total_b), gaps)
 
 
 def compare_regression(
     gold: ArrayLike, first: ArrayLike, second: ArrayLike, score: PairScore, *, trials: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Approximate randomisation for a score of numbers; put both systems on one scale first if they are not."""
-    truth, ours = checked_pair(gold, first)
-    _, theirs = checked_pair(gold, second)
+    """Approximate randomisation for a regression score; both systems must predict on the same scale."""
+    truth, a = checked_pair(gold, first)
+    _, b = checked_pair(gold, second)
     generator = np.random.default_rng(seed)
     gaps = []
     for count in _chunks(trials, len(truth)):
         exchanged = generator.integers(2, size=(count, len(truth)), dtype=np.int8) == 1
         golds = np.broadcast_to(truth, exchanged.shape)
-        gaps.append(score(golds, np.where(exchanged, theirs, ours)) - score(golds, np.where(exchanged, ours, theirs)))
-    return _compared(score(truth[None], ours[None]), score(truth[None], theirs[None]), gaps)
+        gaps.append(score(golds, np.where(exchanged, b, a)) - score(golds, np.where(exchanged, a, b)))
+    return _compared(score(truth[None], a[None]), score(truth[None], b[None]), gaps)
 
 
 def summarize_seeds(scores: Sequence[float], *, higher_is_better: bool = True) -> SeedSummary:
-    """Mean, standard deviation, median and best of one score over runs that differ in their seed."""
+    """Mean, standard deviation, median and best of one score over runs with different seeds."""
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise DataError(f"scores over seeds are a row of finite numbers, at least one; found {list(scores)}")
+        raise DataError(f"scores over seeds must be a non-empty list of finite numbers, found {list(scores)}")
     return SeedSummary(
         runs=len(values),
         mean=float(values.mean()),
@@ -163,16 +165,16 @@ def summarize_seeds(scores: Sequence[float], *, higher_is_better: bool = True) -
 
 
 def _rows(statistics: ArrayLike) -> NDArray[np.float64]:
-    """Statistics [N, K] with a last column of ones, so that their sums carry the number of examples."""
+    """Statistics [N, K + 1] with a last column of ones, whose sum is the number of examples."""
     rows = np.asarray(statistics, dtype=np.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
-        raise DataError(f"statistics are finite numbers [N] or [N, K], at least one row; found shape {rows.shape}")
+        raise DataError(f"statistics must be finite numbers [N] or [N, K] with N > 0, found shape {rows.shape}")
     return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
 
 
 def _draws(times: NDArray[np.int64], resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """How often each distinct example is drawn in each resample of as many examples as there are [r, G]."""
+    """How often each of G distinct examples is drawn in each resample [r, G]; resamples have the original size."""
     generator = np.random.default_rng(seed)
     total = int(times.sum())
     for count in _chunks(resamples, len(times)):
@@ -181,8 +183,8 @@ def _draws(times: NDArray[np.int64], resamples: int, seed: int) -> Iterator[NDAr
 
 def _chunks(resamples: int, width: int) -> list[int]:
     if resamples < 1:
-        raise ConfigError(f"{resamples} resamples: at least 1 is needed")
-    size = max(1, _AT_ONCE // max(1, width))
+        raise ConfigError(f"resamples={resamples} must be at least 1")
+    size = max(1, _CHUNK_SIZE // max(1, width))
     return [min(size, resamples - begin) for begin in range(0, resamples, size)]
 
 
@@ -195,7 +197,7 @@ def _percentiles(value: NDArray[np.float64], scores: list[NDArray[np.float64]], 
 def _compared(first: NDArray[np.float64], second: NDArray[np.float64], gaps: list[NDArray[np.float64]]) -> Comparison:
     difference = float(first[0] - second[0])
     every = np.concatenate(gaps)
-    # Sums in another order differ by rounding: a gap that is equal on paper must count.
+    # Sums in another order differ by rounding: mathematically equal differences must count.
     as_large = int((np.abs(every) >= abs(difference) - 1e-12).sum())
     return Comparison(
         first=float(first[0]), second=float(second[0]), difference=difference, p=(as_large + 1) / (len(every) + 1)
@@ -204,5 +206,5 @@ def _compared(first: NDArray[np.float64], second: NDArray[np.float64], gaps: lis
 
 def _checked(level: float) -> float:
     if not 0 < level < 1:
-        raise ConfigError(f"level={level}: a level of confidence lies between 0 and 1, as 0.95 does")
+        raise ConfigError(f"level={level} must be between 0 and 1, such as 0.95")
     return level

@@ -1,7 +1,7 @@
-"""Tags and the entities that they spell: IOB1, IOB2, IOBES (BIOES) and BILOU, read, checked, converted, told apart.
+"""Sequence labelling: tagging schemes (IOB1, IOB2, IOBES/BIOES, BILOU), their entities, and entity scores.
 
-Two readings. The lenient one takes any sequence of tags as conlleval does, whatever the scheme. The strict one keeps
-what the scheme spells correctly and drops the rest, as seqeval's strict mode does.
+Entities are decoded leniently, as in conlleval, from any sequence of tags; or strictly, as in seqeval's strict mode,
+where only entities that are valid in the scheme count.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bertsmith.metrics.classification import MatchCounts
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 _LETTERS: dict[Scheme, str] = {"IOB1": "IOB", "IOB2": "IOB", "IOBES": "IOBES", "BILOU": "BILOU"}
-_SAME_AS = {"L": "E", "U": "S"}  # last and unit: other letters for end and single
+_SAME_AS = {"L": "E", "U": "S"}  # BILOU's last and unit are IOBES's end and single
 
 
 class Entity(NamedTuple):
-    """One entity: its type, and the words begin … end-1 of its sentence, counted from 0."""
+    """An entity: its type and its words start … end-1, counted from 0."""
 
     type: str
     start: int
@@ -33,28 +33,28 @@ class Entity(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A tag that the scheme does not allow where it stands: number of the word from 0, and what is wrong."""
+    """A tag that is invalid in its context: index of the word from 0, and the reason."""
 
     word: int
     reason: str
 
 
 class _Tag(NamedTuple):
-    letter: str  # one of O, B, I, E, S; L and U are read as E and S
-    kind: str  # "_" where the tag names none
+    letter: str  # one of O, B, I, E, S; L and U become E and S
+    kind: str  # "_" if the tag has no type
 
 
 _OUTSIDE = _Tag("O", "")
 
 
 def tags_to_entities(tags: Sequence[str], *, scheme: Scheme | None = None) -> list[Entity]:
-    """The entities of one sentence, from left to right: lenient without a scheme, strict with one."""
+    """The entities of one sentence in order: lenient without a scheme, strict with one."""
     read = [*_read(tags, scheme), _OUTSIDE]
     return _lenient(read) if scheme is None else _strict(read, _RULES[scheme])
 
 
 def entities_to_tags(found: Iterable[Entity], *, words: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of so many words in which these entities stand; they must not overlap."""
+    """The tags of a sentence with these entities, which must not overlap."""
     _known(scheme)
     single, last = ("U", "L") if scheme == "BILOU" else ("S", "E")
     tags = ["O"] * words
@@ -73,36 +73,38 @@ def entities_to_tags(found: Iterable[Entity], *, words: int, scheme: Scheme) -> 
 
 
 def convert_tags(tags: Sequence[str], *, to: Scheme) -> list[str]:
-    """The tags of a sentence in another scheme: what the lenient reading finds, spelt anew."""
+    """The tags of a sentence in another scheme, by lenient decoding."""
     return entities_to_tags(tags_to_entities(tags), words=len(tags), scheme=to)
 
 
 def scheme_violations(tags: Sequence[str], *, scheme: Scheme) -> list[Violation]:
-    """Where a sentence breaks the rules of a scheme; none where every tag is in its place."""
+    """The violations of a scheme in a sentence."""
     _known(scheme)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     before = _OUTSIDE
     for word, tag in enumerate([*tags, "O"]):
         here = _parsed(tag, word)
         if tag[0] not in _LETTERS[scheme]:
-            found.append(Violation(word, f"{tag} has no place in {scheme}"))
+            violations.append(Violation(word, f"{tag} does not exist in {scheme}"))
         elif scheme == "IOB1":
             if here.letter == "B" and (before.letter == "O" or before.kind != here.kind):
-                found.append(Violation(word, f"{tag} stands where no entity of its type ends: IOB1 begins with I"))
+                violations.append(
+                    Violation(word, f"{tag} does not follow an entity of its type: IOB1 entities begin with I")
+                )
         else:
             follows = before.letter in "BI" and before.kind == here.kind
             if scheme != "IOB2" and before.letter in "BI" and not (follows and here.letter in "IE"):
-                found.append(
+                violations.append(
                     Violation(word - 1, f"{tags[word - 1]} is followed by {tag if word < len(tags) else 'nothing'}")
                 )
             if here.letter in "IE" and not follows:
-                found.append(Violation(word, f"{tag} goes on with nothing"))
+                violations.append(Violation(word, f"{tag} does not continue an entity"))
         before = here
-    return found
+    return violations
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme in which all these sentences are correct; IOB2 where there is no entity to tell it by."""
+    """The scheme in which all sentences are valid; IOB2 if there are no entities."""
     listed = [list(sentence) for sentence in sentences]
     letters = {tag[:1] for sentence in listed for tag in sentence}
     candidates: tuple[Scheme, ...] = ("IOB2", "IOB1")
@@ -120,16 +122,16 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
             return scheme
         number, fault = first
         reasons.append(f"not {scheme} (sentence {number + 1}, word {fault.word + 1}: {fault.reason})")
-    raise DataError(f"the tags follow no scheme: {'; '.join(reasons)}")
+    raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """A strict scheme: whether a tag begins an entity, goes on with it, and whether what follows it lets it end."""
+    """Strict decoding: whether a tag begins an entity, continues it, and whether the entity may end after it."""
 
     begins: Callable[[_Tag, _Tag], bool]  # tag before, this tag
-    goes_on: Callable[[_Tag, _Tag], bool]  # tag before, this tag
-    closes: Callable[[_Tag, _Tag], bool]  # last tag, tag behind it
+    continues: Callable[[_Tag, _Tag], bool]  # tag before, this tag
+    closes: Callable[[_Tag, _Tag], bool]  # last tag, next tag
 
 
 def _begins_iob1(before: _Tag, here: _Tag) -> bool:
@@ -140,24 +142,24 @@ def _begins_iob1(before: _Tag, here: _Tag) -> bool:
 
 _IOB1 = _Rules(
     begins=_begins_iob1,
-    goes_on=lambda before, here: here.letter == "I" and before.kind == here.kind,
-    closes=lambda last, behind: not (last.letter == behind.letter == "B" and last.kind != behind.kind),
+    continues=lambda before, here: here.letter == "I" and before.kind == here.kind,
+    closes=lambda last, following: not (last.letter == following.letter == "B" and last.kind != following.kind),
 )
 _IOB2 = _Rules(
     begins=lambda before, here: here.letter == "B",
-    goes_on=lambda before, here: here.letter == "I" and before.kind == here.kind,
-    closes=lambda last, behind: True,
+    continues=lambda before, here: here.letter == "I" and before.kind == here.kind,
+    closes=lambda last, following: True,
 )
 _IOBES = _Rules(
     begins=lambda before, here: here.letter in "BS",
-    goes_on=lambda before, here: before.letter in "BI" and here.letter in "IE" and before.kind == here.kind,
-    closes=lambda last, behind: last.letter in "ES",
+    continues=lambda before, here: before.letter in "BI" and here.letter in "IE" and before.kind == here.kind,
+    closes=lambda last, following: last.letter in "ES",
 )
 _RULES: dict[Scheme, _Rules] = {"IOB1": _IOB1, "IOB2": _IOB2, "IOBES": _IOBES, "BILOU": _IOBES}
 
 
 def _lenient(tags: list[_Tag]) -> list[Entity]:
-    """Runs of tags other than O, cut wherever the tag before ends, this one begins, or the type changes."""
+    """Runs of tags other than O, split where an entity ends or begins or the type changes."""
     found: list[Entity] = []
     begin, before = 0, _OUTSIDE
     for word, here in enumerate(tags):
@@ -176,7 +178,7 @@ def _strict(tags: list[_Tag], rules: _Rules) -> list[Entity]:
         begin = word
         word += 1
         if rules.begins(before, tags[begin]):
-            while rules.goes_on(tags[word - 1], tags[word]):
+            while rules.continues(tags[word - 1], tags[word]):
                 word += 1
             if rules.closes(tags[word - 1], tags[word]):
                 found.append(Entity(tags[begin].kind, begin, word))
@@ -186,12 +188,12 @@ def _strict(tags: list[_Tag], rules: _Rules) -> list[Entity]:
 
 def _read(tags: Sequence[str], scheme: Scheme | None) -> list[_Tag]:
     if isinstance(tags, str):
-        raise DataError(f"{tags!r} is one text: the tags of a sentence are a list")
+        raise DataError(f"{tags!r} is a string: the tags of a sentence must be a list")
     if scheme is not None:
         _known(scheme)
         for word, tag in enumerate(tags):
             if tag[:1] not in _LETTERS[scheme]:
-                raise DataError(f"word {word + 1} has the tag {tag!r}, which has no place in {scheme}")
+                raise DataError(f"word {word + 1} has the tag {tag!r}, which does not exist in {scheme}")
     return [_parsed(tag, word) for word, tag in enumerate(tags)]
 
 
@@ -216,7 +218,7 @@ def _parse(tag: str) -> _Tag | None:
 
 def _known(scheme: str) -> None:
     if scheme not in SCHEMES:
-        raise ConfigError(f"{scheme!r} is no tagging scheme: take one of {', '.join(SCHEMES)} (BIOES is IOBES)")
+        raise ConfigError(f"{scheme!r} is not a tagging scheme: expected one of {', '.join(SCHEMES)} (BIOES is IOBES)")
 
 
 Sentences = Sequence[Sequence[str]]
@@ -224,7 +226,7 @@ Sentences = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class EntityScores:
-    """Counts of all entities and of each type, and the share of words whose tag is right; fractions of 1."""
+    """Counts of all entities and of each type, and the tag accuracy as a fraction of 1."""
 
     overall: MatchCounts
     by_type: dict[str, MatchCounts]  # types in alphabetical order
@@ -232,60 +234,64 @@ class EntityScores:
 
     @property
     def macro_f1(self) -> float:
-        """The mean over types of their F1; 0 where there is no entity."""
+        """The mean F1 of the entity types; 0 if there are no entities."""
         return sum(part.f1 for part in self.by_type.values()) / max(1, len(self.by_type))
 
 
 def score_entities(gold: Sentences, predicted: Sentences, *, scheme: Scheme | None = None) -> EntityScores:
-    """Precision, recall and F1 of entities. Without a scheme as conlleval, with one as seqeval's strict mode.
+    """Scores of the tags of sentences: as conlleval without a scheme, as seqeval's strict mode with one.
 
-    Both sides are tags, sentence by sentence.
+    An entity is correct if its type and both boundaries are.
     """
     correct: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    there: Counter[str] = Counter()
-    for ours, theirs in _pairs(gold, predicted, scheme):
-        there.update(entity.type for entity in ours)
-        found.update(entity.type for entity in theirs)
-        correct.update(entity.type for entity in ours & theirs)
+    predictions: Counter[str] = Counter()
+    golds: Counter[str] = Counter()
+    for expected, actual in _pairs(gold, predicted, scheme):
+        golds.update(entity.type for entity in expected)
+        predictions.update(entity.type for entity in actual)
+        correct.update(entity.type for entity in expected & actual)
     words = sum(len(tags) for tags in gold)
-    right = sum(a == b for ours, theirs in zip(gold, predicted, strict=True) for a, b in zip(ours, theirs, strict=True))
+    correct_tags = sum(
+        a == b for expected, actual in zip(gold, predicted, strict=True) for a, b in zip(expected, actual, strict=True)
+    )
     return EntityScores(
-        overall=MatchCounts(correct=correct.total(), predicted=found.total(), gold=there.total()),
+        overall=MatchCounts(correct=correct.total(), predicted=predictions.total(), gold=golds.total()),
         by_type={
-            kind: MatchCounts(correct=correct[kind], predicted=found[kind], gold=there[kind])
-            for kind in sorted({*there, *found})
+            kind: MatchCounts(correct=correct[kind], predicted=predictions[kind], gold=golds[kind])
+            for kind in sorted({*golds, *predictions})
         },
-        accuracy=right / max(1, words),
+        accuracy=correct_tags / max(1, words),
     )
 
 
 def entity_counts(gold: Sentences, predicted: Sentences, *, scheme: Scheme | None = None) -> NDArray[np.int64]:
-    """Correct, found and gold entities of each sentence [N, 3]: with `counts.f1_of`, what intervals are made of."""
-    counted = [(len(ours & theirs), len(theirs), len(ours)) for ours, theirs in _pairs(gold, predicted, scheme)]
+    """Correct, predicted and gold entities of each sentence [N, 3], for `f1_from_counts` and confidence intervals."""
+    counted = [
+        (len(expected & actual), len(actual), len(expected)) for expected, actual in _pairs(gold, predicted, scheme)
+    ]
     return np.array(counted, dtype=np.int64)
 
 
 def _pairs(gold: Sentences, predicted: Sentences, scheme: Scheme | None) -> list[tuple[set[Entity], set[Entity]]]:
     if len(gold) != len(predicted):
-        raise DataError(f"{len(gold)} gold sentences but {len(predicted)} predicted ones: they must be the same")
+        raise DataError(f"{len(gold)} gold sentences but {len(predicted)} predicted ones: the numbers must be equal")
     if not len(gold):
-        raise DataError("there are no sentences to score: the set is empty")
-    found = []
-    for number, (ours, theirs) in enumerate(zip(gold, predicted, strict=True)):
-        if len(ours) != len(theirs):
-            raise DataError(f"sentence {number + 1} has {len(ours)} gold tags but {len(theirs)} predicted ones")
-        found.append(
+        raise DataError("the set is empty: there are no sentences to score")
+    pairs = []
+    for number, (expected, actual) in enumerate(zip(gold, predicted, strict=True)):
+        if len(expected) != len(actual):
+            raise DataError(f"sentence {number + 1} has {len(expected)} gold tags but {len(actual)} predicted ones")
+        pairs.append(
             (
-                _entities(ours, scheme, f"gold sentence {number + 1}"),
-                _entities(theirs, scheme, f"predicted sentence {number + 1}"),
+                _entities(expected, scheme, f"gold sentence {number + 1}"),
+                _entities(actual, scheme, f"predicted sentence {number + 1}"),
             )
         )
-    return found
+    return pairs
 
 
 def _entities(tags: Sequence[str], scheme: Scheme | None, where: str) -> set[Entity]:
     try:
         return set(tags_to_entities(tags, scheme=scheme))
-    except DataError as wrong:
-        raise DataError(f"{where}: {wrong}") from None
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None

@@ -1,4 +1,4 @@
-"""Strings to ids and back. Knows no corpus, no model and no torch.
+"""Tokenizers: text to ids and back, without torch.
 
-A kind of tokenizer is one file here (`wordpiece`, `byte_bpe`, ...): the file's name is the kind's name everywhere.
+A kind of tokenizer is one module of this package (`wordpiece`, `byte_bpe`, ...); its name is the name of the kind.
 """

@@ -1,7 +1,7 @@
-"""Many texts as flat arrays of ids, offsets and words: what `encode_batch` gives, several times faster.
+"""Encoding of many texts to flat arrays of ids, offsets and words: equal to `encode_batch`, several times faster.
 
-As in `units`, each unit is encoded once and looked up from then on; here with the places of its tokens, so that
-whatever reads answers or tags out of texts can do so by array operations. T tokens, N texts, U units.
+Each chunk is encoded once and then looked up, with the offsets of its tokens, so that question answering and tagging
+work on arrays. T tokens, N texts, U chunks.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.types import Encoded
 
 Numbers = NDArray[np.int64]
-GROUP = 512  # units that the backend gets as one text
-WHITE = np.array([chr(code).isspace() for code in range(0x3002)])  # by code; none is beyond U+3000
-LIMIT = 4_000_000  # tokens that are remembered: about 64 MB
+GROUP = 512  # chunks that are passed to the backend as one text
+WHITESPACE = np.array([chr(code).isspace() for code in range(0x3002)])  # by code point; none is beyond U+3000
+MAX_CACHED_TOKENS = 4_000_000  # about 64 MB
 
 
 class EncodedBatch(NamedTuple):
-    """Encoded texts one after another."""
+    """Encoded texts, concatenated."""
 
     ids: NDArray[np.int32]  # [T]
-    offsets: NDArray[np.int32]  # [T, 2] in the characters of the text that the token is of
-    words: NDArray[np.int32]  # [T] number of the word in its text
-    lengths: Numbers  # [N] tokens of each text
+    offsets: NDArray[np.int32]  # [T, 2] characters of the token in its text
+    words: NDArray[np.int32]  # [T] index of the word in its text
+    lengths: Numbers  # [N] number of tokens of each text
 
 
 class BatchEncoder:
-    """A tokenizer and the units that it has met. Not for several threads at a time."""
+    """A tokenizer with a cache of encoded chunks. Not thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._units = tokenizer.chunker()
-        self._forget()
+        self._chunker = tokenizer.chunker()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._numbers: dict[str, int] = {}
         self._ids, self._words = np.zeros(0, np.int32), np.zeros(0, np.int32)
         self._offsets = np.zeros((0, 2), np.int32)
@@ -48,28 +48,28 @@ class BatchEncoder:
 
     def __call__(self, texts: Sequence[str]) -> EncodedBatch:
         """The same ids, offsets and words as `Tokenizer.encode_batch`."""
-        if len(self._ids) > LIMIT:
-            self._forget()
+        if len(self._ids) > MAX_CACHED_TOKENS:
+            self._clear()
         texts = [replace_surrogates(text) for text in texts]
-        cut = [self._units.chunks(text) for text in texts]
-        new = list(set[str]().union(*cut).difference(self._numbers))
+        chunked = [self._chunker.chunks(text) for text in texts]
+        new = list(set[str]().union(*chunked).difference(self._numbers))
         if new:
-            self._learn(new)
-        count = np.fromiter(map(len, cut), np.int64, len(cut))
-        number = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(cut)), np.int64, int(count.sum()))
+            self._add(new)
+        count = np.fromiter(map(len, chunked), np.int64, len(chunked))
+        number = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(chunked)), np.int64, int(count.sum()))
         lengths = self._lengths[number]
         begins = _begins(texts, lengths, count)
         if begins is None:
-            found = [_found(text, units) for text, units in zip(texts, cut, strict=True)]
-            begins = np.fromiter(chain.from_iterable(found), np.int64, len(number))
-        return self._gathered(number, begins, count)
+            searched = [_searched_begins(text, chunks) for text, chunks in zip(texts, chunked, strict=True)]
+            begins = np.fromiter(chain.from_iterable(searched), np.int64, len(number))
+        return self._gather(number, begins, count)
 
-    def _gathered(self, number: Numbers, begins: Numbers, count: Numbers) -> EncodedBatch:
-        """The tokens of units [U] that begin at these characters of their texts; `count` units a text [N]."""
+    def _gather(self, number: Numbers, begins: Numbers, count: Numbers) -> EncodedBatch:
+        """The tokens of chunks [U] that begin at these characters of their texts; `count` [N] chunks per text."""
         sizes, words = self._sizes[number], self._counts[number]
         starts = np.cumsum(self._sizes) - self._sizes
         source = np.arange(sizes.sum()) + np.repeat(starts[number] - (np.cumsum(sizes) - sizes), sizes)
-        text_first = np.cumsum(count) - count  # [N] number of the first unit of each text
+        text_first = np.cumsum(count) - count  # [N] index of the first chunk of each text
         tokens_before, words_before = (np.concatenate([[0], np.cumsum(each)]) for each in (sizes, words))
         word = words_before[:-1] - np.repeat(words_before[text_first], count)
         return EncodedBatch(
@@ -79,26 +79,26 @@ class BatchEncoder:
             lengths=tokens_before[text_first + count] - tokens_before[text_first],
         )
 
-    def _learn(self, units: list[str]) -> None:
-        found = [self._alone(units[begin : begin + GROUP]) for begin in range(0, len(units), GROUP)]
-        self._numbers.update(zip(units, range(len(self._numbers), len(self._numbers) + len(units)), strict=True))
+    def _add(self, chunks: list[str]) -> None:
+        found = [self._encode_new(chunks[begin : begin + GROUP]) for begin in range(0, len(chunks), GROUP)]
+        self._numbers.update(zip(chunks, range(len(self._numbers), len(self._numbers) + len(chunks)), strict=True))
         self._ids = np.concatenate([self._ids, *(part.ids for part in found)])
         self._offsets = np.concatenate([self._offsets, *(part.offsets for part in found)])
         self._words = np.concatenate([self._words, *(part.words for part in found)])
         self._sizes = np.concatenate([self._sizes, *(part.lengths for part in found)])
-        self._lengths = np.append(self._lengths, np.fromiter(map(len, units), np.int64, len(units)))
+        self._lengths = np.append(self._lengths, np.fromiter(map(len, chunks), np.int64, len(chunks)))
         last = np.append(self._words, 0)[np.cumsum(self._sizes) - 1]
         self._counts = np.where(self._sizes > 0, last + 1, 0)
 
-    def _alone(self, units: list[str]) -> EncodedBatch:
-        """Units as texts of their own. One text of them all takes less time, where it falls into these very units."""
-        for between in (" ", ""):
-            joined = between.join(units)
-            if self._units.chunks(joined) == units:
-                found = _torn(self.tokenizer.encode(joined), units, len(between))
+    def _encode_new(self, chunks: list[str]) -> EncodedBatch:
+        """Chunks encoded separately. One joined text takes less time, if it is split into the same chunks again."""
+        for separator in (" ", ""):
+            joined = separator.join(chunks)
+            if self._chunker.chunks(joined) == chunks:
+                found = _split_by_chunk(self.tokenizer.encode(joined), chunks, len(separator))
                 if found is not None:
                     return found
-        encoded = self.tokenizer.encode_batch(units)
+        encoded = self.tokenizer.encode_batch(chunks)
         return EncodedBatch(
             ids=np.concatenate([one.ids for one in encoded]),
             offsets=np.concatenate([one.offsets for one in encoded]),
@@ -107,14 +107,14 @@ class BatchEncoder:
         )
 
 
-def _torn(encoded: Encoded, units: list[str], gap: int) -> EncodedBatch | None:
-    """The units of one text with `gap` characters between them; None where a token lies across their borders."""
-    lengths = np.fromiter(map(len, units), np.int64, len(units))
+def _split_by_chunk(encoded: Encoded, chunks: list[str], gap: int) -> EncodedBatch | None:
+    """The chunks of one text with `gap` characters between them; None if a token crosses a chunk boundary."""
+    lengths = np.fromiter(map(len, chunks), np.int64, len(chunks))
     begins = np.cumsum(lengths + gap) - lengths - gap
     owner = np.searchsorted(begins, encoded.offsets[:, 0], "right") - 1
     if (encoded.offsets[:, 1] > (begins + lengths)[owner]).any():
         return None
-    sizes = np.bincount(owner, minlength=len(units))
+    sizes = np.bincount(owner, minlength=len(chunks))
     firsts = (np.cumsum(sizes) - sizes)[owner]
     return EncodedBatch(
         ids=encoded.ids,
@@ -125,22 +125,22 @@ def _torn(encoded: Encoded, units: list[str], gap: int) -> EncodedBatch | None:
 
 
 def _begins(texts: Sequence[str], lengths: Numbers, count: Numbers) -> Numbers | None:
-    """The first character of each unit [U] in its text, where units are all that is not white space; else None."""
+    """The first character of each chunk [U] in its text, if chunks are exactly the non-white characters; else None."""
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    black = np.flatnonzero(~WHITE[np.minimum(codes, len(WHITE) - 1)])
+    visible = np.flatnonzero(~WHITESPACE[np.minimum(codes, len(WHITESPACE) - 1)])
     ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-    units_after = np.concatenate([[0], np.cumsum(lengths)])
-    if not np.array_equal(np.searchsorted(black, ends), units_after[np.cumsum(count)]):
+    chunk_ends = np.concatenate([[0], np.cumsum(lengths)])
+    if not np.array_equal(np.searchsorted(visible, ends), chunk_ends[np.cumsum(count)]):
         return None
     first = np.concatenate([[0], ends[:-1]])
-    found: Numbers = black[units_after[:-1]] - np.repeat(first, count)
-    return found
+    begins: Numbers = visible[chunk_ends[:-1]] - np.repeat(first, count)
+    return begins
 
 
-def _found(text: str, units: Sequence[str]) -> Iterator[int]:
-    """The first character of each unit, by looking for it."""
-    place = 0
-    for unit in units:
-        place = text.index(unit, place)
-        yield place
-        place += len(unit)
+def _searched_begins(text: str, chunks: Sequence[str]) -> Iterator[int]:
+    """The first character of each chunk, by searching for it."""
+    begin = 0
+    for chunk in chunks:
+        begin = text.index(chunk, begin)
+        yield begin
+        begin += len(chunk)

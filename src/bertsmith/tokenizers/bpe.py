@@ -1,41 +1,38 @@
 """Byte-pair encoding of characters, GPT-1's tokenizer (gpt1: text_utils.py): lower case, `</w>` ends a word.
 
-# differs from the paper: without ftfy, which mends broken encodings, and without spaCy, whose English word rules are
-# written here as one pattern; a line end is white space; texts that are too long are cut by the common rule (the longer
-# one first) instead of each to half the positions less two.
+# differs from the paper: no ftfy, which repairs broken encodings, and no spaCy, whose English rules are one pattern;
+# a line end is white space; long pairs are truncated by the common rule (the longer text first) instead of each
+# text to half the positions less two.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.errors import ConfigError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.folder import Merges, TokenizerFolder, merges_files, merges_of, read_merges
-from bertsmith.tokenizers.pretokenization import Chunker
-from bertsmith.tokenizers.special_tokens import SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges, merges_files
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER
+from bertsmith.tokenizers.special_tokens import BOS_KEYS, SpecialTokens, register_special_tokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 
 END = "</w>"
-# <pad> is ours: GPT-1 pads with id 0, which is <unk>, and a batch must tell padding from unknown words.
+# <pad> is an addition: GPT-1 pads with id 0, which is <unk>, but batches must distinguish padding from unknown words.
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="_start_", separator="_delimiter_", end="_classify_")
 LAST = ["_start_", "_delimiter_", "_classify_", "<pad>"]  # the last ids; <unk> is 0
 
 REPLACED = {"—": "-", "–": "-", "―": "-", "…": "...", "´": "'"}
-# Runs of one sign stand alone; so do English endings such as n't and 's, and full stops and quotes outside of words.
+# Runs of one sign are words, and so are contractions such as n't and 's, and full stops and quotes outside of words.
 SIGNS = (
     r"""-+|~+|!+|"+|;+|\?+|\++|,+|\)+|\(+|\\+|/+|\*+|\[+|\]+|\}+|\{+|\|+|_+"""
     r"""|n't(?!\p{L})|'(?:s|re|ve|ll|d|m)(?!\p{L})|\.+(?![\p{L}\p{N}])|(?<!\p{L})'|'(?!\p{L})|[^\s\p{L}\p{N}\p{M}.']"""
 )
-# Python's white space includes these, Unicode's does not.
-UNITS = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
 
 
 def _normalizer() -> normalizers.Normalizer:
@@ -48,55 +45,51 @@ def _words() -> pre_tokenizers.PreTokenizer:
 
 
 class Splitter:
-    """One white-space delimited unit -> clean words and signs."""
+    """One chunk -> normalised words and signs."""
 
-    chunker = UNITS
+    chunker = WHITESPACE_CHUNKER
 
     def __init__(self) -> None:
         self.normalizer = _normalizer()
         self.words = _words()
 
-    def __call__(self, unit: str) -> Sequence[str]:
-        if unit.isascii() and unit.isalnum():
-            return (unit.lower(),)
-        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(unit))]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Splitter, ()
+    def __call__(self, chunk: str) -> Sequence[str]:
+        if chunk.isascii() and chunk.isalnum():
+            return (chunk.lower(),)
+        return [word for word, _ in self.words.pre_tokenize_str(self.normalizer.normalize_str(chunk))]
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a vocabulary is learned."""
+    """Training of a vocabulary."""
 
-    coverage: float = 0.9995  # share of all characters that the alphabet spells; the rest are unknown
-    min_count: int = 2  # how often two neighbouring symbols must be seen to become one
+    coverage: float = 0.9995  # share of all characters that the alphabet contains; the rest are unknown
+    min_count: int = 2  # minimum count of a pair of symbols that is merged
 
     def __post_init__(self) -> None:
         training.check_min_count(self.min_count)
 
     def word_splitter(self) -> Splitter:
-        """For counting."""
         return Splitter()
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> BPE:
-        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
-        room = vocab_size - len(LAST)
-        if room < 10:
+        """A tokenizer of at most `vocab_size` tokens from word counts; empties `counts`."""
+        size = vocab_size - len(LAST)
+        if size < 10:
             raise ConfigError(f"vocab_size={vocab_size} is too small: {len(LAST) + 1} are special tokens")
-        # Each character may stand within a word or end it: two thirds of the vocabulary at most.
-        characters = training.choose_alphabet(counts, coverage=self.coverage, most=room // 3)
+        # Each character may be inside a word or end it: two thirds of the vocabulary at most.
+        characters = training.choose_alphabet(counts, coverage=self.coverage, most=size // 3)
         training.drop_unspellable(counts, characters)
         ends = sorted({word[-1] for word in counts})
         trainer = trainers.BpeTrainer(
-            vocab_size=room,
+            vocab_size=size,
             min_frequency=self.min_count,
             special_tokens=["<unk>", *characters, *(character + END for character in ends)],
             end_of_word_suffix=END,
             show_progress=False,
         )
-        learned = training.train_backend(models.BPE(), trainer, counts)
-        return BPE.build([*training.tokens_by_id(learned), *LAST], merges_of(learned))
+        trained = training.train_backend(models.BPE(), trainer, counts)
+        return BPE.build([*training.tokens_by_id(trained), *LAST], backend_merges(trained))
 
 
 class BPE(Tokenizer):
@@ -104,14 +97,8 @@ class BPE(Tokenizer):
 
     kind = "bpe"
     transformers_classes = ("OpenAIGPTTokenizer",)
-    special_token_keys: ClassVar[Mapping[str, str]] = {
-        "padding": "pad_token",
-        "unknown": "unk_token",
-        "start": "bos_token",
-        "separator": "sep_token",
-        "end": "eos_token",
-    }
-    default_chunker = UNITS
+    special_token_keys = BOS_KEYS
+    default_chunker = WHITESPACE_CHUNKER
 
     @classmethod
     def build(
@@ -123,7 +110,7 @@ class BPE(Tokenizer):
         max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> BPE:
-        """From a vocabulary by id and merges in their order."""
+        """From tokens by id and merges in order of application."""
         ids = {token: number for number, token in enumerate(tokens)}
         model = models.BPE(ids, merges, unk_token=special_tokens.unknown, end_of_word_suffix=END, fuse_unk=False)
         backend = tokenizers.Tokenizer(model)
@@ -131,17 +118,12 @@ class BPE(Tokenizer):
         backend.pre_tokenizer = _words()
         backend.decoder = decoders.BPEDecoder(suffix=END)
         special_ids = register_special_tokens(backend, special_tokens, added)
-        start, middle, end = str(special_tokens.start), str(special_tokens.separator), str(special_tokens.end)
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{start} $A {end}",
-            pair=f"{start} $A {middle} $B {end}",
-            special_tokens=[(token, special_ids[token]) for token in (start, middle, end)],
-        )
+        backend.post_processor = cls.template.post_processor(special_tokens, special_ids)
         return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> BPE:
-        tokens, merges = read_merges(contents)
+        tokens, merges = contents.merges()
         special_tokens = contents.special_tokens(cls.special_token_keys, SPECIALS)
         added = contents.added()
         present = {*tokens, *(token.content for _, token in added)}
@@ -153,8 +135,8 @@ class BPE(Tokenizer):
         ]
         first = len(present)
         added += [
-            (first + place, tokenizers.AddedToken(token, normalized=False, special=True))
-            for place, token in enumerate(dict.fromkeys(absent))
+            (first + index, tokenizers.AddedToken(token, normalized=False, special=True))
+            for index, token in enumerate(dict.fromkeys(absent))
         ]
         max_length = contents.max_length(MAX_LENGTH)
         return cls.build(tokens, merges, special_tokens=special_tokens, max_length=max_length, added=added)
@@ -165,14 +147,14 @@ class BPE(Tokenizer):
 
     @cached_property
     def merges(self) -> Merges:
-        """The merges, in the order in which they are applied."""
-        return merges_of(self.backend)
+        """The merges, in order of application."""
+        return backend_merges(self.backend)
 
     def rules(self) -> dict[str, Any]:
         return {"replaced": REPLACED, "signs": SIGNS, "end": END, "merges": self.merges}
 
     def transformers_config(self) -> dict[str, Any]:
-        # transformers' own OpenAIGPTTokenizer has other rules; this one takes tokenizer.json as it is.
+        # OpenAIGPTTokenizer of transformers has other rules; this class reads tokenizer.json as it is.
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
     def vocabulary_files(self) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""Byte-level byte-pair encoding, RoBERTa's and GPT-2's tokenizer: every text has ids, nothing is unknown.
+"""Byte-level byte-pair encoding, RoBERTa's and GPT-2's tokenizer: no text is unknown.
 
-A text is cut by GPT-2's pattern, white space belonging to the word that follows it; each UTF-8 byte is written as one
-visible character (a space as `Ġ`), and merges put these together.
+GPT-2's pattern splits a text into words; white space belongs to the word that follows. Each UTF-8 byte becomes one
+visible character (a space as `Ġ`), and merges combine these.
 """
 
 from __future__ import annotations
@@ -19,66 +19,64 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers import training
-from bertsmith.tokenizers.folder import Merges, TokenizerFolder, merges_files, merges_of, read_merges
+from bertsmith.tokenizers.folder import Merges, TokenizerFolder, backend_merges, merges_files
 from bertsmith.tokenizers.pretokenization import Chunker
-from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens, register_special_tokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="<s>", separator="</s>", end="</s>", mask="<mask>")
-FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> comes last
+FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as in RoBERTa; <mask> is the last id
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 WHITE_SPACE = ("Ġ", "ĉ", "Ċ", "ċ", "Č", "č")  # space, tab and the line ends, as visible bytes
 
 PLAIN = re.compile(" ?[!-~]+")
-# GPT-2's pattern for words of ASCII and Hangul syllables; what stands between white space and holds any other character
-# is one unit. Python's white space includes characters that the pattern's does not: texts with such are irregular.
-UNIT = re.compile(
+# GPT-2's pattern for words of ASCII and Hangul syllables; a word between white space with any other character is one
+# chunk. Python's white space includes characters that the pattern's does not: texts with these are irregular.
+CHUNK = re.compile(
     r"\s*+[!-~가-힣]*+[^\s!-~가-힣]\S*"
     r"|'(?:[stmd]|re|ve|ll)| ?[A-Za-z가-힣]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+|\s+(?!\S)|\s+"
 )
 IRREGULAR = re.compile("[\x1c-\x1f]")
-UNITS = Chunker(UNIT.findall, irregular=IRREGULAR)
-# Where a space is put before the first word, only units that are not the first must begin with white space.
-PREFIXED_UNITS = Chunker(re.compile(r"\s*\S+|\s+").findall, irregular=IRREGULAR)
+CHUNKER = Chunker(CHUNK.findall, irregular=IRREGULAR)
+# With a prefix space, every chunk but the first must begin with white space.
+PREFIXED_CHUNKER = Chunker(re.compile(r"\s*\S+|\s+").findall, irregular=IRREGULAR)
 
 
 class Splitter:
-    """One unit -> words in visible bytes, as ByteLevel makes them."""
+    """One chunk -> words in visible bytes, as from ByteLevel."""
 
-    chunker = UNITS
+    chunker = CHUNKER
 
     def __init__(self) -> None:
         self.words = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
-    def __call__(self, unit: str) -> Sequence[str]:
-        if PLAIN.fullmatch(unit):
-            return (unit.replace(" ", "Ġ"),)
-        return [word for word, _ in self.words.pre_tokenize_str(unit)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Splitter, ()
+    def __call__(self, chunk: str) -> Sequence[str]:
+        if PLAIN.fullmatch(chunk):
+            return (chunk.replace(" ", "Ġ"),)
+        return [word for word, _ in self.words.pre_tokenize_str(chunk)]
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a byte-level vocabulary is learned."""
+    """Training of a byte-level vocabulary."""
 
-    min_count: int = 2  # how often two neighbouring symbols must be seen to become one
+    min_count: int = 2  # minimum count of a pair of symbols that is merged
 
     def __post_init__(self) -> None:
         training.check_min_count(self.min_count)
 
     def word_splitter(self) -> Splitter:
-        """For counting."""
         return Splitter()
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> ByteBPE:
-        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
+        """A tokenizer of at most `vocab_size` tokens from word counts; empties `counts`."""
         least = len(FIRST) + len(BYTES) + 1
         if vocab_size < least:
-            raise ConfigError(f"vocab_size={vocab_size}: special tokens and the 256 bytes alone are {least}")
+            raise ConfigError(
+                f"vocab_size={vocab_size}: expected at least {least}, for the special tokens and the 256 bytes"
+            )
         if not counts:
-            raise DataError("there are no words to learn a vocabulary from: the corpus is empty")
+            raise DataError("the corpus is empty: there are no words to train a vocabulary on")
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - 1,
             min_frequency=self.min_count,
@@ -86,11 +84,11 @@ class Config:
             initial_alphabet=BYTES,
             show_progress=False,
         )
-        learned = training.train_backend(models.BPE(), trainer, counts)
-        tokens = [*training.tokens_by_id(learned), "<mask>"]
-        # As in RoBERTa, <mask> read in a text takes the space before it along.
+        trained = training.train_backend(models.BPE(), trainer, counts)
+        tokens = [*training.tokens_by_id(trained), "<mask>"]
+        # As in RoBERTa, a parsed <mask> includes the space before it.
         mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
-        return ByteBPE.build(tokens, merges_of(learned), added=[(len(tokens) - 1, mask)])
+        return ByteBPE.build(tokens, backend_merges(trained), added=[(len(tokens) - 1, mask)])
 
 
 class ByteBPE(Tokenizer):
@@ -98,16 +96,9 @@ class ByteBPE(Tokenizer):
 
     kind = "byte_bpe"
     transformers_classes = ("RobertaTokenizer", "LongformerTokenizer")
-    special_token_keys: ClassVar[Mapping[str, str]] = {
-        "padding": "pad_token",
-        "unknown": "unk_token",
-        "start": "cls_token",
-        "separator": "sep_token",
-        "end": "eos_token",
-        "mask": "mask_token",
-    }
+    special_token_keys: ClassVar[Mapping[str, str]] = CLS_KEYS | {"end": "eos_token"}
     template = FrameTemplate(pair=("start", "a", "separator", "separator", "b", "end"))
-    default_chunker = UNITS
+    default_chunker = CHUNKER
 
     @classmethod
     def build(
@@ -120,7 +111,7 @@ class ByteBPE(Tokenizer):
         max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> ByteBPE:
-        """From a vocabulary by id and merges in their order."""
+        """From tokens by id and merges in order of application."""
         ids = {token: number for number, token in enumerate(tokens)}
         backend = tokenizers.Tokenizer(models.BPE(ids, merges))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -135,7 +126,7 @@ class ByteBPE(Tokenizer):
         return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
     def is_continuation(self) -> NDArray[np.bool_]:
-        """Tokens without white space before them: words are what stands between white space (fairseq: whole words)."""
+        """Tokens without white space before them: words are separated by white space (fairseq: whole-word masking)."""
         return np.array(
             [
                 number not in self.special_ids and not token.startswith(WHITE_SPACE)
@@ -145,14 +136,16 @@ class ByteBPE(Tokenizer):
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> ByteBPE:
-        tokens, merges = read_merges(contents)
-        written = contents.part("pre_tokenizer")
-        if written and written.get("type") != "ByteLevel":
-            raise DataError(f"its pre_tokenizer is {written.get('type')}; a byte_bpe tokenizer has ByteLevel")
+        tokens, merges = contents.merges()
+        pre_tokenizer = contents.section("pre_tokenizer")
+        if pre_tokenizer and pre_tokenizer.get("type") != "ByteLevel":
+            raise DataError(
+                f"its pre_tokenizer is {pre_tokenizer.get('type')}, expected ByteLevel for a byte_bpe tokenizer"
+            )
         return cls.build(
             tokens,
             merges,
-            add_prefix_space=contents.config.get("add_prefix_space", written.get("add_prefix_space", False)),
+            add_prefix_space=contents.config.get("add_prefix_space", pre_tokenizer.get("add_prefix_space", False)),
             special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
             max_length=contents.max_length(MAX_LENGTH),
             added=contents.added(),
@@ -161,13 +154,13 @@ class ByteBPE(Tokenizer):
     @classmethod
     def recognises(cls, contents: TokenizerFolder) -> bool:
         if contents.definition:
-            return contents.model.get("type") == "BPE" and contents.part("pre_tokenizer").get("type") == "ByteLevel"
+            return contents.model.get("type") == "BPE" and contents.section("pre_tokenizer").get("type") == "ByteLevel"
         return not contents.class_name and contents.has("vocab.json") and contents.has("merges.txt")
 
     @cached_property
     def merges(self) -> Merges:
-        """The merges, in the order in which they are applied."""
-        return merges_of(self.backend)
+        """The merges, in order of application."""
+        return backend_merges(self.backend)
 
     def rules(self) -> dict[str, Any]:
         return {"add_prefix_space": self.backend.pre_tokenizer.add_prefix_space, "merges": self.merges}
@@ -184,5 +177,5 @@ class ByteBPE(Tokenizer):
         return merges_files(self.backend, self.merges)
 
     def chunker(self) -> Chunker:
-        units = super().chunker()
-        return PREFIXED_UNITS if units is UNITS and self.backend.pre_tokenizer.add_prefix_space else units
+        chunker = super().chunker()
+        return PREFIXED_CHUNKER if chunker is CHUNKER and self.backend.pre_tokenizer.add_prefix_space else chunker

@@ -1,14 +1,15 @@
-"""ELMo's characters (bilm: data.py; allennlp: elmo_indexer.py): the UTF-8 bytes of each word. Nothing is learned.
+"""ELMo's characters (bilm: data.py; allennlp: elmo_indexer.py): the UTF-8 bytes of each word. Nothing is trained.
 
-A word is `<bow>` bytes `<eow>`, at most 50 in all. Models read words as a table of 50 columns (`spell`); as a tokenizer
-of texts, the words stand one after another.
+A word is `<bow>` bytes `<eow>`, at most 50 in all. Models read a table of 50 columns, one row per word
+(`character_table`); as a tokenizer of texts, the words are concatenated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,20 +21,20 @@ from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
 
 START, END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
-WIDTH = 50  # of a word: 48 bytes between the ends
-KEPT = WIDTH - 2
+WIDTH = 50  # of a word: 48 bytes and the two word boundaries
+MAX_BYTES = WIDTH - 2
 TOKENS = [*(f"<0x{byte:02X}>" for byte in range(256)), "<bos>", "<eos>", "<bow>", "<eow>", "<pad>"]
-# No byte is unknown; the role is given to a token that no text has.
+# No byte is unknown: the role is given to a token that never occurs in a text.
 SPECIALS = SpecialTokens("<pad>", "<bos>", start="<bos>", separator="<eos>", end="<eos>")
 
 
 class Splitter:
-    """One unit -> its words."""
+    """One chunk -> its words."""
 
     chunker = WHITESPACE_CHUNKER
 
-    def __call__(self, unit: str) -> Sequence[str]:
-        return [word.text for word in split_words(unit)]
+    def __call__(self, chunk: str) -> Sequence[str]:
+        return [word.text for word in split_words(chunk)]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Config:
     """Characters have no settings."""
 
     def word_splitter(self) -> Splitter:
-        """For counting, though nothing is learned from the counts."""
+        """For counting, although nothing is trained on the counts."""
         return Splitter()
 
     def train(self, counts: dict[str, int], *, vocab_size: int = len(TOKENS)) -> Characters:
@@ -49,50 +50,45 @@ class Config:
         if vocab_size < len(TOKENS):
             raise ConfigError(f"vocab_size={vocab_size} is too small: there are {len(TOKENS)} characters")
         if not counts:
-            raise DataError("there are no words: the corpus is empty")
+            raise DataError("the corpus is empty: there are no words")
         return Characters()
 
 
 class Characters(PythonTokenizer):
-    """ELMo's way from texts to ids."""
+    """ELMo's character ids."""
 
     kind = "characters"
     transformers_classes = ("CharactersTokenizer",)
-    special_token_keys: ClassVar[Mapping[str, str]] = {
-        "padding": "pad_token",
-        "unknown": "unk_token",
-        "start": "bos_token",
-        "separator": "sep_token",
-        "end": "eos_token",
-    }
     default_chunker = WHITESPACE_CHUNKER
 
     def __init__(self, *, max_length: int = MAX_LENGTH) -> None:
         super().__init__(TOKENS, special_tokens=SPECIALS, max_length=max_length)
 
-    def spell(self, text: str | Sequence[str], *, framed: bool = True, shifted: bool = False) -> NDArray[np.int32]:
-        """Words as rows of characters [W, 50]: those of a text, or those given.
+    def character_table(
+        self, text: str | Sequence[str], *, framed: bool = True, shifted: bool = False
+    ) -> NDArray[np.int32]:
+        """Words as rows of character ids [W, 50]: the words of a text, or the given ones.
 
-        `framed`: with a word `<bos>` before and `<eos>` behind. `shifted`: every id one greater, as ELMo's published
-        weights have it, so that a row of zeros is no word.
+        `framed`: with the words `<bos>` and `<eos>` around them. `shifted`: every id is one greater, as in ELMo's
+        published weights, where a row of zeros is padding.
         """
         words = [word.text for word in split_words(replace_surrogates(text))] if isinstance(text, str) else text
-        inner = [replace_surrogates(word).encode()[:KEPT] for word in words]
+        inner = [replace_surrogates(word).encode()[:MAX_BYTES] for word in words]
         rows: list[Sequence[int]] = [[START], *inner, [END]] if framed else [*inner]
         table = np.full((len(rows), WIDTH), PADDING, np.int32)
         for row, characters in zip(table, rows, strict=True):
             row[: len(characters) + 2] = [WORD_BEGIN, *characters, WORD_END]
         return table + np.int32(shifted)
 
-    def cut(self, text: str) -> Iterable[Token]:
+    def tokenize(self, text: str) -> Iterable[Token]:
         for number, word in enumerate(split_words(text)):
             yield Token(WORD_BEGIN, word.begin, word.begin, number)
-            room = KEPT
-            for place, character in enumerate(word.text, word.begin):
-                spelled = character.encode()[:room]
-                room -= len(spelled)
-                for byte in spelled:
-                    yield Token(byte, place, place + 1, number)
+            remaining = MAX_BYTES
+            for index, character in enumerate(word.text, word.begin):
+                encoded = character.encode()[:remaining]
+                remaining -= len(encoded)
+                for byte in encoded:
+                    yield Token(byte, index, index + 1, number)
             yield Token(WORD_END, word.end, word.end, number)
 
     def decode(self, ids: ArrayLike, *, skip_special_tokens: bool = True) -> str:
@@ -118,8 +114,4 @@ class Characters(PythonTokenizer):
         return {"tokenizer_class": self.transformers_classes[0]}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.max_length,)
-
-
-def _rebuild(max_length: int) -> Characters:
-    return Characters(max_length=max_length)
+        return partial(Characters, max_length=self.max_length), ()

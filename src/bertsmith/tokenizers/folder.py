@@ -1,7 +1,4 @@
-"""A tokenizer folder as transformers lays it out: reading its JSON files, special tokens by role, writing them again.
-
-Knows the layout of such folders, and nothing of the rules of any one kind.
-"""
+"""Tokenizer folders in the layout of transformers: tokenizer.json, tokenizer_config.json, vocab.txt, merges.txt."""
 
 from __future__ import annotations
 
@@ -18,77 +15,87 @@ from bertsmith.tokenizers.special_tokens import SpecialTokens
 
 CONFIG = "tokenizer_config.json"
 DEFINITION = "tokenizer.json"
-SPECIALS_MAP = "special_tokens_map.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+BPE_VOCABULARY = "vocab.json"
+MERGES = "merges.txt"
+
+Merges = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """What a tokenizer folder holds, read once; the JSON files that are absent are empty."""
+    """The JSON files of a tokenizer folder, read once; absent files are empty."""
 
     path: Path
     config: Mapping[str, Any]  # tokenizer_config.json
     definition: Mapping[str, Any]  # tokenizer.json, as the tokenizers library writes it
-    specials_map: Mapping[str, Any]  # special_tokens_map.json, in folders written before transformers 5
+    special_tokens_map: Mapping[str, Any]  # special_tokens_map.json, in folders written before transformers 5
 
     @classmethod
     def open(cls, path: str | Path) -> TokenizerFolder:
-        """Reads the JSON files of a folder."""
         path = Path(path)
         if not path.is_dir():
-            raise DataError(f"{path} is no folder: a tokenizer is a folder with {DEFINITION} or vocab.txt in it")
-        config, definition, specials_map = (read_json(path / name) for name in (CONFIG, DEFINITION, SPECIALS_MAP))
-        return cls(path, config, definition, specials_map)
+            raise DataError(f"{path} is not a folder: a tokenizer is a folder with {DEFINITION} or vocab.txt")
+        return cls(path, *(read_json(path / name) for name in (CONFIG, DEFINITION, SPECIAL_TOKENS_MAP)))
 
     @property
     def class_name(self) -> str:
-        """transformers' class that the folder was written for, without "Fast"; empty where it does not say."""
+        """The transformers class of the folder, without "Fast"; empty if the folder does not name one."""
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """The model part of tokenizer.json: its type, vocabulary and merges."""
-        return self.part("model")
+        """The model section of tokenizer.json: type, vocabulary and merges."""
+        return self.section("model")
 
-    def part(self, name: str) -> Mapping[str, Any]:
-        """A part of tokenizer.json, such as its normalizer; empty where it has none."""
-        found = self.definition.get(name)
-        return found if isinstance(found, Mapping) else {}
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of tokenizer.json, such as its normalizer; empty if absent."""
+        value = self.definition.get(name)
+        return value if isinstance(value, Mapping) else {}
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
-    def text(self, name: str) -> str:
-        """A text file of the folder."""
-        return read_text(self.path / name)
-
     def special_tokens(self, keys: Mapping[str, str], defaults: SpecialTokens) -> SpecialTokens:
-        """Special tokens by role: `keys` says under which of transformers' names (`cls_token`) each role is found."""
-        found = defaults.roles()
+        """Special tokens by role; `keys` maps a role to its key in tokenizer_config.json (`cls_token`)."""
+        tokens = defaults.roles()
         for role, key in keys.items():
-            value = self.config.get(key, self.specials_map.get(key))
-            spelling = value.get("content") if isinstance(value, Mapping) else value
-            if spelling is not None:
-                found[role] = str(spelling)
-        return SpecialTokens(**found)
+            value = self.config.get(key, self.special_tokens_map.get(key))
+            token = value.get("content") if isinstance(value, Mapping) else value
+            if token is not None:
+                tokens[role] = str(token)
+        return SpecialTokens(**tokens)
 
     def vocabulary(self) -> list[str]:
         """The tokens of tokenizer.json's model, by id."""
         return tokens_in_id_order(self.model.get("vocab"), self.path / DEFINITION)
 
     def max_length(self, default: int) -> int:
-        """The longest row that the model takes."""
+        """`model_max_length` of tokenizer_config.json."""
         value = self.config.get("model_max_length")
         return int(value) if isinstance(value, int | float) else default
 
     def added(self) -> list[tuple[int, tokenizers.AddedToken]]:
-        """Tokens that the backend looks for in texts before its rules, special ones and others, by id."""
+        """Tokens that the backend matches in texts before its rules, special or not, by id."""
         entries = {int(entry["id"]): entry for entry in self.definition.get("added_tokens") or []}
         if not self.definition:
-            for spelling, number in read_json(self.path / "added_tokens.json").items():
-                entries[int(number)] = {"content": spelling, "normalized": True}
+            for token, number in read_json(self.path / "added_tokens.json").items():
+                entries[int(number)] = {"content": token, "normalized": True}
             for number, entry in (self.config.get("added_tokens_decoder") or {}).items():
                 entries[int(number)] = entry
         return [(number, _added_token(entry)) for number, entry in sorted(entries.items())]
+
+    def merges(self) -> tuple[list[str], Merges]:
+        """Tokens by id and merges, from tokenizer.json if there is one, else from vocab.json and merges.txt."""
+        if self.definition:
+            tokens, merges = self.vocabulary(), self.model.get("merges")
+        else:
+            tokens = tokens_in_id_order(read_json(self.path / BPE_VOCABULARY), self.path / BPE_VOCABULARY)
+            lines = read_text(self.path / MERGES).replace("\r\n", "\n").split("\n")
+            merges = [line for line in lines if line and not line.startswith("#version")]
+        if not isinstance(merges, list):
+            raise DataError(f"{self.path / DEFINITION} has no merges: it is not a byte-pair encoding")
+        return tokens, _pairs(merges, self.path)
 
 
 def _added_token(entry: Mapping[str, Any]) -> tokenizers.AddedToken:
@@ -96,8 +103,34 @@ def _added_token(entry: Mapping[str, Any]) -> tokenizers.AddedToken:
     return tokenizers.AddedToken(str(entry["content"]), **flags)
 
 
+def backend_merges(backend: tokenizers.Tokenizer) -> Merges:
+    """The merges of a backend, in order of application."""
+    return _pairs(json.loads(backend.to_str())["model"]["merges"], DEFINITION)
+
+
+def merges_files(backend: tokenizers.Tokenizer, merges: Merges) -> dict[str, bytes]:
+    """vocab.json and merges.txt."""
+    tokens = tokens_in_id_order(backend.get_vocab(with_added_tokens=False), "the vocabulary")
+    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
+    return {
+        BPE_VOCABULARY: json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False).encode(),
+        MERGES: "".join(f"{line}\n" for line in lines).encode(),
+    }
+
+
+def _pairs(merges: list[Any], where: object) -> Merges:
+    """Merges as pairs; older files have them as `left right`."""
+    pairs: Merges = []
+    for number, merge in enumerate(merges):
+        symbols = merge.split(" ") if isinstance(merge, str) else merge
+        if len(symbols) != 2:
+            raise DataError(f"{where}: merge {number} is {merge!r}, not two symbols")
+        pairs.append((symbols[0], symbols[1]))
+    return pairs
+
+
 def read_text(path: Path) -> str:
-    """A UTF-8 text file; what is wrong with it is a DataError that names it."""
+    """A UTF-8 text file; problems are DataErrors that name it."""
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -107,7 +140,7 @@ def read_text(path: Path) -> str:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The tokens of a vocab.txt, by line."""
+    """The tokens of a vocab.txt, one per line."""
     lines = read_text(path).replace("\r\n", "\n").split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines
     seen: dict[str, int] = {}
@@ -118,76 +151,35 @@ def read_vocabulary(path: Path) -> list[str]:
     return tokens
 
 
+def vocabulary_bytes(tokens: list[str]) -> bytes:
+    """The content of a vocab.txt."""
+    return "".join(f"{token}\n" for token in tokens).encode()
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, or nothing where the file is absent."""
+    """The object in a JSON file; empty if the file is absent."""
     if not path.is_file():
         return {}
     try:
-        found = json.loads(read_text(path))
+        value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise error if isinstance(error, DataError) else DataError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path} must hold a JSON object, not {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise DataError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON as we write it: two spaces, letters as they are, a line end at the end."""
+    """JSON with an indent of two spaces, unescaped characters and a final line end."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def tokens_in_id_order(ids: Any, where: object) -> list[str]:
-    """The tokens of a vocabulary {token: id} by id; anything but ids that run from 0 without a gap is a DataError."""
+    """The tokens of a vocabulary {token: id}, by id; ids must be 0, 1, 2, ... without gaps."""
     if not isinstance(ids, dict) or not ids or not all(isinstance(number, int) for number in ids.values()):
-        raise DataError(f"{where} holds no vocabulary: a table of tokens and their ids is needed")
+        raise DataError(f"{where} has no vocabulary: expected a table of tokens and their ids")
     tokens: list[str] = sorted(ids, key=lambda token: ids[token])
     for expected, token in enumerate(tokens):
         if ids[token] != expected:
-            raise DataError(f"{where}: token {token!r} has id {ids[token]}, but {expected} is next")
+            raise DataError(f"{where}: token {token!r} has id {ids[token]}, expected {expected}")
     return tokens
-
-
-VOCABULARY = "vocab.json"
-MERGES = "merges.txt"
-
-Merges = list[tuple[str, str]]
-
-
-def merges_of(backend: tokenizers.Tokenizer) -> Merges:
-    """The merges of a backend, in the order in which they are applied."""
-    return _pairs(json.loads(backend.to_str())["model"]["merges"], "tokenizer.json")
-
-
-def read_merges(contents: TokenizerFolder) -> tuple[list[str], Merges]:
-    """Tokens by id and merges of a folder: from tokenizer.json if it has one, else from vocab.json and merges.txt."""
-    if contents.definition:
-        tokens, written = contents.vocabulary(), contents.model.get("merges")
-    else:
-        tokens = tokens_in_id_order(read_json(contents.path / VOCABULARY), contents.path / VOCABULARY)
-        lines = contents.text(MERGES).replace("\r\n", "\n").split("\n")
-        written = [line for line in lines if line and not line.startswith("#version")]
-    if not isinstance(written, list):
-        raise DataError(f"{contents.path / 'tokenizer.json'} has no merges: it holds no byte-pair encoding")
-    return tokens, _pairs(written, contents.path)
-
-
-def merges_files(backend: tokenizers.Tokenizer, merges: Merges) -> dict[str, bytes]:
-    """vocab.json and merges.txt."""
-    ids = backend.get_vocab(with_added_tokens=False)
-    ordered = {token: number for number, token in enumerate(tokens_in_id_order(ids, "the vocabulary"))}
-    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
-    return {
-        VOCABULARY: json.dumps(ordered, ensure_ascii=False).encode(),
-        MERGES: "".join(f"{line}\n" for line in lines).encode(),
-    }
-
-
-def _pairs(written: list[Any], where: object) -> Merges:
-    """Merges as pairs; older files have them as `left right`."""
-    pairs: Merges = []
-    for number, merge in enumerate(written):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if len(parts) != 2:
-            raise DataError(f"{where}: merge {number} is {merge!r}, not two symbols")
-        pairs.append((parts[0], parts[1]))
-    return pairs

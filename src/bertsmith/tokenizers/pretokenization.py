@@ -1,7 +1,7 @@
-"""Texts cut into units whose ids do not depend on their neighbours: what makes counting and encoding fast.
+"""Pre-tokenization: independent chunks of a text, a cache of their ids, and the word rule of word-level tokenizers.
 
-Every kind's rules are local to such units (white-space delimited words, mostly), and a corpus repeats them endlessly:
-a unit is counted, normalised or encoded once and looked up from then on. Knows nothing of any one kind's rules.
+A chunk (mostly a word between white space) has the same ids whatever its neighbours. A corpus repeats its chunks, so
+each one is normalised and encoded once and looked up afterwards: this makes counting and encoding fast.
 """
 
 from __future__ import annotations
@@ -20,103 +20,103 @@ from tokenizers import pre_tokenizers
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
-LONGEST_KEPT = 64  # characters: longer units hardly come again, and would fill the memory
-GROUP = 512  # units that the backend gets as one text
+MAX_CACHED_LENGTH = 64  # characters: longer chunks are rarely repeated and would fill the memory
+GROUP = 512  # chunks that are passed to the backend as one text
 SURROGATE = re.compile("[\ud800-\udfff]")
+BERT_PRETOKENIZER = pre_tokenizers.BertPreTokenizer()
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` with each lone surrogate, which no UTF-8 can hold, as U+FFFD: the same number of characters."""
+    """`text` with each lone surrogate, which UTF-8 cannot encode, as U+FFFD; the length does not change."""
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
-
-
-def encode_chunks(backend: tokenizers.Tokenizer, units: list[str]) -> list[list[int]]:
-    """The ids of each unit. They are handed over as words of fewer texts, which takes a third less time."""
-    found: list[list[int]] = []
-    groups = [units[begin : begin + GROUP] for begin in range(0, len(units), GROUP)]
-    encodings = backend.encode_batch(groups, is_pretokenized=True, add_special_tokens=False)
-    for group, encoding in zip(groups, encodings, strict=True):
-        sizes = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
-        ids, ends = encoding.ids, np.cumsum(sizes).tolist()
-        found += [ids[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-    return found
 
 
 @dataclass(frozen=True)
 class Chunker:
-    """How a kind cuts a text into units: the ids of a text must be the ids of its units, one after another.
+    """Splits a text into chunks. The ids of a text are the concatenated ids of its chunks.
 
-    The functions must be module-level, for units travel to worker processes.
+    `split` must be a module-level function, because chunkers are sent to worker processes.
     """
 
     split: Callable[[str], list[str]] = str.split
-    irregular: re.Pattern[str] | None = None  # a text in which this is found is not cut at all
+    irregular: re.Pattern[str] | None = None  # a text with a match is not split
 
     def chunks(self, text: str) -> list[str]:
-        """The units of one text."""
+        """The chunks of one text."""
         if self.irregular is not None and self.irregular.search(text):
             return [text]
         return self.split(text)
 
     def chunks_of_lines(self, text: str) -> Iterable[str]:
-        """The units of a text of many lines: only its irregular lines stay whole."""
+        """The chunks of a text of many lines; only its irregular lines are not split."""
         if self.irregular is None or not self.irregular.search(text):
             return self.split(text)
         return chain.from_iterable(self.chunks(line) for line in text.split("\n"))
 
 
+# Python's split() treats these control characters as white space, the tokenizers library does not.
+WHITESPACE_CHUNKER = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
+
+
+def encode_chunks(backend: tokenizers.Tokenizer, chunks: list[str]) -> list[list[int]]:
+    """The ids of each chunk. They are passed as words of pre-tokenized texts, which saves a third of the time."""
+    encoded: list[list[int]] = []
+    groups = [chunks[begin : begin + GROUP] for begin in range(0, len(chunks), GROUP)]
+    encodings = backend.encode_batch(groups, is_pretokenized=True, add_special_tokens=False)
+    for group, encoding in zip(groups, encodings, strict=True):
+        sizes = np.bincount(np.array(encoding.word_ids, np.int64), minlength=len(group))
+        ids, ends = encoding.ids, np.cumsum(sizes).tolist()
+        encoded += [ids[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return encoded
+
+
 class ChunkCache:
-    """Texts to flat ids by remembering each unit's ids. Threads may share one."""
+    """Encodes texts to flat ids with a cache of chunk -> ids. Thread-safe."""
 
     def __init__(
         self,
         encode: Callable[[list[str]], Iterable[Sequence[int]]],
-        units: Chunker,
+        chunker: Chunker,
         *,
-        id_type: np.dtype[Any],
+        id_dtype: np.dtype[Any],
         limit: int,
     ) -> None:
-        self.encode = encode  # texts -> the ids of each, exact and slow
-        self.units = units
-        self.id_type = id_type
+        self.encode = encode  # texts -> ids of each, exact and slow
+        self.chunker = chunker
+        self.id_dtype = id_dtype
         self.limit = limit
         self.tables: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})  # recent, older; at most `limit` in each
 
     def __call__(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """Ids of all texts, one after another [T], and how many each text has [texts]."""
+        """Ids of all texts, concatenated [T], and the number of ids of each text [texts]."""
         recent, older = self.tables
         if len(recent) > self.limit:
-            recent, older = self.tables = ({}, recent)  # new ones: another thread may be using those of before
-        cut = [self.units.chunks(text) for text in texts]
-        new = set().union(*cut).difference(recent)
-        long = self._learn(new, recent, older) if new else {}
+            recent, older = self.tables = ({}, recent)  # new dicts: another thread may be using the current ones
+        chunked = [self.chunker.chunks(text) for text in texts]
+        new = set().union(*chunked).difference(recent)
+        long = self._add(new, recent, older) if new else {}
         parts = []
-        for units in cut:
-            if long and not long.keys().isdisjoint(units):
-                parts.append(b"".join([long[unit] if unit in long else recent[unit] for unit in units]))
+        for chunks in chunked:
+            if long and not long.keys().isdisjoint(chunks):
+                parts.append(b"".join([long[chunk] if chunk in long else recent[chunk] for chunk in chunks]))
             else:
-                parts.append(b"".join(map(recent.__getitem__, units)))
-        counts = np.fromiter(map(len, parts), np.int64, len(parts)) // self.id_type.itemsize
-        return np.frombuffer(b"".join(parts), self.id_type), counts
+                parts.append(b"".join(map(recent.__getitem__, chunks)))
+        counts = np.fromiter(map(len, parts), np.int64, len(parts)) // self.id_dtype.itemsize
+        return np.frombuffer(b"".join(parts), self.id_dtype), counts
 
-    def _learn(self, new: set[str], recent: dict[str, bytes], older: dict[str, bytes]) -> dict[str, bytes]:
-        """Puts units into `recent`, from `older` or encoded; gives back those too long to be remembered."""
-        kept = [unit for unit in new if unit in older]
-        recent.update((unit, older[unit]) for unit in kept)
-        unknown = list(new.difference(kept))
+    def _add(self, new: set[str], recent: dict[str, bytes], older: dict[str, bytes]) -> dict[str, bytes]:
+        """Adds chunks to `recent`, from `older` or newly encoded; returns those too long to be cached."""
+        known = [chunk for chunk in new if chunk in older]
+        recent.update((chunk, older[chunk]) for chunk in known)
+        unknown = list(new.difference(known))
         long: dict[str, bytes] = {}
-        for unit, ids in zip(unknown, self.encode(list(map(replace_surrogates, unknown))), strict=True):
-            (recent if len(unit) <= LONGEST_KEPT else long)[unit] = array(self.id_type.char, ids).tobytes()
+        for chunk, ids in zip(unknown, self.encode(list(map(replace_surrogates, unknown))), strict=True):
+            (recent if len(chunk) <= MAX_CACHED_LENGTH else long)[chunk] = array(self.id_dtype.char, ids).tobytes()
         return long
 
 
-# Python's split() takes these for white space, the rule below does not.
-WHITESPACE_CHUNKER = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
-BERT_PRETOKENIZER = pre_tokenizers.BertPreTokenizer()
-
-
 class Word(NamedTuple):
-    """A word as it stands in a text, from `begin` to `end`."""
+    """A word of a text, from character `begin` to `end`."""
 
     text: str
     begin: int
@@ -128,19 +128,19 @@ def split_words(text: str) -> list[Word]:
     words: list[Word] = []
     for piece, (begin, end) in BERT_PRETOKENIZER.pre_tokenize_str(text):
         if len(words) > 1 and words[-2].end == words[-1].begin and words[-1].end == begin:
-            taken = _taken(words[-2].text, words[-1].text, piece)
-            if taken:
-                begin = words[-taken].begin
-                del words[-taken:]
+            joined = _words_to_join(words[-2].text, words[-1].text, piece)
+            if joined:
+                begin = words[-joined].begin
+                del words[-joined:]
         words.append(Word(text[begin:end], begin, end))
     return words
 
 
-def _taken(before: str, sign: str, piece: str) -> int:
-    """How many of the two words right before `piece` belong to it."""
+def _words_to_join(before: str, sign: str, piece: str) -> int:
+    """How many of the two words before `piece` form one word with it."""
     if sign == "-" and before[-1].isalnum() and piece[0].isalnum():
         return 2
     if sign in {".", ",", ":"} and before[-1].isdecimal() and piece[0].isdecimal():
         return 2
-    # The rest of a shortened word, with its apostrophe: isn 't, it 's.
+    # The second half of a contraction, with its apostrophe: isn 't, it 's.
     return int(sign in {"'", "’"} and before[-1].isalpha() and piece[0].isalpha())

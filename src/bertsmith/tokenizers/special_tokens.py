@@ -1,4 +1,4 @@
-"""One or two encoded texts between special tokens: truncation, segments, offsets. Knows roles and ids, no spellings."""
+"""Special tokens by role, and the frame that they form around one or two texts (`[CLS] a [SEP] b [SEP]`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,28 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
+from tokenizers import processors
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.types import Encoded, Frame, Row, Slot
+
+# Role -> key of tokenizer_config.json, for encoders with [CLS] and for language models with <bos>.
+CLS_KEYS = {
+    "padding": "pad_token",
+    "unknown": "unk_token",
+    "start": "cls_token",
+    "separator": "sep_token",
+    "end": "sep_token",
+    "mask": "mask_token",
+}
+BOS_KEYS = {
+    "padding": "pad_token",
+    "unknown": "unk_token",
+    "start": "bos_token",
+    "separator": "sep_token",
+    "end": "eos_token",
+}
+EMPTY = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
 
 
 @dataclass(frozen=True)
@@ -25,7 +44,7 @@ class SpecialTokens:
     mask: str | None = None
 
     def roles(self) -> dict[str, str]:
-        """Role -> token, of those present, in a fixed order."""
+        """Role -> token, without absent roles, in a fixed order."""
         every = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {role: token for role, token in every.items() if token is not None}
 
@@ -34,28 +53,36 @@ class SpecialTokens:
         return list(dict.fromkeys(self.roles().values()))
 
 
-NOTHING = Encoded(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32))
-
-
 class FrameTemplate(NamedTuple):
-    """A frame by role: `("start", "a", "end")`, with the segment of each part of a pair."""
+    """A frame by role, such as `("start", "a", "end")`; `pair_segments` has the segment of each item of `pair`."""
 
     single: tuple[str, ...] = ("start", "a", "end")
     pair: tuple[str, ...] = ("start", "a", "separator", "b", "end")
     pair_segments: tuple[int, ...] = ()
 
     def build(self, ids: Mapping[str, int]) -> Frame:
-        """The same frame in ids."""
+        """The frame with token ids in place of roles."""
         slots: dict[str, Slot] = {"a": "a", "b": "b"}
         single, pair = (tuple(slots.get(name) or ids[name] for name in names) for names in (self.single, self.pair))
         return Frame(single, pair, self.pair_segments)
 
+    def post_processor(self, special_tokens: SpecialTokens, ids: Mapping[str, int]) -> processors.TemplateProcessing:
+        """The frame as a post-processor of the tokenizers library, for tokenizer.json."""
+        names = special_tokens.roles() | {"a": "$A", "b": "$B"}
+        used = dict.fromkeys(names[role] for role in self.pair if role not in ("a", "b"))
+        segments = [f":{segment}" for segment in self.pair_segments] or [""] * len(self.pair)
+        return processors.TemplateProcessing(
+            single=" ".join(names[role] + (":0" if self.pair_segments else "") for role in self.single),
+            pair=" ".join(names[role] + segment for role, segment in zip(self.pair, segments, strict=True)),
+            special_tokens=[(token, ids[token]) for token in used],
+        )
+
 
 def truncate_pair(first: int, second: int, *, budget: int) -> tuple[int, int]:
-    """How many tokens of two texts stay where both together must fit into `budget`.
+    """How many tokens of two texts are kept so that both fit into `budget` tokens.
 
-    Google's `_truncate_seq_pair` (bert: run_classifier.py) in closed form: while they do not fit, the longer text loses
-    its last token, the second one where both are as long.
+    Closed form of Google's `_truncate_seq_pair` (bert: run_classifier.py): while the pair is too long, the longer text
+    loses its last token, the second text on a tie.
     """
     if first + second <= budget:
         return first, second
@@ -68,31 +95,29 @@ def truncate_pair(first: int, second: int, *, budget: int) -> tuple[int, int]:
 
 
 def frame_texts(layout: Frame, a: Encoded, b: Encoded | None, *, max_length: int) -> Row:
-    """The texts in their frame, cut so that the row has at most `max_length` tokens."""
-    parts = layout.single if b is None else layout.pair
-    specials = sum(isinstance(part, int) for part in parts)
+    """The texts in their frame, truncated to at most `max_length` tokens in all."""
+    slots = layout.single if b is None else layout.pair
+    specials = sum(isinstance(slot, int) for slot in slots)
     if max_length < specials:
-        raise BertsmithError(
-            f"a row of length {max_length} has no room for its {specials} special tokens: make it longer"
-        )
-    both = (a, NOTHING if b is None else b)
-    keep = truncate_pair(len(a), len(both[1]), budget=max_length - specials)
-    texts = [_cut(text, count) for text, count in zip(both, keep, strict=True)]
-    pieces = [_special(part) if isinstance(part, int) else texts["ab".index(part)] for part in parts]
-    sides = [-1 if isinstance(part, int) else "ab".index(part) for part in parts]
-    sizes = [len(piece) for piece in pieces]
-    segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(parts)
+        raise BertsmithError(f"max_length={max_length} is too short for {specials} special tokens: increase it")
+    second = EMPTY if b is None else b
+    keep = truncate_pair(len(a), len(second), budget=max_length - specials)
+    texts = [_truncated(text, count) for text, count in zip((a, second), keep, strict=True)]
+    parts = [_special(slot) if isinstance(slot, int) else texts["ab".index(slot)] for slot in slots]
+    sequences = [-1 if isinstance(slot, int) else "ab".index(slot) for slot in slots]
+    sizes = [len(part) for part in parts]
+    segments = layout.pair_segments if b is not None and layout.pair_segments else (0,) * len(slots)
     return Row(
-        ids=np.concatenate([piece.ids for piece in pieces]),
+        ids=np.concatenate([part.ids for part in parts]),
         segment_ids=np.repeat(np.array(segments, np.uint8), sizes),
-        sequence_ids=np.repeat(np.array(sides, np.int8), sizes),
-        offsets=np.concatenate([piece.offsets for piece in pieces]),
-        words=np.concatenate([piece.words for piece in pieces]),
-        truncated=(len(a) - keep[0], len(both[1]) - keep[1]),
+        sequence_ids=np.repeat(np.array(sequences, np.int8), sizes),
+        offsets=np.concatenate([part.offsets for part in parts]),
+        words=np.concatenate([part.words for part in parts]),
+        truncated=(len(a) - keep[0], len(second) - keep[1]),
     )
 
 
-def _cut(text: Encoded, count: int) -> Encoded:
+def _truncated(text: Encoded, count: int) -> Encoded:
     return Encoded(text.ids[:count], text.offsets[:count], text.words[:count])
 
 
@@ -105,18 +130,21 @@ def register_special_tokens(
     special_tokens: SpecialTokens,
     added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
 ) -> dict[str, int]:
-    """Tells the backend which tokens are special, adds those that others have added; gives the special tokens' ids."""
+    """Registers special tokens and the `added` tokens of a folder with the backend; returns special token -> id."""
     known = set()
     for number, token in added:
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
         known.add(token.content)
         if backend.token_to_id(token.content) != number:
-            raise DataError(f"added token {token.content!r} has id {number}, which is not next in the vocabulary")
+            raise DataError(
+                f"added token {token.content!r} has id {number}, which is not the next id of the vocabulary"
+            )
     ids = {token: backend.token_to_id(token) for token in special_tokens.tokens()}
     missing = [token for token, number in ids.items() if number is None]
     if missing:
-        size = backend.get_vocab_size()
-        raise DataError(f"the vocabulary of {size} tokens lacks special tokens: {', '.join(missing)}")
+        raise DataError(
+            f"the vocabulary of {backend.get_vocab_size()} tokens lacks the special tokens {', '.join(missing)}"
+        )
     others = [token for token in ids if token not in known]
     backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in others])
     return {token: number for token, number in ids.items() if number is not None}

@@ -1,23 +1,25 @@
-"""Whole words, for ULMFiT, CoVe and TagLM: a word that is not among the frequent ones is unknown.
+"""Word-level vocabularies, for ULMFiT, CoVe and TagLM: rare words are unknown.
 
-Unknown words are one token, or one for each shape (`Tokyo-based`, `1,000`, `walking`), so that a model still sees
-something of them.
+Unknown words are one token, or one token per word shape (`Tokyo-based`, `1,000`, `walking`). ULMFiT's markers (fastai:
+text/core.py) are tokens of their own: `NASA` -> `xxup nasa`, `Smith` -> `xxmaj smith`, `sooo` -> `s xxrep 3 o`,
+`no no no` -> `xxwrep 3 no`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary
+from bertsmith.tokenizers.folder import TokenizerFolder, read_vocabulary, vocabulary_bytes
 from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER, Chunker, Word, split_words
 from bertsmith.tokenizers.special_tokens import SpecialTokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, PythonTokenizer, Token
@@ -27,17 +29,23 @@ VOCABULARY = "vocab.txt"
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 SUFFIXES = ("ing", "tion", "ness", "ment", "able", "est", "ed", "ly", "er", "al", "s")
 SHAPES = ("number", "digit", "hyphen", "capitals", "capital", *SUFFIXES)
+# differs from the paper's code: repeated digits are not marked, a number stays a number.
+REPEATED = re.compile(r"([^\s\d])\1{2,}")
+MIN_REPEATS = 3  # of the same word in a row to be marked
 
 Unknowns = Literal["one", "classes"]
 
 
-# differs from the paper's code: digits are not counted, a number stays a number.
-REPEATED = re.compile(r"([^\s\d])\1{2,}")
-FEWEST = 3  # of the same word in a row to be said as one
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
 
 
-class Mark(StrEnum):
-    """A word that no text has: it says how the next one was written."""
+# Repeated words are marked across spaces, but not across lines.
+LINE_CHUNKER = Chunker(_lines)
+
+
+class Marker(StrEnum):
+    """A token that describes how the next word was written."""
 
     UP = "xxup"
     CAPITAL = "xxmaj"
@@ -45,31 +53,31 @@ class Mark(StrEnum):
     WORD_REPEATED = "xxwrep"
 
 
-class Marked(NamedTuple):
-    """What a stretch of a text is written as: marks, numbers and one word in lower case."""
+class MarkedWord(NamedTuple):
+    """The characters `begin` to `end` of a text as tokens: markers, numbers and one word in lower case."""
 
     tokens: tuple[str, ...]
     begin: int
     end: int
 
 
-def mark(line: str) -> Iterator[Marked]:
-    """A line with its marks, in order."""
+def add_markers(line: str) -> Iterator[MarkedWord]:
+    """The words of a line with ULMFiT's markers."""
     words: list[Word] = []
-    at = 0
+    start = 0
     for match in REPEATED.finditer(line):
-        words += _words(line, at, match.start())
+        words += _words(line, start, match.start())
         words.append(Word(match.group(), match.start(), match.end()))
-        at = match.end()
-    words += _words(line, at, len(line))
+        start = match.end()
+    words += _words(line, start, len(line))
     for _, group in groupby(words, key=lambda word: word.text):
         same = list(group)
-        if len(same) >= FEWEST and same[0].text.isalnum():
-            tokens = (Mark.WORD_REPEATED, str(len(same)), *_spoken(same[0].text))
-            yield Marked(tokens, same[0].begin, same[-1].end)
+        if len(same) >= MIN_REPEATS and same[0].text.isalnum():
+            tokens = (Marker.WORD_REPEATED, str(len(same)), *_mark_word(same[0].text))
+            yield MarkedWord(tokens, same[0].begin, same[-1].end)
         else:
             for word in same:
-                yield Marked(_spoken(word.text), word.begin, word.end)
+                yield MarkedWord(_mark_word(word.text), word.begin, word.end)
 
 
 def _words(line: str, begin: int, end: int) -> Iterator[Word]:
@@ -77,74 +85,70 @@ def _words(line: str, begin: int, end: int) -> Iterator[Word]:
         yield Word(word.text, begin + word.begin, begin + word.end)
 
 
-def _spoken(word: str) -> tuple[str, ...]:
+def _mark_word(word: str) -> tuple[str, ...]:
     lower = word.lower()
     if REPEATED.fullmatch(word):
-        return Mark.REPEATED, str(len(word)), word[0].lower()
+        return Marker.REPEATED, str(len(word)), word[0].lower()
     if len(word) > 1 and word.isupper():
-        return Mark.UP, lower
+        return Marker.UP, lower
     if len(word) > 1 and word[0].isupper() and word[1:] == word[1:].lower():
-        return Mark.CAPITAL, lower
+        return Marker.CAPITAL, lower
     return (lower,)
 
 
-def unmark(tokens: Iterable[str]) -> list[str]:
-    """The words that marks were put to, as far as they say."""
+def remove_markers(tokens: Iterable[str]) -> list[str]:
+    """The words that tokens with markers describe."""
     rest = iter(tokens)
-    return [_written(token, rest) for token in rest]
+    return [_unmark(token, rest) for token in rest]
 
 
-def _written(token: str, rest: Iterator[str]) -> str:
-    """One word; what a mark belongs to is taken from `rest`, and may be missing."""
-    if token not in set(Mark):
+def _unmark(token: str, rest: Iterator[str]) -> str:
+    """One word; the operands of a marker are taken from `rest` and may be missing."""
+    if token not in set(Marker):
         return token
-    if token == Mark.UP:
-        return _written(next(rest, ""), rest).upper()
-    if token == Mark.CAPITAL:
-        word = _written(next(rest, ""), rest)
+    if token == Marker.UP:
+        return _unmark(next(rest, ""), rest).upper()
+    if token == Marker.CAPITAL:
+        word = _unmark(next(rest, ""), rest)
         return word[:1].upper() + word[1:]
     number = next(rest, "")
-    word = _written(next(rest, ""), rest)
+    word = _unmark(next(rest, ""), rest)
     times = int(number) if number.isdecimal() and len(number) < 4 else 1
-    return word * times if token == Mark.REPEATED else " ".join([word] * times)
-
-
-def _lines(text: str) -> list[str]:
-    return text.split("\n")
-
-
-# Words that are repeated are marked across spaces, but not across lines.
-LINES = Chunker(_lines)
+    return word * times if token == Marker.REPEATED else " ".join([word] * times)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Everything besides the vocabulary that decides ids."""
+    """Everything besides the vocabulary that determines the ids."""
 
     lowercase: bool = True
     unknowns: Unknowns = "one"
     marks: bool = False
 
-    def read(self, text: str) -> Iterator[Marked]:
-        """The words of a text as the vocabulary has them, with where they stand."""
+    @property
+    def chunker(self) -> Chunker:
+        return LINE_CHUNKER if self.marks else WHITESPACE_CHUNKER
+
+    def normalized_words(self, text: str) -> Iterator[MarkedWord]:
+        """The words of a text as in the vocabulary, with their offsets."""
         if not self.marks:
             for word, begin, end in split_words(text):
-                yield Marked((word.lower() if self.lowercase else word,), begin, end)
+                yield MarkedWord((word.lower() if self.lowercase else word,), begin, end)
             return
-        at = 0
+        start = 0
         for line in _lines(text):
-            for tokens, begin, end in mark(line):
-                yield Marked(tokens, at + begin, at + end)
-            at += len(line) + 1
+            for tokens, begin, end in add_markers(line):
+                yield MarkedWord(tokens, start + begin, start + end)
+            start += len(line) + 1
 
     def reserved(self) -> list[str]:
-        """The first tokens of the vocabulary: words that no text has."""
+        """The first tokens of the vocabulary, which no text contains."""
         classes = [f"<unk:{shape}>" for shape in SHAPES] if self.unknowns == "classes" else []
-        return [*SPECIALS.tokens(), *classes, *(map(str, Mark) if self.marks else [])]
+        return [*SPECIALS.tokens(), *classes, *(map(str, Marker) if self.marks else [])]
 
 
-def shape(word: str) -> str | None:
-    """Which kind of unknown word this is; None where it has no mark of any."""
+def word_shape(word: str) -> str | None:
+    """The class of an unknown word by its spelling; None for the general one."""
     if NUMBER.fullmatch(word):
         return "number"
     if any(character.isdecimal() for character in word):
@@ -159,90 +163,84 @@ def shape(word: str) -> str | None:
 
 
 class Splitter:
-    """One unit -> its words as the vocabulary has them."""
+    """One chunk -> its words as in the vocabulary."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.chunker = LINES if rules.marks else WHITESPACE_CHUNKER
+        self.chunker = rules.chunker
 
-    def __call__(self, unit: str) -> Sequence[str]:
-        return [str(token) for marked in self.rules.read(unit) for token in marked.tokens]
+    def __call__(self, chunk: str) -> Sequence[str]:
+        return [str(token) for word in self.rules.normalized_words(chunk) for token in word.tokens]
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a vocabulary of words is learned."""
+    """Training of a vocabulary of words."""
 
     lowercase: bool = True
-    min_count: int = 2  # how often a word must be seen
-    unknowns: Unknowns = "one"  # "classes": an unknown word is known by its shape
+    min_count: int = 2  # minimum count of a word
+    unknowns: Unknowns = "one"  # "classes": one unknown token per word shape
     marks: bool = False  # ULMFiT's xxup, xxmaj, xxrep, xxwrep
 
     def __post_init__(self) -> None:
         if self.min_count < 1:
-            raise ConfigError(f"min_count={self.min_count} must be at least 1: how often a word must be seen")
+            raise ConfigError(f"min_count={self.min_count} must be at least 1: the minimum count of a word")
         if self.unknowns not in get_args(Unknowns):
             raise ConfigError(f"unknowns={self.unknowns!r} must be one of {', '.join(get_args(Unknowns))}")
         if self.marks and not self.lowercase:
-            raise ConfigError("marks=true says capitals by marks and needs lowercase=true")
+            raise ConfigError("marks=true encodes capitals as markers and requires lowercase=true")
 
     @property
     def rules(self) -> Rules:
-        """The part that decides ids."""
         return Rules(self.lowercase, self.unknowns, self.marks)
 
     def word_splitter(self) -> Splitter:
-        """For counting."""
         return Splitter(self.rules)
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> Words:
-        """The most frequent words, at most `vocab_size` with the special tokens."""
+        """The most frequent words, at most `vocab_size` tokens with the special ones."""
         reserved = self.rules.reserved()
         if vocab_size <= len(reserved):
-            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(reserved)} are reserved")
-        never = frozenset(reserved)
-        frequent = [word for word, count in counts.items() if count >= self.min_count and word not in never]
+            raise ConfigError(f"vocab_size={vocab_size} is too small: {len(reserved)} tokens are reserved")
+        excluded = frozenset(reserved)
+        frequent = [word for word, count in counts.items() if count >= self.min_count and word not in excluded]
         if not frequent:
-            raise DataError(f"there are no words to learn from that were seen {self.min_count} times (min_count)")
+            raise DataError(f"there are no words to train on with a count of at least {self.min_count} (min_count)")
         frequent.sort(key=lambda word: (-counts[word], word))
-        return Words([*reserved, *frequent[: vocab_size - len(reserved)]], reading=self.rules)
+        return Words([*reserved, *frequent[: vocab_size - len(reserved)]], word_rules=self.rules)
 
 
 class Words(PythonTokenizer):
-    """A tokenizer of whole words."""
+    """A word-level tokenizer."""
 
     kind = "words"
     transformers_classes = ("WordsTokenizer",)
-    special_token_keys: ClassVar[Mapping[str, str]] = {
-        "padding": "pad_token",
-        "unknown": "unk_token",
-        "start": "bos_token",
-        "separator": "sep_token",
-        "end": "eos_token",
-    }
 
-    def __init__(self, tokens: Sequence[str], *, reading: Rules, max_length: int = MAX_LENGTH) -> None:
-        reserved = reading.reserved()
+    def __init__(self, tokens: Sequence[str], *, word_rules: Rules, max_length: int = MAX_LENGTH) -> None:
+        reserved = word_rules.reserved()
         if list(tokens[: len(reserved)]) != reserved:
-            raise DataError(f"this vocabulary of words must begin with {', '.join(reserved)}")
-        self.reading = reading
+            raise DataError(f"a vocabulary of words must begin with {', '.join(reserved)}")
+        self.word_rules = word_rules
         super().__init__(tokens, special_tokens=SPECIALS, max_length=max_length)
         self._words = {token: number for token, number in self._ids.items() if number >= len(reserved)}
         self._shapes = {name: self._ids[f"<unk:{name}>"] for name in SHAPES if f"<unk:{name}>" in reserved}
 
-    def cut(self, text: str) -> Iterable[Token]:
-        for number, (tokens, begin, end) in enumerate(self.reading.read(text)):
-            for token in tokens:
-                yield Token(self._number(token, text[begin:end]), begin, end, number)
+    def chunker(self) -> Chunker:
+        return self.word_rules.chunker
 
-    def _number(self, token: str, written: str) -> int:
-        if isinstance(token, Mark):
+    def tokenize(self, text: str) -> Iterable[Token]:
+        for number, (tokens, begin, end) in enumerate(self.word_rules.normalized_words(text)):
+            for token in tokens:
+                yield Token(self._id(token, text[begin:end]), begin, end, number)
+
+    def _id(self, token: str, original: str) -> int:
+        if isinstance(token, Marker):
             return self._ids[token]
         known = self._words.get(token)
         if known is None:
-            # The shape is that of the word as it was written, unless this is a number of repetitions.
-            found = shape(written if written.lower() == token else token)
-            return self._shapes.get(found, self.unknown_id) if found else self.unknown_id
+            # The shape of the original word, unless the token is a number of repetitions.
+            shape = word_shape(original if original.lower() == token else token)
+            return self._shapes.get(shape, self.unknown_id) if shape else self.unknown_id
         return known
 
     def decode(self, ids: ArrayLike, *, skip_special_tokens: bool = True) -> str:
@@ -250,36 +248,30 @@ class Words(PythonTokenizer):
         tokens = [
             self.id_to_token(number) for number in numbers if not (skip_special_tokens and number in self.special_ids)
         ]
-        return " ".join(unmark(tokens) if self.reading.marks else tokens)
+        return " ".join(remove_markers(tokens) if self.word_rules.marks else tokens)
 
     @classmethod
     def from_folder(cls, contents: TokenizerFolder) -> Words:
-        given = contents.config
-        reading = Rules(given.get("do_lower_case", True), given.get("unknowns", "one"), given.get("marks", False))
-        return cls(
-            read_vocabulary(contents.path / VOCABULARY), reading=reading, max_length=contents.max_length(MAX_LENGTH)
+        settings = contents.config
+        rules = Rules(
+            settings.get("do_lower_case", True), settings.get("unknowns", "one"), settings.get("marks", False)
         )
+        tokens = read_vocabulary(contents.path / VOCABULARY)
+        return cls(tokens, word_rules=rules, max_length=contents.max_length(MAX_LENGTH))
 
     def rules(self) -> dict[str, Any]:
-        return asdict(self.reading)
+        return asdict(self.word_rules)
 
     def transformers_config(self) -> dict[str, Any]:
         return {
             "tokenizer_class": self.transformers_classes[0],
-            "do_lower_case": self.reading.lowercase,
-            "unknowns": self.reading.unknowns,
-            "marks": self.reading.marks,
+            "do_lower_case": self.word_rules.lowercase,
+            "unknowns": self.word_rules.unknowns,
+            "marks": self.word_rules.marks,
         }
 
     def vocabulary_files(self) -> dict[str, bytes]:
-        return {VOCABULARY: "".join(f"{token}\n" for token in self.tokens()).encode()}
-
-    def chunker(self) -> Chunker:
-        return LINES if self.reading.marks else WHITESPACE_CHUNKER
+        return {VOCABULARY: vocabulary_bytes(self.tokens())}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.tokens(), self.reading, self.max_length)
-
-
-def _rebuild(tokens: Sequence[str], reading: Rules, max_length: int) -> Words:
-    return Words(tokens, reading=reading, max_length=max_length)
+        return partial(Words, word_rules=self.word_rules, max_length=self.max_length), (self.tokens(),)

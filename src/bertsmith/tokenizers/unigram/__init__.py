@@ -1,7 +1,10 @@
 """Unigram pieces, ALBERT's tokenizer (Kudo 2018; P-ALBERT): the rules of transformers' AlbertTokenizer exactly.
 
-White space is written as `▁` before each word; a word is spelled by those pieces whose probabilities have the greatest
-product. A character that no piece has is unknown, the rest of its word is not.
+White space is written as `▁` before each word. A word is split into the pieces with the greatest product of
+probabilities. A character without a piece is unknown, the rest of its word is not.
+
+Pieces must not span two scripts, a symbol, or a digit and its comma. The words that pieces are trained on are split
+there, so that encoding needs no such rule.
 """
 
 from __future__ import annotations
@@ -10,43 +13,41 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.tokenizers.folder import TokenizerFolder
-from bertsmith.tokenizers.pretokenization import Chunker
-from bertsmith.tokenizers.special_tokens import FrameTemplate, SpecialTokens, register_special_tokens
+from bertsmith.tokenizers.pretokenization import WHITESPACE_CHUNKER
+from bertsmith.tokenizers.special_tokens import CLS_KEYS, FrameTemplate, SpecialTokens, register_special_tokens
 from bertsmith.tokenizers.tokenizer import MAX_LENGTH, Tokenizer
-from bertsmith.tokenizers.training import HANGUL, choose_alphabet, should_strip_accents
+from bertsmith.tokenizers.training import choose_alphabet, should_strip_accents, strip_accents
 from bertsmith.tokenizers.unigram.training import train_unigram
 
 SPECIALS = SpecialTokens("<pad>", "<unk>", start="[CLS]", separator="[SEP]", end="[SEP]", mask="[MASK]")
-# A unigram model spells words with every entry of its vocabulary. No word is spelled with a special token as long as
-# there is any other way, for that costs less than this: as many characters, of a score above -30 each.
-NEVER = -1000.0
+# A unigram model may use every entry of its vocabulary. This score is below that of any other split of the characters
+# of a special token (above -30 each), so that special tokens are never used.
+UNUSED_SCORE = -1000.0
 
-NORMALIZERS = {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled"}  # that ALBERT has
+NORMALIZERS = {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled"}  # of ALBERT
 
 Pieces = Sequence[tuple[str, float]]
 
 
 SPACE = "▁"
-# Python's split() takes these for white space, ALBERT's rules do not.
-UNITS = Chunker(str.split, irregular=re.compile("[\x1c-\x1f]"))
-PLAIN = re.compile("[!-~가-힣]*")  # what lower() and SCRIPTS treat exactly as the real rules do
+PLAIN = re.compile("[!-~가-힣]*")  # for these, lower() and SCRIPTS equal the general rules
 SCRIPTS = re.compile("[A-Za-z]+|[가-힣]+|[^A-Za-z가-힣]+")
 
 
 def normalizer(*, lowercase: bool, strip_accents: bool, characters_map: bytes = b"") -> normalizers.Sequence:
-    """As AlbertTokenizer builds it from its settings."""
+    """AlbertTokenizer's normalizer for these settings."""
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -58,33 +59,33 @@ def normalizer(*, lowercase: bool, strip_accents: bool, characters_map: bytes = 
 
 
 class Rules(NamedTuple):
-    """What becomes of a word before pieces are learned from it."""
+    """How words are normalised and split before pieces are trained on them."""
 
     lowercase: bool = True
     strip_accents: bool = True
-    symbols: str = ""  # characters that are words of their own
-    split_scripts: bool = True  # as SentencePiece does: Latin, Hangul, Han with kana, ...; digits and signs are another
+    symbols: str = ""  # characters that are separate words
+    split_scripts: bool = True  # as in SentencePiece: Latin, Hangul, Han with kana, ...; digits and signs
     split_digit_comma: bool = True
 
 
 class Splitter:
-    """One white-space delimited unit -> parts of its normalised words; the first part of a word begins with `▁`."""
+    """One chunk -> parts of its normalised words; the first part of a word begins with `▁`."""
 
-    chunker = UNITS
+    chunker = WHITESPACE_CHUNKER
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.normalizer = normalizer(lowercase=rules.lowercase, strip_accents=rules.strip_accents)
         self.scripts = pre_tokenizers.UnicodeScripts()
         inside = f"[^{re.escape(rules.symbols)}]" if rules.symbols else "."
-        next_one = rf"(?!(?<=\d),){inside}" if rules.split_digit_comma else inside
-        self.runs = re.compile(f"{inside}(?:{next_one})*|.", re.DOTALL)
+        following = rf"(?!(?<=\d),){inside}" if rules.split_digit_comma else inside
+        self.runs = re.compile(f"{inside}(?:{following})*|.", re.DOTALL)
 
-    def __call__(self, unit: str) -> list[str]:
-        return self._parts(unit, SPACE)
+    def __call__(self, chunk: str) -> list[str]:
+        return self._parts(chunk, SPACE)
 
-    def again(self, part: str) -> list[str]:
-        """The same of a part that other rules have made."""
+    def split_part(self, part: str) -> list[str]:
+        """Splits a part that a splitter with other rules produced."""
         if part == SPACE:
             return [part]
         return self._parts(part.removeprefix(SPACE), SPACE if part.startswith(SPACE) else "")
@@ -101,7 +102,7 @@ class Splitter:
         for word in text.split():
             runs = self._scripts(word, plain=plain) if rules.split_scripts else [word]
             cut = [part for run in runs for part in self.runs.findall(run)]
-            # A symbol stands alone, and so does the space before it.
+            # A symbol is a separate part, and so is the space before it.
             parts += [before, *cut] if before and cut[0] in rules.symbols else [before + cut[0], *cut[1:]]
             before = SPACE
         return parts
@@ -111,62 +112,50 @@ class Splitter:
             return SCRIPTS.findall(word)
         return [run for run, _ in self.scripts.pre_tokenize_str(word)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Splitter, (self.rules,)
-
 
 @dataclass(frozen=True)
 class Config:
-    """How a unigram vocabulary is learned."""
+    """Training of a unigram vocabulary."""
 
     lowercase: bool = True
-    strip_accents: bool | None = None  # None: along with lower-casing, unless Hangul would fall apart
-    coverage: float = 0.99995  # share of all characters that are pieces; the rest are unknown
-    symbols: str = '()"-.–£€'  # characters that are never part of a longer piece
-    split_scripts: bool = True  # no piece has characters of two scripts, nor letters and digits
-    # differs from the paper: no piece has a comma after a digit; there, pieces that end so are taken apart afterwards
+    strip_accents: bool | None = None  # None: if lower-casing, unless the corpus has Hangul, which would be decomposed
+    coverage: float = 0.99995  # share of all characters with a piece; the rest are unknown
+    symbols: str = '()"-.–£€'  # characters that are never inside a longer piece
+    split_scripts: bool = True  # no piece has characters of two scripts, or letters and digits
+    # differs from the paper: no piece has a comma after a digit; there, such pieces are split afterwards
     split_digit_comma: bool = True
 
     def word_splitter(self) -> Splitter:
-        """For counting. Accents stay: whether they are stripped is decided on the whole table, by `learn`."""
+        """Keeps accents: `train` decides on all counts whether they are stripped."""
         return self._splitter(strip_accents=False)
 
     def train(self, counts: dict[str, int], *, vocab_size: int) -> Unigram:
-        """A tokenizer of at most `vocab_size` tokens from counted words; empties `counts`."""
+        """A tokenizer of at most `vocab_size` tokens from word counts; empties `counts`."""
         specials = SPECIALS.tokens()
-        strip = should_strip_accents(counts, lowercase=self.lowercase, asked=self.strip_accents)
+        strip = should_strip_accents(counts, lowercase=self.lowercase, requested=self.strip_accents)
         if strip:
-            counts = self._stripped(counts)
+            counts = strip_accents(counts, self._splitter(strip_accents=True).split_part)
         rules = normalizer(lowercase=self.lowercase, strip_accents=strip)
-        # The letters of special tokens are pieces, so that texts which spell one never get its id.
+        # The letters of special tokens are pieces, so that their spelling in a text never gets their id.
         required = sorted(set(SPACE).union(self.symbols, *map(rules.normalize_str, specials)))
-        room = vocab_size - len(specials) - len(required)
-        if room < 1:
-            least = vocab_size - room + 1
-            raise ConfigError(f"vocab_size={vocab_size} is too small: a unigram vocabulary has at least {least}")
-        characters = choose_alphabet(counts, coverage=self.coverage, most=max(1, room // 3))
-        _cut_at_unknown(counts, frozenset(characters).union(required))
+        remaining = vocab_size - len(specials) - len(required)
+        if remaining < 1:
+            least = vocab_size - remaining + 1
+            raise ConfigError(
+                f"vocab_size={vocab_size} is too small: a unigram vocabulary needs at least {least} tokens"
+            )
+        characters = choose_alphabet(counts, coverage=self.coverage, most=max(1, remaining // 3))
+        _split_at_unknown(counts, frozenset(characters).union(required))
         pieces = train_unigram(counts, vocab_size=vocab_size - len(specials), required=required)
-        scores = [(token, NEVER) for token in specials]
+        scores = [(token, UNUSED_SCORE) for token in specials]
         return Unigram.build([*scores, *pieces], lowercase=self.lowercase, strip_accents=strip)
 
     def _splitter(self, *, strip_accents: bool) -> Splitter:
         return Splitter(Rules(self.lowercase, strip_accents, self.symbols, self.split_scripts, self.split_digit_comma))
 
-    def _stripped(self, counts: dict[str, int]) -> dict[str, int]:
-        """The table as it would be had accents been stripped; words with Hangul go, its characters are unknown then."""
-        split = self._splitter(strip_accents=True)
-        stripped: dict[str, int] = {}
-        while counts:
-            word, count = counts.popitem()
-            if not HANGUL.search(word):
-                for part in split.again(word):
-                    stripped[part] = stripped.get(part, 0) + count
-        return stripped
 
-
-def _cut_at_unknown(counts: dict[str, int], known: frozenset[str]) -> None:
-    """Words without the characters that will be unknown: what stands between them."""
+def _split_at_unknown(counts: dict[str, int], known: frozenset[str]) -> None:
+    """Splits words at characters that will be unknown."""
     for word in [word for word in counts if not known.issuperset(word)]:
         count = counts.pop(word)
         for part in "".join(character if character in known else " " for character in word).split():
@@ -178,16 +167,9 @@ class Unigram(Tokenizer):
 
     kind = "unigram"
     transformers_classes = ("AlbertTokenizer",)
-    special_token_keys: ClassVar[Mapping[str, str]] = {
-        "padding": "pad_token",
-        "unknown": "unk_token",
-        "start": "cls_token",
-        "separator": "sep_token",
-        "end": "sep_token",
-        "mask": "mask_token",
-    }
+    special_token_keys = CLS_KEYS
     template = FrameTemplate(pair_segments=(0, 0, 0, 1, 1))
-    default_chunker = UNITS
+    default_chunker = WHITESPACE_CHUNKER
 
     @classmethod
     def build(
@@ -201,13 +183,13 @@ class Unigram(Tokenizer):
         max_length: int = MAX_LENGTH,
         added: Iterable[tuple[int, tokenizers.AddedToken]] = (),
     ) -> Unigram:
-        """From pieces with log-probabilities, by id; `characters_map` as SentencePiece compiles its normalisation."""
-        never = frozenset(special_tokens.tokens())
-        scores = [(piece, NEVER if piece in never else score) for piece, score in pieces]
+        """From pieces with log-probabilities, by id; `characters_map` is SentencePiece's compiled normalisation."""
+        unused = frozenset(special_tokens.tokens())
+        scores = [(piece, UNUSED_SCORE if piece in unused else score) for piece, score in pieces]
         unknown = next((number for number, (piece, _) in enumerate(pieces) if piece == special_tokens.unknown), None)
         if unknown != 1:
             raise DataError(
-                f"{special_tokens.unknown} has id {unknown} in this vocabulary: transformers' ALBERT has it as 1"
+                f"{special_tokens.unknown} has id {unknown} in this vocabulary, expected 1 as in transformers' ALBERT"
             )
         backend = tokenizers.Tokenizer(models.Unigram(scores, unk_id=unknown, byte_fallback=False))
         backend.normalizer = normalizer(lowercase=lowercase, strip_accents=strip_accents, characters_map=characters_map)
@@ -216,20 +198,15 @@ class Unigram(Tokenizer):
         )
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
         ids = register_special_tokens(backend, special_tokens, added)
-        start, separator = special_tokens.start, special_tokens.separator
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{start}:0 $A:0 {separator}:0",
-            pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
-            special_tokens=[(token, number) for token, number in ids.items() if token in (start, separator)],
-        )
+        backend.post_processor = cls.template.post_processor(special_tokens, ids)
         return cls(backend, special_tokens=special_tokens, max_length=max_length)
 
     def is_continuation(self) -> NDArray[np.bool_]:
-        """A piece without a space before it, unless it has neither letter nor digit: signs are words of their own.
+        """Pieces without `▁` that have a letter or digit: signs are separate words.
 
-        albert: create_pretraining_data.py takes every piece with other letters than a to z for a word of its own.
+        In albert: create_pretraining_data.py, every piece with letters other than a to z is a separate word.
         """
-        # differs from the paper: pieces of all scripts, and digits, go on with their word
+        # differs from the paper: pieces of all scripts, and digits, continue their word
         return np.array(
             [
                 number not in self.special_ids and not piece.startswith(SPACE) and any(map(str.isalnum, piece))
@@ -243,7 +220,7 @@ class Unigram(Tokenizer):
             raise DataError(_no_definition(contents))
         return cls.build(
             [(str(piece), float(score)) for piece, score in contents.model["vocab"]],
-            **_rules(contents, named=contents.class_name in cls.transformers_classes),
+            **_rules(contents, named_class=contents.class_name in cls.transformers_classes),
             special_tokens=contents.special_tokens(cls.special_token_keys, SPECIALS),
             max_length=contents.max_length(MAX_LENGTH),
             added=contents.added(),
@@ -257,8 +234,8 @@ class Unigram(Tokenizer):
 
     @cached_property
     def _definition(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.backend.to_str())
-        return found
+        definition: dict[str, Any] = json.loads(self.backend.to_str())
+        return definition
 
     def rules(self) -> dict[str, Any]:
         steps = {step["type"]: step for step in self._definition["normalizer"]["normalizers"]}
@@ -275,12 +252,16 @@ class Unigram(Tokenizer):
         return {
             "tokenizer_class": "AlbertTokenizer",
             "do_lower_case": rules["lowercase"],
-            # Always said: transformers 5 builds its normalizer from these and would take Hangul apart.
+            # Always present: transformers 5 builds its normalizer from these and would decompose Hangul.
             "keep_accents": not rules["strip_accents"],
             "remove_space": True,
             "bos_token": self.special_tokens.start,
             "eos_token": self.special_tokens.end,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],  # 5.x has no segments by default
+            "model_input_names": [
+                "input_ids",
+                "token_type_ids",
+                "attention_mask",
+            ],  # without segments by default in 5.x
         }
 
 
@@ -288,23 +269,28 @@ def _no_definition(contents: TokenizerFolder) -> str:
     if contents.has("spiece.model") and not contents.definition:
         return (
             f"{contents.path} has a spiece.model but no tokenizer.json: write one with transformers, "
-            "`AutoTokenizer.from_pretrained(folder).save_pretrained(other_folder)`, and give that folder"
+            "`AutoTokenizer.from_pretrained(folder).save_pretrained(other_folder)`, and use that folder"
         )
     found = contents.model.get("type") or "no tokenizer.json"
-    return f"{contents.path}: a unigram tokenizer has a tokenizer.json with a Unigram model, here is {found}"
+    return f"{contents.path}: expected a tokenizer.json with a Unigram model, found {found}"
 
 
-def _rules(contents: TokenizerFolder, *, named: bool) -> dict[str, Any]:
-    """The rules of a folder: AlbertTokenizer's settings where it is `named`, else those in tokenizer.json."""
-    written = contents.part("normalizer")
-    steps = {step.get("type"): step for step in written.get("normalizers", [written] if written else [])}
-    splits = [step.get("type") for step in contents.part("pre_tokenizer").get("pretokenizers", [])]
-    wanted = splits == ["WhitespaceSplit", "Metaspace"] and set(steps) <= NORMALIZERS
-    if not wanted or contents.model.get("byte_fallback") or contents.config.get("add_prefix_space") is False:
-        raise DataError(f"{contents.path} has not ALBERT's rules, the only ones that a unigram tokenizer has here")
-    stated = contents.config if named else {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
+def _rules(contents: TokenizerFolder, *, named_class: bool) -> dict[str, Any]:
+    """The rules of a folder: AlbertTokenizer's settings if it names that class, else those of tokenizer.json."""
+    normalizer_config = contents.section("normalizer")
+    steps = {
+        step.get("type"): step
+        for step in normalizer_config.get("normalizers", [normalizer_config] if normalizer_config else [])
+    }
+    splits = [step.get("type") for step in contents.section("pre_tokenizer").get("pretokenizers", [])]
+    supported = splits == ["WhitespaceSplit", "Metaspace"] and set(steps) <= NORMALIZERS
+    if not supported or contents.model.get("byte_fallback") or contents.config.get("add_prefix_space") is False:
+        raise DataError(f"{contents.path} does not have ALBERT's rules, the only supported ones of a unigram tokenizer")
+    settings = (
+        contents.config if named_class else {"do_lower_case": "Lowercase" in steps, "keep_accents": "NFKD" not in steps}
+    )
     return {
-        "lowercase": bool(stated.get("do_lower_case", True)),
-        "strip_accents": not stated.get("keep_accents", False),
+        "lowercase": bool(settings.get("do_lower_case", True)),
+        "strip_accents": not settings.get("keep_accents", False),
         "characters_map": base64.b64decode(steps.get("Precompiled", {}).get("precompiled_charsmap", "")),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics import span_cases
+from metrics import question_answering_cases
 
 from bertsmith.errors import DataError
 from bertsmith.metrics import question_answering
@@ -49,7 +49,7 @@ RECORDED_V2 = {
 
 @pytest.mark.parametrize("seed", RECORDED_V1)
 def test_version_1_and_korquad_as_recorded(seed: int) -> None:
-    asked = span_cases.questions(seed, 1000, missing=0.05)
+    asked = question_answering_cases.questions(seed, 1000, missing=0.05)
     golds = question_answering.gold_answers(asked.data)
     (exact, f1), (korean_exact, korean_f1) = RECORDED_V1[seed]
     found = question_answering.squad_v1(golds, asked.predictions)
@@ -60,7 +60,7 @@ def test_version_1_and_korquad_as_recorded(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "unanswerable", "threshold"), RECORDED_V2)
 def test_version_2_as_recorded(seed: int, unanswerable: float, threshold: float) -> None:
-    asked = span_cases.questions(seed, 1000, unanswerable=unanswerable)
+    asked = question_answering_cases.questions(seed, 1000, unanswerable=unanswerable)
     found = question_answering.squad_v2(asked.golds, asked.predictions, no_answer=asked.no_answer, threshold=threshold)
     assert found == pytest.approx(RECORDED_V2[seed, unanswerable, threshold], abs=1e-9)
 
@@ -105,7 +105,7 @@ def test_rules_that_differ() -> None:
     assert question_answering.squad_v1({"q": ["é"]}, {"q": "e\u0301"}) == {"exact_match": 0.0, "f1": 0.0}
 
 
-ANSWERS = st.lists(st.sampled_from(span_cases.PIECES), max_size=4).map(" ".join) | st.text(max_size=12)
+ANSWERS = st.lists(st.sampled_from(question_answering_cases.PIECES), max_size=4).map(" ".join) | st.text(max_size=12)
 
 
 @settings(max_examples=80, deadline=None)
@@ -128,7 +128,7 @@ def test_gold_answers_score_100_in_any_order(texts: list[list[str]], draw: objec
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]))
 def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: float) -> None:
-    asked = span_cases.questions(seed, 30, unanswerable=unanswerable)
+    asked = question_answering_cases.questions(seed, 30, unanswerable=unanswerable)
     apart = {name: value + 1e-6 * number for number, (name, value) in enumerate(asked.no_answer.items())}
     marks = question_answering.squad_v2_scores(asked.golds, asked.predictions)
     best = question_answering.best_thresholds(marks, asked.predictions, no_answer=apart)
@@ -160,7 +160,7 @@ def test_best_thresholds_are_reached_and_not_surpassed(seed: int, unanswerable: 
         ),
         (
             lambda: question_answering.gold_answers([{"paragraphs": [{"qas": [{"id": "q", "answers": []}] * 2}]}]),
-            "question q stands twice",
+            "question q is repeated",
         ),
     ],
 )

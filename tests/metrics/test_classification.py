@@ -125,7 +125,7 @@ def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[objec
 
 
 def test_a_positive_label_that_does_not_occur_is_said() -> None:
-    with pytest.raises(DataError, match="'yes' is none of"):
+    with pytest.raises(DataError, match="'yes' is not one of"):
         classification.f1(["Yes", "no"], ["no", "no"], positive="yes")
-    with pytest.raises(DataError, match="7 is none of"):
+    with pytest.raises(DataError, match="7 is not one of"):
         classification.confusion_matrix([7], [0], labels=[0, 1])

@@ -50,7 +50,7 @@ def test_intervals_of_labels_are_those_of_resampling_by_hand(name: str) -> None:
     gold = generator.integers(0, 3, 150)
     predicted = np.where(generator.random(150) < 0.7, gold, generator.integers(0, 3, 150))
     one = getattr(classification, name)
-    found = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_of"))
+    found = confidence.bootstrap_classification(gold, predicted, getattr(classification, f"{name}_from_confusion"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.015)
@@ -62,7 +62,7 @@ def test_intervals_of_numbers_are_those_of_resampling_by_hand(name: str) -> None
     gold = generator.integers(0, 6, 150).astype(float)
     predicted = gold + generator.normal(size=150)
     one = getattr(regression, name)
-    found = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"{name}_of"))
+    found = confidence.bootstrap_regression(gold, predicted, getattr(regression, f"batched_{name}"))
     assert found.value == pytest.approx(one(gold, predicted), abs=1e-12)
     expected = by_hand(lambda chosen: one(gold[chosen], predicted[chosen]), 150, resamples=1500)
     assert (found.low, found.high) == pytest.approx(expected, abs=0.03)
@@ -88,7 +88,7 @@ def test_the_seed_decides_and_memory_bounds_do_not(monkeypatch: pytest.MonkeyPat
     assert first != confidence.bootstrap(marks, confidence.mean_from_sums, seed=6)
     numbered = confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100)
     compared = confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100)
-    monkeypatch.setattr(confidence, "_AT_ONCE", 170)
+    monkeypatch.setattr(confidence, "_CHUNK_SIZE", 170)
     assert confidence.bootstrap(marks, confidence.mean_from_sums, seed=5) == first
     assert confidence.bootstrap_regression(marks, marks**2, regression.batched_spearman, resamples=100) == numbered
     assert confidence.compare(marks, marks**2, confidence.mean_from_sums, trials=100) == compared
@@ -159,11 +159,11 @@ def test_over_seeds() -> None:
         (lambda: confidence.wilson(3, 2), "3 of 2"),
         (lambda: confidence.wilson(0, 0), "0 of 0"),
         (lambda: confidence.wilson(1, 2, level=95), "level=95"),
-        (lambda: confidence.bootstrap([], confidence.mean_from_sums), "at least one row"),
-        (lambda: confidence.bootstrap([1.0], confidence.mean_from_sums, resamples=0), "0 resamples"),
+        (lambda: confidence.bootstrap([], confidence.mean_from_sums), "with N > 0"),
+        (lambda: confidence.bootstrap([1.0], confidence.mean_from_sums, resamples=0), "resamples=0"),
         (lambda: confidence.bootstrap([1.0, float("nan")], confidence.mean_from_sums), "finite"),
         (lambda: confidence.compare([1, 0], [1], confidence.mean_from_sums), "the same examples"),
-        (lambda: confidence.summarize_seeds([]), "at least one"),
+        (lambda: confidence.summarize_seeds([]), "non-empty list"),
     ],
 )
 def test_what_cannot_be_computed_is_said(call: object, message: str) -> None:

@@ -113,12 +113,12 @@ def test_other_letters_for_end_and_single_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("scheme", "sentence", "fault"),
     [
-        ("IOB2", "O I-A", (1, "I-A goes on with nothing")),
-        ("IOB1", "O B-A", (1, "B-A stands where no entity of its type ends: IOB1 begins with I")),
+        ("IOB2", "O I-A", (1, "I-A does not continue an entity")),
+        ("IOB1", "O B-A", (1, "B-A does not follow an entity of its type: IOB1 entities begin with I")),
         ("IOBES", "B-A O", (0, "B-A is followed by O")),
         ("IOBES", "S-A B-A", (1, "B-A is followed by nothing")),
-        ("IOBES", "O E-A", (1, "E-A goes on with nothing")),
-        ("BILOU", "O E-A", (1, "E-A has no place in BILOU")),
+        ("IOBES", "O E-A", (1, "E-A does not continue an entity")),
+        ("BILOU", "O E-A", (1, "E-A does not exist in BILOU")),
     ],
 )
 def test_faults_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str]) -> None:
@@ -126,9 +126,9 @@ def test_faults_are_named(scheme: Scheme, sentence: str, fault: tuple[int, str])
 
 
 def test_what_follows_no_scheme_is_said() -> None:
-    with pytest.raises(DataError, match=r"not IOB2 \(sentence 1, word 1: I-A goes.*not IOB1 \(sentence 2, word 2: B-A"):
+    with pytest.raises(DataError, match=r"not IOB2 \(sentence 1, word 1: I-A does.*not IOB1 \(sentence 2, word 2: B-A"):
         sequence_labelling.detect_scheme([["I-A", "O"], ["O", "B-A"]])
-    with pytest.raises(DataError, match=r"not IOBES \(sentence 1, word 2: L-B has no place in IOBES"):
+    with pytest.raises(DataError, match=r"not IOBES \(sentence 1, word 2: L-B does not exist in IOBES"):
         sequence_labelling.detect_scheme([["S-A", "L-B"]])
 
 
@@ -141,11 +141,11 @@ def test_what_is_no_tag_is_said(tag: str) -> None:
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(DataError, match="E-A', which has no place in IOB2"):
+    with pytest.raises(DataError, match="E-A', which does not exist in IOB2"):
         sequence_labelling.tags_to_entities(["E-A"], scheme="IOB2")
-    with pytest.raises(ConfigError, match="'BIOES' is no tagging scheme"):
+    with pytest.raises(ConfigError, match="'BIOES' is not a tagging scheme"):
         sequence_labelling.tags_to_entities(["O"], scheme="BIOES")
-    with pytest.raises(DataError, match="is one text"):
+    with pytest.raises(DataError, match="is a string"):
         sequence_labelling.tags_to_entities("O O")
     with pytest.raises(DataError, match="overlaps"):
         sequence_labelling.entities_to_tags([Entity("A", 0, 2), Entity("A", 1, 3)], words=3, scheme="IOB2")

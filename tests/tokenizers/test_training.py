@@ -82,13 +82,13 @@ def test_every_word_is_fed_as_often_as_it_was_counted() -> None:
     counts = {"a": 3, "long": 70_000, "쇠": 1, "b": 40_000}
     fed = Counter("".join(training._texts(dict(counts), 1)).split("\n"))
     assert fed == {**counts, "": 1}
-    assert max(map(len, training._texts(dict(counts), 1))) < 2 * training.CHUNK
+    assert max(map(len, training._texts(dict(counts), 1))) < 2 * training.TEXT_SIZE
 
 
 def test_huge_counts_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = Counter("".join(training._texts({"a": 1000, "b": 14, "c": 5, "d": 4}, 10)).split())
     assert fed == {"a": 100, "b": 1, "c": 1}
-    monkeypatch.setattr(training, "MOST_FED", 100)
+    monkeypatch.setattr(training, "MAX_OCCURRENCES", 100)
     counts = {"ab": 900, "cd": 95, "x": 5}
     trainer = trainers.BpeTrainer(min_frequency=60, show_progress=False)
     learned = training.train_backend(models.BPE(), trainer, counts)
@@ -98,7 +98,7 @@ def test_huge_counts_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_too_many_words_the_frequent_ones_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "MOST_WORDS", 12)
+    monkeypatch.setattr(training, "MAX_TRAINER_WORDS", 12)
     counts = {letter * 2: 9 for letter in "abcdefgh"} | {letter * 2: 3 for letter in "ijklmnopqr"}
     learned = []
     for words in (counts, dict(reversed(counts.items()))):

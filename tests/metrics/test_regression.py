@@ -85,8 +85,8 @@ def test_a_constant_correlates_with_nothing() -> None:
         ([1.0, 2.0], [1.0], "2 gold numbers but 1"),
         ([1.0, math.nan], [1.0, 2.0], "gold number 2 is nan"),
         ([1.0], [math.inf], "predicted number 1 is inf"),
-        ([1.0], ["2"], "row of numbers"),
-        ([[1.0, 2.0]], [[1.0, 2.0]], "row of numbers"),
+        ([1.0], ["2"], "vector of numbers"),
+        ([[1.0, 2.0]], [[1.0, 2.0]], "vector of numbers"),
     ],
 )
 def test_what_cannot_be_scored_is_said(gold: list[object], predicted: list[object], message: str) -> None:
