@@ -67,7 +67,7 @@ def test_a_bilstm_is_trained_on_a_frozen_encoder() -> None:
 
 @pytest.mark.parametrize("change", [{}, RECURRENT], ids=str)
 def test_without_indices(change: dict[str, Any]) -> None:
-    with pytest.raises(BertsmithError, match="tag has asked nothing of this batch"):
+    with pytest.raises(BertsmithError, match="tag has no indices in this batch"):
         model_with(tag.Config(**change))(packed().replace(indices={}))
 
 
