@@ -78,7 +78,8 @@ def _table(what: str, parameters: list[Any]) -> list[str]:
         return []
     lines = [f"| {what} | default | |", "|---|---|---|"]
     for one in parameters:
-        lines.append(f"| `{_name(one)}` | {_default(one)} | {_cell(getattr(one, 'help', '') or '')} |")
+        name = _name(one).replace("|", "\\|")
+        lines.append(f"| `{name}` | {_default(one)} | {_cell(getattr(one, 'help', '') or '')} |")
     return [*lines, ""]
 
 
@@ -93,7 +94,7 @@ def _default(parameter: Any) -> str:
     if parameter.required:
         return "required"
     value = parameter.default
-    if value is None or value is False or value == [] or callable(value):
+    if value in (None, False, "", []) or callable(value):
         return ""
     return f"`{'on' if value is True else value}`"
 

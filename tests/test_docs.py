@@ -47,6 +47,13 @@ def test_every_command_and_option_is_on_a_page() -> None:
                 assert not option.startswith("-") or re.search(rf"{re.escape(option)}\b", page), f"{name} {option}"
 
 
+def test_tables_of_command_pages_have_three_columns() -> None:
+    for name, page in command_pages().pages().items():
+        for line in page.splitlines():
+            if line.startswith("|") and name != "index.md":
+                assert len(re.findall(r"(?<!\\)\|", line)) == 4, line
+
+
 def test_command_pages_are_written_only_when_they_change(tmp_path: Path) -> None:
     made = command_pages()
     (tmp_path / "gone.md").write_text("a removed command")

@@ -1,4 +1,4 @@
-"""ALBERT's own: what is shared and what is not, narrow tables, sizes, what it refuses."""
+"""ALBERT: parameter sharing, factorised embeddings, sizes, rejected settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def count(module: torch.nn.Module) -> int:
 
 
 def twin(encoder: ALBERT) -> ALBERT:
-    """The same encoder with a copy of its weights in every layer: nothing is shared."""
+    """The same encoder without sharing, with copies of its weights in every layer."""
     made = dataclasses.replace(encoder.config, sharing="none", groups=1).build().eval()
     state = {name: value for name, value in encoder.state_dict().items() if not name.startswith("blocks.")}
     for layer, walked in enumerate(encoder.block_indices):
@@ -83,7 +83,7 @@ def test_sizes(name: str) -> None:
         albert.Config.size("xlage", vocab_size=10)
 
 
-def test_the_names_that_model_folders_are_mapped_from() -> None:
+def test_parameter_names_and_shapes() -> None:
     made = Model.build(config(), [masked_lm.Config(), sentence_order.Config()], vocabulary=VOCABULARY)
     assert {name: tuple(weight.shape) for name, weight in made.state_dict().items()} == {
         "encoder.embeddings.tokens.weight": (97, 24),
@@ -119,7 +119,7 @@ def test_the_names_that_model_folders_are_mapped_from() -> None:
 
 @pytest.mark.parametrize("how", SHARINGS, ids=str)
 class TestSharing:
-    def test_how_many_weights_there_are(self, how: dict[str, Any]) -> None:
+    def test_number_of_weights(self, how: dict[str, Any]) -> None:
         made = small(**how)
         attention = 4 * 32 * 32 + 4 * 32 + 2 * 32
         feed_forward = 2 * 32 * 48 + 48 + 32 + 2 * 32
@@ -130,7 +130,7 @@ class TestSharing:
         assert count(made) == tables + blocks + 32 * 32 + 32
         assert sum(value.numel() for value in made.state_dict().values()) == count(made), "nothing is stored twice"
 
-    def test_it_says_what_copies_of_the_shared_weights_say(self, how: dict[str, Any]) -> None:
+    def test_equals_an_encoder_with_copies_of_the_shared_weights(self, how: dict[str, Any]) -> None:
         made = small(**how)
         other = twin(made)
         mine, theirs = (one(batch(), return_layers=True, return_attentions=True) for one in (made, other))
@@ -147,7 +147,7 @@ class TestSharing:
                 parameter.add_(1)
         assert relative_difference(other(batch()).last_hidden, mine.last_hidden) > 1e-2, "copies are copies"
 
-    def test_a_shared_weight_learns_what_its_copies_learn_together(self, how: dict[str, Any]) -> None:
+    def test_the_gradient_of_a_shared_weight_is_the_sum_over_its_copies(self, how: dict[str, Any]) -> None:
         made = small(**how)
         other = twin(made).double()
         made.double()
@@ -166,14 +166,14 @@ class TestSharing:
             if name.startswith("blocks."):
                 assert relative_difference(parameter.grad, expected[name]) < 1e-9, name
 
-    def test_the_last_layer_only_where_it_is_read(self, how: dict[str, Any]) -> None:
+    def test_the_last_layer_at_selected_tokens_only(self, how: dict[str, Any]) -> None:
         made, asked = small(**how), batch(pack=True)
         places = {"one": torch.tensor([3, 0, 0, 39])}
         some = made(asked, indices=places)
         assert len(some.last_hidden) == 4 + len(asked.cls_positions)
         assert relative_difference(some.at("one"), made(asked).last_hidden[places["one"]]) < 1e-5
 
-    def test_every_weight_is_at_one_depth(self, how: dict[str, Any]) -> None:
+    def test_every_weight_is_in_one_layer_group(self, how: dict[str, Any]) -> None:
         made = small(**how)
         weights = weights_of(dict(made.named_parameters()), made.layer_groups())
         assert {weight.group for weight in weights} == set(range(len(made.layer_groups())))
@@ -182,7 +182,7 @@ class TestSharing:
         if made.config.inner_layers == 1:
             assert order == sorted(order), "parts stand in the order in which a token first meets them"
 
-    def test_effort_counts_what_is_walked_not_what_is_stored(self, how: dict[str, Any]) -> None:
+    def test_flops_count_every_execution_of_a_shared_block(self, how: dict[str, Any]) -> None:
         made = small(**how)
         mine, theirs = (flops_per_token(Model(one, []), length=40, asked={}) for one in (made, twin(made)))
         assert mine == theirs
@@ -190,7 +190,7 @@ class TestSharing:
         assert mine == 6 * (24 * 32 + made.layers * blocks)
 
 
-def test_groups_are_those_of_the_reference() -> None:
+def test_groups_as_in_the_reference() -> None:
     found = [config(layers=12, groups=groups).group_of(layer) for groups in (1, 2, 3, 5) for layer in range(12)]
     assert found[:12] == [0] * 12
     assert found[12:24] == [0] * 6 + [1] * 6
@@ -198,7 +198,7 @@ def test_groups_are_those_of_the_reference() -> None:
     assert found[36:] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
 
 
-def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
+def test_a_shared_block_is_unfrozen_with_its_lowest_layer() -> None:
     made = Model.build(config(sharing="attention"), [sentence_order.Config()])
     attention = made.encoder.blocks[0][0]
     assert attention.feed_forward is None
@@ -211,7 +211,7 @@ def test_a_shared_block_thaws_with_the_lowest_layer_that_walks_it() -> None:
     assert asleep == [made.encoder.embeddings, attention, made.encoder.blocks[1][0], made.encoder.blocks[2][0]]
 
 
-def test_activations_computed_again_give_the_same_gradients() -> None:
+def test_activation_checkpointing_gives_the_same_gradients() -> None:
     gradients = []
     for recompute in (False, True):
         made = randomize_weights(Model.build(config(), [masked_lm.Config()], vocabulary=VOCABULARY, seed=1)).train()
@@ -225,7 +225,7 @@ def test_activations_computed_again_give_the_same_gradients() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
-def test_the_map_is_there_even_between_equal_widths() -> None:
+def test_embeddings_are_projected_even_between_equal_widths() -> None:
     made = small(embedding_width=32)
     assert made.embeddings.project.weight.shape == (32, 32)
 
@@ -241,7 +241,7 @@ def test_the_map_is_there_even_between_equal_widths() -> None:
         ({"embedding_width": 0}, "embedding_width=0 must be at least 1"),
     ],
 )
-def test_settings_that_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         albert.Config(**wrong)
     assert "\n" not in str(caught.value)

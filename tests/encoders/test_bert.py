@@ -1,4 +1,4 @@
-"""BERT's own: sizes, parameter counts, what it refuses."""
+"""BERT: sizes, parameter counts, rejected settings and inputs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_parameter_counts(name: str, parameters: int) -> None:
         assert count(bert.Config.size(name, vocab_size=30_522).build()) == parameters
 
 
-def test_parameter_count_with_the_heads_of_pre_training() -> None:
+def test_parameter_count_with_pre_training_heads() -> None:
     with torch.device("meta"):
         model = Model.build(bert.Config(), [masked_lm.Config(), next_sentence.Config()])
     assert count(model) == 110_106_428
 
 
-def test_the_names_that_model_folders_are_mapped_from() -> None:
+def test_parameter_names_and_shapes() -> None:
     names = dict(pretraining_model(layers=1).named_parameters())
     assert {name: tuple(weight.shape) for name, weight in names.items()} == {
         "encoder.embeddings.tokens.weight": (97, 32),
@@ -73,7 +73,7 @@ def test_the_names_that_model_folders_are_mapped_from() -> None:
 
 
 @pytest.mark.parametrize("name", bert.Config.sizes)
-def test_sizes_have_heads_of_64(name: str) -> None:
+def test_sizes_have_head_width_64(name: str) -> None:
     made = bert.Config.size(name, vocab_size=50)
     assert (made.width // made.heads, made.inner) == (64, 4 * made.width)
 
@@ -90,7 +90,7 @@ def test_sizes_have_heads_of_64(name: str) -> None:
         ({"padding_id": 30_522}, "padding_id=30522 is outside a vocabulary of 30522"),
     ],
 )
-def test_settings_that_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_wrong_settings_are_rejected(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         bert.Config(**wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -101,14 +101,14 @@ def test_an_unknown_size() -> None:
         bert.Config.size("lage", vocab_size=10)
 
 
-def test_settings_travel_through_plain_values() -> None:
+def test_settings_round_trip_through_a_dict() -> None:
     made = small_bert_config(activation="gelu_new", causal=True)
     plain = settings.to_dict(made)
     assert plain["kind"] == "bert"
     assert settings.from_dict(bert.Config, plain) == made
 
 
-def test_texts_that_are_too_long() -> None:
+def test_too_long_texts_are_rejected() -> None:
     with pytest.raises(BertsmithError, match="texts of up to 41 tokens do not fit the encoder's 40 positions"):
         pretraining_model().encoder(random_batch([30], length=41))
 
@@ -121,7 +121,7 @@ def test_texts_that_are_too_long() -> None:
         ("segment_ids", 2, "segment id 2 is outside the encoder's table of 2 segments"),
     ],
 )
-def test_numbers_outside_the_tables(field: str, value: int, message: str) -> None:
+def test_ids_out_of_range_are_rejected(field: str, value: int, message: str) -> None:
     batch = random_batch([30, 12], length=30)
     wrong = getattr(batch, field).clone()
     wrong[1, 3] = value
@@ -129,13 +129,13 @@ def test_numbers_outside_the_tables(field: str, value: int, message: str) -> Non
         pretraining_model().encoder(batch.replace(**{field: wrong}))
 
 
-def test_full_rows_take_the_dense_kernel_and_say_the_same() -> None:
+def test_dense_rows_use_the_dense_kernel_with_equal_results() -> None:
     encoder, batch = pretraining_model().encoder, random_batch([30, 30], length=30)
     assert batch.dense
     assert relative_difference(encoder(batch).last_hidden, encoder(batch.replace(dense=False)).last_hidden) < 1e-6
 
 
-def test_dropout_is_where_it_belongs() -> None:
+def test_both_kinds_of_dropout_act_in_training() -> None:
     batch = random_batch([30, 20], length=30)
     for name in ("dropout", "attention_dropout"):
         quiet = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -146,14 +146,14 @@ def test_dropout_is_where_it_belongs() -> None:
     assert torch.equal(encoder(batch).last_hidden, encoder(batch).last_hidden)
 
 
-def test_without_a_pooler_nothing_is_pooled() -> None:
+def test_no_pooled_vectors_without_a_pooler() -> None:
     encoder = small_bert_config(pooler=False).build()
     assert encoder(random_batch([30], length=30)).pooled is None
     assert not any(name.startswith("pooler") for name, _ in encoder.named_parameters())
 
 
 def test_every_setting_has_an_effect_or_is_checked() -> None:
-    """A setting that nobody reads would be a lie: each is exchanged, and the encoder or its weights must differ."""
+    """Each setting is changed, and the encoder or its weights must differ."""
     torch.manual_seed(0)
     batch = random_batch([30, 12], length=30)
     changed = {
@@ -179,7 +179,7 @@ def test_every_setting_has_an_effect_or_is_checked() -> None:
         assert fingerprint(**{name: value}) != usual, name
 
 
-def test_one_kind_of_text_is_one_kind_whatever_a_tokenizer_says() -> None:
+def test_segment_ids_are_ignored_with_one_segment_type() -> None:
     encoder = randomize_weights(small_bert_config(segment_types=1).build()).eval()
     batch = random_batch([12, 9], length=24)
     plain, told = (batch.replace(segment_ids=torch.full_like(batch.segment_ids, kind)) for kind in (0, 1))

@@ -1,4 +1,4 @@
-"""ELECTRA's own: sizes, the map behind narrow tables, the vector of a text, and rates by depth."""
+"""ELECTRA: sizes, projected embeddings, pooler, layer-wise learning rates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_sizes() -> None:
         electra.Config(embedding_width=0)
 
 
-def test_a_map_only_where_widths_differ() -> None:
+def test_embeddings_are_projected_where_widths_differ() -> None:
     narrow, wide = (electra.Config(**SMALL, embedding_width=width).build() for width in (24, 32))
     assert narrow.token_embeddings.shape == (97, 24)
     assert narrow.embeddings.project.weight.shape == (32, 24)
@@ -43,7 +43,7 @@ def test_a_map_only_where_widths_differ() -> None:
     )
 
 
-def test_embeddings_are_handed_out_below_the_map() -> None:
+def test_embed_returns_embeddings_before_the_projection() -> None:
     encoder = randomize_weights(electra.Config(**SMALL, embedding_width=24).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     embedded = encoder.embed(batch)
@@ -52,7 +52,7 @@ def test_embeddings_are_handed_out_below_the_map() -> None:
     assert relative_difference(encoder.embeddings.project(embedded), layers[0]) < 1e-6
 
 
-def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
+def test_the_pooler_is_dropout_linear_and_gelu() -> None:
     encoder = randomize_weights(electra.Config(**SMALL, pooler=True, pooler_dropout=0.5).build()).eval()
     batch = random_batch([12, 40, 7], length=40)
     found = encoder(batch)
@@ -63,7 +63,7 @@ def test_the_vector_of_a_text_is_gelu_of_a_matrix_after_dropout() -> None:
     assert not electra.Config().pooler
 
 
-def test_rates_by_depth_are_those_of_its_code() -> None:
+def test_layerwise_learning_rates_as_in_the_published_code() -> None:
     """decay^(L + 2 - depth): embeddings 0, layer i at i + 1, the head at L + 2 (electra: model/optimization.py)."""
     model = Model.build(electra.Config(**SMALL, pooler=True), [classify.Config()])
     parts = model.layer_groups()

@@ -1,4 +1,4 @@
-"""Every switch of `modern` alone changes its own part; with all of them turned back it is BERT."""
+"""Every setting of `modern` acts independently; with all of them as in BERT it is BERT."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def text(batch: Batch, top: torch.Tensor, number: int) -> torch.Tensor:
     return top[first : first + int((batch.sample_ids == number).sum())]
 
 
-def test_turned_back_it_is_bert() -> None:
+def test_with_all_settings_as_in_bert_it_is_bert() -> None:
     bert = randomize_weights(small_bert_config(max_positions=60, dropout=0.0, attention_dropout=0.0).build()).eval()
     ours = settings(**AS_BERT, feed_forward=64, layer_norm_eps=1e-12).build().eval()
     ours.load_state_dict(bert.state_dict())
@@ -70,7 +70,7 @@ def test_turned_back_it_is_bert() -> None:
         assert torch.equal(mine.pooled, other.pooled)
 
 
-def test_each_switch_changes_its_own_weights_and_no_others() -> None:
+def test_each_setting_changes_only_its_own_weights() -> None:
     usual = shapes()
     blocks = [f"encoder.blocks.{layer}" for layer in range(3)]
     feed_forward = {(f"{block}.feed_forward.expand.weight", (256, 32)) for block in blocks}
@@ -99,7 +99,7 @@ def count(made: modern.Config) -> int:
         return sum(weight.numel() for weight in made.build().parameters())
 
 
-def test_gates_keep_the_number_of_weights() -> None:
+def test_gated_feed_forward_keeps_the_number_of_weights() -> None:
     for width, inner in ((128, 384), (256, 704), (512, 1408), (768, 2048), (1024, 2752)):
         gated, plain = (settings(width=width, heads=width // 64, gated=gated) for gated in (True, False))
         assert (gated.inner, plain.inner) == (inner, 4 * width)
@@ -117,8 +117,8 @@ def test_sizes() -> None:
 
 
 @pytest.mark.parametrize("how", ALL, ids=lambda how: " ".join(str(value) for value in how.values()))
-def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None:
-    """Alone in full rows, padded, packed, in one line, with probabilities kept, and only where it is read."""
+def test_every_combination_agrees_across_kernels_and_layouts(how: dict[str, Any]) -> None:
+    """Separate dense rows, padded, packed, unpadded, with attention probabilities, and at selected tokens."""
     encoder = small(**how)
     rows = random_rows(LENGTHS)
     padded, packed, line = (
@@ -146,7 +146,7 @@ def test_every_combination_is_exact_in_every_kernel(how: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("change", [{"norm": "after"}, {"norm": "after", "rotary": False, "gated": False}], ids=str)
-def test_it_compiles_whole_with_norms_after(change: dict[str, Any]) -> None:
+def test_post_norm_compiles_as_one_graph(change: dict[str, Any]) -> None:
     encoder, batch = small(**change), random_batch(LENGTHS, length=40, pack=True)
     torch.compiler.reset()
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
@@ -156,7 +156,7 @@ def test_it_compiles_whole_with_norms_after(change: dict[str, Any]) -> None:
     )
 
 
-def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
+def test_rotary_positions_are_relative_and_learned_ones_absolute() -> None:
     batch = random_batch(LENGTHS, length=40)
     later = batch.replace(position_ids=batch.position_ids + 20)
     stretched = batch.replace(position_ids=2 * batch.position_ids)
@@ -169,7 +169,7 @@ def test_rotary_positions_are_relative_and_learned_ones_are_not() -> None:
     assert relative_difference(faster(batch).last_hidden, slower(batch).last_hidden) > 1e-2
 
 
-def test_segments_are_looked_at_only_where_there_are_some() -> None:
+def test_segment_ids_are_read_only_with_segment_types() -> None:
     batch = random_batch(LENGTHS, length=40)
     other = batch.replace(segment_ids=1 - batch.segment_ids)
     assert torch.equal(small()(batch).last_hidden, small()(other).last_hidden)
@@ -178,7 +178,7 @@ def test_segments_are_looked_at_only_where_there_are_some() -> None:
     )
 
 
-def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
+def test_next_sentence_needs_a_pooler() -> None:
     objectives = [masked_lm.Config(), next_sentence.Config()]
     with pytest.raises(
         ConfigError, match="next_sentence reads the pooled vector of each text: the encoder has no pooler"
@@ -193,7 +193,7 @@ def test_it_is_asked_about_pairs_where_it_has_a_pooler() -> None:
 
 
 @pytest.mark.parametrize("norm", ["before", "after"])
-def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> None:
+def test_depth_scaled_initialisation(norm: str) -> None:
     made = []
     for depth_scaled in (False, True):
         torch.manual_seed(0)
@@ -215,13 +215,13 @@ def test_scaled_for_depth_only_what_the_halves_add_begins_smaller(norm: str) -> 
         ({"segment_types": -1}, "segment_types=-1 must be at least 0"),
     ],
 )
-def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_rejected(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         settings(**changes)
     settings(width=36, heads=4, rotary=False)
 
 
-def test_every_switch_is_a_setting_of_its_own_on_the_command_line() -> None:
+def test_every_setting_can_be_overridden() -> None:
     usual = find("modern/small")
     changes = {
         "norm": "after",

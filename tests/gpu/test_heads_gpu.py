@@ -1,4 +1,4 @@
-"""On CUDA: every head compiles whole, forward and backward, never waits, and gives the CPU's numbers."""
+"""On CUDA: every head compiles as one graph, does not synchronise, and equals the CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_compiles_whole_and_never_waits(case: str) -> None:
+def test_heads_compile_as_one_graph_without_synchronisation(case: str) -> None:
     torch._dynamo.reset()  # which else counts the cases before as the same function again
     here, there = model_with(CASES[case], **QUIET), model_with(CASES[case], **QUIET).cuda()
     batch = packed()
@@ -66,7 +66,7 @@ def test_compiles_whole_and_never_waits(case: str) -> None:
             assert torch.allclose(other.grad.cpu(), one.grad, rtol=0, atol=2e-3 * scale + 1e-6), name
 
 
-def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
+def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
     model, batch = model_with(BETWEEN).train(), packed()
     passes = ForwardBackward(
         model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
@@ -87,7 +87,7 @@ def test_a_bilstm_never_waits_and_trains_in_half_precision() -> None:
 
 
 @pytest.mark.parametrize("case", RECURRENT)
-def test_steps_with_a_bilstm_are_replayed(case: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_steps_with_a_bilstm_run_as_cuda_graphs(case: str, recwarn: pytest.WarningsRecorder) -> None:
     def losses(*, graphs: bool) -> list[float]:
         trainer = Trainer(
             model_with(RECURRENT[case], **QUIET).train(),

@@ -1,4 +1,4 @@
-"""On CUDA a predictor says of texts what it says on the CPU, alone and through an engine; nearly so in fewer bits."""
+"""On CUDA a predictor equals the CPU's, alone and through an engine; lower precisions are close."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_equal_to_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_fewer_bits(precision: Any) -> None:
+def test_lower_precisions(precision: Any) -> None:
     expected, found = asked(opened("cpu")), asked(opened("cuda", precision))
     for ours, other in zip(found[:2], expected[:2], strict=True):
         assert ours.dtype == np.float32

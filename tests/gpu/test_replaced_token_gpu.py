@@ -1,4 +1,4 @@
-"""On CUDA: ELECTRA's step compiles whole and never waits; noise and guesses are the CPU's."""
+"""On CUDA: ELECTRA's step compiles as one graph without synchronisation; noise and samples equal the CPU's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_noise_is_the_same() -> None:
     assert torch.allclose(counter_random.gumbel(here), counter_random.gumbel(there).cpu(), rtol=1e-5, atol=1e-5)
 
 
-def test_guesses_are_the_same() -> None:
+def test_samples_are_the_same() -> None:
     here, there = build(), build().cuda()
     ours, _ = filled(here, here.corrupt(texts()))
     theirs, _ = filled(there, there.corrupt(texts().to("cuda")))
@@ -30,7 +30,7 @@ def test_guesses_are_the_same() -> None:
     assert other <= 1, "two tokens may be equally likely to the last digits"
 
 
-def test_a_step_compiles_whole_and_never_waits() -> None:
+def test_a_step_compiles_as_one_graph_without_synchronisation() -> None:
     model, batch = build().cuda().train(), texts().to("cuda")
 
     def step(batch: Batch) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""On CUDA: steps that never wait, what is not finite skipped on the device, the CPU's numbers, compiled by default."""
+"""On CUDA: steps without synchronisation, skipped non-finite steps, results equal to the CPU's, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bert(
 
 
 @pytest.mark.parametrize("kind", config.kinds(optimizers.FOLDER))
-def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
+def test_a_step_skips_non_finite_gradients_without_synchronisation(kind: str) -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[4])
     batches = [toy_batch(step).to("cuda") for step in range(12)]
     settings = config.find_kind(optimizers.FOLDER, kind).Config()
@@ -80,21 +80,21 @@ def test_a_step_never_waits_and_skips_what_is_not_finite(kind: str) -> None:
     made.state().check_finite()
 
 
-def test_the_numbers_are_the_cpus() -> None:
+def test_results_equal_the_cpus() -> None:
     for step, other in zip(bert(), bert(world=World()), strict=True):
         assert step.scores.counts == other.scores.counts
         assert step.loss == pytest.approx(other.loss, rel=1e-3)
 
 
-def test_compiled_half_precision_is_the_default_and_near() -> None:
-    """At a rate where rounding is not what decides: at 1e-2 losses in half precision are up to 5 % off on a CPU too."""
+def test_compiled_half_precision_is_the_default_and_close() -> None:
+    """At a learning rate where rounding does not dominate: at 1e-2 bfloat16 losses differ by up to 5 % on a CPU too."""
     plan = replace(LEVEL, learning_rate=3e-3)
     for step, other in zip(bert(compute=ComputeConfig(), precision="auto", plan=plan), bert(plan=plan), strict=True):
         assert step.loss == pytest.approx(other.loss, rel=1e-2)
 
 
-def test_a_resumed_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
-    """Equal but for rounding: kernels on a GPU may add in another order each time."""
+def test_a_resumed_run_continues_with_the_same_losses(tmp_path: Path) -> None:
+    """Equal up to rounding: GPU kernels may sum in varying order."""
     straight, begun = bert(dropout=0.1), bert(dropout=0.1)
     losses = [step.loss for step in straight]
     for _ in range(6):
@@ -114,8 +114,8 @@ def short(*, graphs: bool, compiled: bool = True, dropout: float = 0.1, plan: Tr
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -> None:
-    """Rates change, dropout is drawn anew, a run that goes on begins without a recording."""
+def test_cuda_graphs_equal_ordinary_steps(compiled: bool, tmp_path: Path) -> None:
+    """Learning rates change, dropout is drawn anew, and a resumed run records a new graph."""
     how: dict[str, Any] = {"compiled": compiled, "plan": TrainingPlan(steps=12, learning_rate=1e-2, warmup=4 / 12)}
     plain, replayed = short(graphs=False, **how), short(graphs=True, **how)
     losses = [step.loss for step in plain]
@@ -135,7 +135,7 @@ def test_replayed_steps_are_those_that_are_not(compiled: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_replayed_step_never_waits(compiled: bool) -> None:
+def test_a_cuda_graph_does_not_synchronise(compiled: bool) -> None:
     replayed = short(graphs=True, compiled=compiled, plan=TrainingPlan(steps=100, learning_rate=1e-3))
     for _ in range(6):
         next(replayed)
@@ -148,8 +148,8 @@ def test_a_replayed_step_never_waits(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_seconds_of_steps_make_up_the_time_that_goes_by(graphs: bool) -> None:
-    """The host hands out steps far faster than the device takes them: its own time says nothing of theirs."""
+def test_seconds_of_steps_add_up_to_the_elapsed_time(graphs: bool) -> None:
+    """The host launches steps far faster than the device runs them, so host time is not the time of a step."""
     model = pretraining_model(layers=2, width=64, heads=2)
     how: dict[str, Any] = {"plan": TrainingPlan(steps=30, learning_rate=1e-3), "optimizer": adamw.Config()}
     made = Trainer(model, bert_feed(16, rows=16), world=on_gpu(), compute=ComputeConfig(cuda_graphs=graphs), **how)
@@ -181,8 +181,8 @@ assert losses[0] == losses[1], losses
 """
 
 
-def test_without_chance_runs_are_the_same_bit_for_bit() -> None:
-    """In a process of its own: the switch is for a whole process, and cuBLAS must not have begun before it."""
+def test_deterministic_runs_are_bit_identical() -> None:
+    """In a separate process: the setting is process-wide and must precede the start of cuBLAS."""
     tests = Path(__file__).resolve().parents[1]
     path = os.pathsep.join([str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The quick GELU is GELU, there and back."""
+"""QuickGelu equals GELU, forward and backward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from bertsmith.nn.activations import QuickGelu, get_activation
 
 
-def test_quick_gelu_is_gelu_there_and_back() -> None:
+def test_quick_gelu_equals_gelu_forward_and_backward() -> None:
     x = torch.cat((torch.linspace(-12, 12, 100_001), torch.tensor([0.0, -0.0, -60.0, 60.0]))).requires_grad_()
     exact = x.detach().double().requires_grad_()
     found, expected = QuickGelu.apply(x), F.gelu(exact)  # type: ignore[no-untyped-call]
@@ -20,7 +20,7 @@ def test_quick_gelu_is_gelu_there_and_back() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_in_half_precision_it_is_as_near_as_torchs_own(kind: torch.dtype) -> None:
+def test_half_precision_is_as_exact_as_torchs_gelu(kind: torch.dtype) -> None:
     x = torch.linspace(-8, 8, 20_001).to(kind).requires_grad_()
     found = QuickGelu.apply(x)  # type: ignore[no-untyped-call]
     (ours,) = torch.autograd.grad(found.sum(), x)
@@ -39,6 +39,6 @@ def test_one_graph() -> None:
     assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-def test_by_name_it_is_torchs_where_nothing_is_compiled() -> None:
+def test_get_activation_is_torchs_gelu_without_compilation() -> None:
     x = torch.randn(100, dtype=torch.bfloat16)
     assert torch.equal(get_activation("gelu")(x), F.gelu(x))

@@ -1,4 +1,4 @@
-"""All kernels give one answer, and nobody sees what is not theirs. (The real variable-length kernel: tests/gpu.)"""
+"""All attention kernels agree and respect document borders. (The real varlen kernel: tests/gpu.)"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_kernels_agree(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_runs_of_equal_texts_need_no_mask(causal: bool) -> None:
+def test_texts_of_equal_length_need_no_mask(causal: bool) -> None:
     layer, x_TD = attention(), inputs()
     runs = ((3, 2), (1, 12), (2, 5), (1, 8))
     sizes = [length for texts, length in runs for _ in range(texts)]
@@ -75,7 +75,7 @@ REAL = inspect.signature(varlen.varlen_attn)
 
 
 def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, window_size: Any) -> torch.Tensor:
-    """What the variable-length kernel computes, one sequence after the other."""
+    """A reference implementation of the varlen kernel, sequence by sequence."""
     REAL.bind(q, k, v, *bounds, window_size=window_size)  # torch's own takes this call
     assert window_size in ((-1, -1), (-1, 0))
     assert bounds[0] is bounds[1]
@@ -88,7 +88,7 @@ def in_a_loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, w
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_variable_length_kernel_is_given_what_it_needs(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_the_varlen_kernel(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x_TD = attention(), inputs()
     masked, _ = layer(x_TD, context("masked", causal=causal))
     monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
@@ -98,7 +98,7 @@ def test_the_variable_length_kernel_is_given_what_it_needs(causal: bool, monkeyp
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_probabilities_are_where_they_may_be_and_sum_to_one(causal: bool) -> None:
+def test_probabilities_respect_the_mask_and_sum_to_one(causal: bool) -> None:
     _, probabilities = attention()(inputs(), context("eager", causal=causal))
     allowed = DOCUMENT[:, :, None] == DOCUMENT[:, None, :]
     if causal:
@@ -110,13 +110,13 @@ def test_probabilities_are_where_they_may_be_and_sum_to_one(causal: bool) -> Non
 
 
 @pytest.mark.parametrize("kernel", ["masked", "eager"])
-def test_only_where_it_is_read(kernel: Kernel) -> None:
+def test_selected_tokens(kernel: Kernel) -> None:
     layer, x_TD = attention(), inputs()
     places = torch.tensor([0, 35, 7, 7, 14])
     assert relative_difference(layer(x_TD, context(kernel), places)[0], layer(x_TD, context(kernel))[0][places]) < 1e-6
 
 
-def test_every_head_looks_at_the_whole_of_its_document() -> None:
+def test_attention_equals_the_formula_per_head_and_document() -> None:
     """Against the formula of Vaswani et al., head by head and document by document."""
     layer, x_TD = attention(), inputs()
     q, k, v = (x_TD @ layer.qkv.weight.T + layer.qkv.bias).split(WIDTH, dim=1)
@@ -177,6 +177,6 @@ USUAL = {
         ({"dense": True, "return_attentions": True}, "eager"),
     ],
 )
-def test_which_kernel(changes: dict[str, object], kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_of_the_kernel(changes: dict[str, object], kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HAS_TRITON", True)
     assert choose_kernel(**{**USUAL, **changes}) == kernel  # type: ignore[arg-type]

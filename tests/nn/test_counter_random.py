@@ -1,4 +1,4 @@
-"""Drawn numbers: pinned, equal to a plain-Python account of them, even, and different for different purposes."""
+"""Counter-based random numbers: fixed values, a Python reference, uniformity, independence of streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mixed_in_python(key: int, *numbers: int) -> int:
 
 
 @pytest.mark.parametrize("numbers", [(0, 0, 0), (1, 2, 3), (-1, 1 << 40, 511), (7, -(1 << 63), (1 << 63) - 1)])
-def test_equals_the_same_sums_in_python(numbers: tuple[int, ...]) -> None:
+def test_equals_a_python_implementation(numbers: tuple[int, ...]) -> None:
     key = counter_random.stream_key(12345, "test")
     ours = counter_random.mix_counters(key, *(torch.tensor(number) for number in numbers))
     assert int(ours) & WORD == mixed_in_python(key, *numbers)
@@ -29,22 +29,22 @@ def test_equals_the_same_sums_in_python(numbers: tuple[int, ...]) -> None:
     assert int(drawn) == mixed_in_python(key, *numbers) >> 33
 
 
-def test_splitmix64_itself() -> None:
+def test_equals_splitmix64() -> None:
     """The first three outputs of splitmix64 from state 0, as its authors' C code gives them."""
     steps = torch.arange(3) * counter_random._GOLDEN
     found = [int(number) & WORD for number in counter_random.mix_counters(0, steps)]
     assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_golden() -> None:
-    """Masks of old runs depend on these numbers: they may never change."""
+def test_values_never_change() -> None:
+    """The masking of existing runs depends on these values."""
     drawn = counter_random.random_bits(
         counter_random.stream_key(0, "masked_lm/choice"), torch.tensor(0), torch.arange(3)[:, None], torch.arange(2)
     )
     assert drawn.tolist() == [[1861492268, 326921699], [1643538709, 1671473473], [424159221, 29474318]]
 
 
-def test_even_and_independent() -> None:
+def test_uniform_and_independent() -> None:
     drawn = counter_random.random_bits(
         counter_random.stream_key(1, "a"), torch.arange(1000)[:, None], torch.arange(1000)
     )
@@ -60,7 +60,7 @@ def test_even_and_independent() -> None:
     assert (drawn < counter_random.threshold(0.15)).double().mean() == pytest.approx(0.15, abs=0.0015)
 
 
-def test_below_reaches_both_ends() -> None:
+def test_to_range_includes_both_ends() -> None:
     ends = torch.tensor([0, counter_random.RANGE - 1])
     assert counter_random.to_range(ends, 30_522).tolist() == [0, 30_521]
     assert counter_random.threshold(0) == 0

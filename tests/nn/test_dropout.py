@@ -1,4 +1,4 @@
-"""Dropout by products of two random numbers: as many dropped as asked, nowhere more, no two places alike."""
+"""Dropout by products of two random numbers: rates, independence, scaling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dropped(probability: float, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
-def test_as_many_as_asked_in_every_place_and_column(probability: float) -> None:
+def test_the_dropout_rate_of_every_token_and_column(probability: float) -> None:
     spread = (probability * (1 - probability)) ** 0.5
     for seed in range(5):
         gone = dropped(probability, seed)
@@ -29,7 +29,7 @@ def test_as_many_as_asked_in_every_place_and_column(probability: float) -> None:
             assert standard.abs().max() < 5.5
 
 
-def test_no_two_places_are_alike() -> None:
+def test_tokens_and_columns_are_independent() -> None:
     gone = dropped(0.1, 0) - 0.1
     for some in (gone[:512], gone.T[:512]):
         alike = torch.corrcoef(some)[~torch.eye(512, dtype=torch.bool)] * some.shape[1] ** 0.5
@@ -39,7 +39,7 @@ def test_no_two_places_are_alike() -> None:
     assert abs(squares.mean()) < 5 * 0.09**2 / (T * D / 4) ** 0.5
 
 
-def test_a_function_of_the_seed_alone_and_what_stays_grows() -> None:
+def test_a_function_of_the_seed_and_kept_values_are_scaled() -> None:
     assert torch.equal(dropped(0.3, 7), dropped(0.3, 7))
     assert not torch.equal(dropped(0.3, 7), dropped(0.3, 8))
     torch.manual_seed(0)
@@ -60,14 +60,14 @@ def test_one_graph() -> None:
     assert torch.equal(whole(torch.ones(T, D), 0.1), expected)
 
 
-def test_bits_of_small_numbers_are_everywhere() -> None:
+def test_all_bits_of_the_hash_are_uniform() -> None:
     found = hash_int32(torch.arange(4096, dtype=torch.int32))
     bits = (found[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
     assert (bits.float().mean(0) - 0.5).abs().max() < 0.05
     assert len(found.unique()) == 4096
 
 
-def test_nothing_is_dropped_but_in_training() -> None:
+def test_dropout_only_in_training_mode() -> None:
     layer, x = Dropout(0.5), torch.ones(8, 8)
     assert (layer(x) == 0).any()
     assert torch.equal(layer.eval()(x), x)

@@ -1,4 +1,4 @@
-"""How weights begin, and which activation is which."""
+"""Weight initialisation and activations."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def parts() -> nn.ModuleDict:
 
 @pytest.mark.parametrize("name", ["table", "matrix"])
 @pytest.mark.parametrize(("truncate", "deviation", "most"), [(True, 0.01759, 0.04), (False, 0.02, 0.2)])
-def test_weights_begin_as_in_the_reference(name: str, truncate: bool, deviation: float, most: float) -> None:
-    """The deviation of a normal distribution cut at two deviations: measured 0.01759 in SPEC.md §2.1."""
+def test_initial_weights_as_in_the_reference(name: str, truncate: bool, deviation: float, most: float) -> None:
+    """A normal distribution truncated at two standard deviations: 0.01759 (SPEC.md §2.1)."""
     made = parts()
     LayerConfig(truncated_init=truncate).init_weights(made)
     weight = made[name].weight
@@ -42,7 +42,7 @@ def test_biases_and_norms() -> None:
     assert (made["norm"].bias == 0).all()
 
 
-def test_the_two_gelus_are_two() -> None:
+def test_gelu_and_gelu_new_differ() -> None:
     x = torch.linspace(-6, 6, 10_001, dtype=torch.float64)
     exact = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
     tanh = x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -51,7 +51,7 @@ def test_the_two_gelus_are_two() -> None:
     assert (exact - tanh).abs().max() == pytest.approx(4.7e-4, rel=0.02)
 
 
-def test_an_unknown_activation_is_one_clear_line() -> None:
+def test_wrong_settings_are_one_line_errors() -> None:
     with pytest.raises(
         ConfigError, match=r"activation=gelu_nwe is unknown: expected one of gelu, .*; did you mean gelu_new"
     ):

@@ -1,4 +1,4 @@
-"""Modules without memory are shapes alone, and torch's compiler is not loaded for them."""
+"""Modules on the meta device have shapes without memory, and torch's compiler is not imported for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.f
 
 
 @pytest.mark.parametrize("name", ["bert/large", "albert/xxlarge", "electra/base", "modern/base"])
-def test_only_names_and_shapes(name: str) -> None:
+def test_modules_have_names_and_shapes_without_memory(name: str) -> None:
     recipe, before = recipes.find(name), torch.get_rng_state()
     with on_meta_device():
         model = Model.build(recipe.encoder, recipe.objectives.values())
@@ -39,7 +39,7 @@ def test_only_names_and_shapes(name: str) -> None:
 
 
 @pytest.mark.parametrize("draw", [nn.init.normal_, nn.init.kaiming_uniform_, nn.init.xavier_uniform_, Tensor.uniform_])
-def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
+def test_initialisers_do_nothing_on_the_meta_device(draw: Callable[[Tensor], Tensor]) -> None:
     there = torch.full((3, 2), 7.0)
     with on_meta_device():
         assert draw(there) is there
@@ -47,7 +47,7 @@ def test_nothing_is_drawn(draw: Callable[[Tensor], Tensor]) -> None:
     assert not torch.equal(draw(there), torch.full((3, 2), 7.0))
 
 
-def test_numbers_that_are_there_change() -> None:
+def test_real_tensors_are_still_changed() -> None:
     there = torch.full((3, 2), 8.0)
     with on_meta_device():
         nowhere = torch.empty(3, 2)
@@ -57,8 +57,8 @@ def test_numbers_that_are_there_change() -> None:
     assert torch.equal(there, torch.full((3, 2), 4.0))
 
 
-def test_nothing_loads_torchs_compiler_at_the_start() -> None:
-    """It takes two seconds, which everybody would wait for whoever asks for a word."""
+def test_the_compiler_of_torch_is_not_imported() -> None:
+    """The import takes two seconds of every command."""
     told = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True).stdout
     sizes, loaded = told.split("\n")[:2]
     assert loaded == ""

@@ -1,4 +1,4 @@
-"""Recurrent layers: torch's own over packed sequences give the same numbers."""
+"""The BiLSTM equals torch's over packed sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_padding_changes_nothing() -> None:
     assert not torch.equal(layer(x, lengths)[0, :4], layer(x.flip(2), lengths)[0, :4])
 
 
-def test_compiling_goes_round_it() -> None:
+def test_compilation_has_a_graph_break() -> None:
     layer, x, lengths = BiLSTM(5, 3, layers=2), torch.randn(2, 6, 5), torch.tensor([4, 6])
 
     def step(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Turned queries and keys: lengths stay, products depend on the distance alone, each text counts from its own start."""
+"""Rotary embeddings: norms are kept, products depend on the distance, positions restart with each text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def exact(positions: torch.Tensor, *, base: float = 100.0) -> RotaryEmbedding:
     return RotaryEmbedding(found.cos.double(), found.sin.double())
 
 
-def test_pairs_are_turned_by_their_own_angle() -> None:
+def test_pairs_are_rotated_by_their_angles() -> None:
     x = drawn(5, 3, 8)
     found = exact(torch.tensor([0, 1, 2, 7, 100])).rotate(x)
     assert torch.equal(found[0], x[0])
@@ -34,7 +34,7 @@ def test_pairs_are_turned_by_their_own_angle() -> None:
             assert (turned[place, :, number] - wanted).abs().max() < 1e-5
 
 
-def test_lengths_stay_and_products_know_only_the_distance() -> None:
+def test_norms_are_kept_and_products_depend_on_the_distance() -> None:
     query, key = drawn(1, 2, 8).expand(50, 2, 8), drawn(1, 2, 8, seed=1).expand(50, 2, 8)
     place = torch.arange(50)
     here, there = (exact(place + start).rotate(query) for start in (0, 300))
@@ -50,7 +50,7 @@ def test_lengths_stay_and_products_know_only_the_distance() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_half_precision_is_turned_in_single(kind: torch.dtype) -> None:
+def test_half_precision_is_rotated_in_float32(kind: torch.dtype) -> None:
     x = drawn(20, 2, 8).to(kind)
     turn = rotary_embedding(torch.arange(20), head_width=8, theta=100.0).rotate
     found = turn(x)
@@ -59,7 +59,7 @@ def test_half_precision_is_turned_in_single(kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["masked", "eager", "varlen", "equal_lengths"])
-def test_attention_of_packed_texts_is_that_of_each_alone(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_texts_equal_separate_ones(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", in_a_loop)
     attention = Attention(width=16, heads=2, dropout=0.0, biases=False).double()
     assert [name for name, _ in attention.named_parameters()] == ["qkv.weight", "output.weight"]

@@ -1,4 +1,4 @@
-"""ALBERT gives transformers' numbers on large weights, and its folders open on both sides with the same ones."""
+"""ALBERT equals transformers with large random weights, and folders load on both sides with equal results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LOGITS = {"masked_lm": ("prediction_logits", "logits"), "sentence_order": ("sop_
 
 
 def tokenizer() -> Unigram:
-    """Lower-cased, Hangul whole."""
+    """Lower-cased, without decomposing Hangul."""
     scores = [(piece, -3.0 - number / 10) for number, piece in enumerate(PIECES)]
     return Unigram.build([*((token, 0.0) for token in SPECIALS.tokens()), *scores], strip_accents=False)
 
@@ -101,7 +101,7 @@ def inputs(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def labels_for(batch: Batch, heads: Sequence[str]) -> dict[str, torch.Tensor]:
-    """The same labels as transformers' classes want them."""
+    """The labels in the format of transformers' classes."""
     found: dict[str, torch.Tensor] = {}
     for head in heads:
         labels = batch.labels[head]
@@ -116,7 +116,7 @@ def labels_for(batch: Batch, heads: Sequence[str]) -> dict[str, torch.Tensor]:
 
 
 def say(theirs: Any, batch: Batch, heads: Sequence[str]) -> Any:
-    """What transformers' model makes of a batch: every hidden state and probability, logits, loss."""
+    """transformers' hidden states, attention probabilities, logits and loss."""
     given, labels = inputs(batch), labels_for(batch, heads)
     if heads == ["choose"]:
         given = {name: value[None] for name, value in given.items()}
@@ -159,7 +159,7 @@ def compare(ours: Model, theirs: Any, batch: Batch) -> None:
 
 
 def written_by_transformers(architecture: str, path: Path, **changes: Any) -> Any:
-    """transformers' model with large random weights, in a folder of its own."""
+    """A folder of transformers' model with large random weights."""
     settings = {
         "vocab_size": tokenizer().vocab_size,
         "embedding_size": 24,
@@ -180,7 +180,7 @@ def written_by_transformers(architecture: str, path: Path, **changes: Any) -> An
 
 
 @pytest.mark.parametrize(("architecture", "shape"), CASES)
-def test_ours_in_transformers(architecture: str, shape: str, tmp_path: Path) -> None:
+def test_our_folders_load_in_transformers(architecture: str, shape: str, tmp_path: Path) -> None:
     ours = model(HEADS[architecture], pooler=architecture not in WITHOUT_POOLER, **SHAPES[shape])
     save_model(ours, tokenizer(), tmp_path / "ours")
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -202,7 +202,7 @@ def test_ours_in_transformers(architecture: str, shape: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_theirs_here(architecture: str, tmp_path: Path) -> None:
+def test_transformers_folders_load_here(architecture: str, tmp_path: Path) -> None:
     deep = {"num_hidden_groups": 2, "inner_group_num": 2} if architecture == "AlbertForPreTraining" else {}
     labels = {} if architecture == "AlbertForPreTraining" else {"num_labels": 3}
     labels = {"num_labels": 2} if architecture == "AlbertForQuestionAnswering" else labels
@@ -213,7 +213,7 @@ def test_theirs_here(architecture: str, tmp_path: Path) -> None:
     compare(ours, theirs, asked())
 
 
-def test_a_number_for_each_text(tmp_path: Path) -> None:
+def test_regression(tmp_path: Path) -> None:
     theirs = written_by_transformers("AlbertForSequenceClassification", tmp_path / "theirs", num_labels=1)
     ours, _, _ = open_model(tmp_path / "theirs")
     assert list(ours.objectives) == ["regress"]
@@ -223,7 +223,7 @@ def test_a_number_for_each_text(tmp_path: Path) -> None:
     assert (settings.num_labels, settings.problem_type, settings.classifier_dropout_prob) == (1, "regression", 0.0)
 
 
-def test_a_folder_of_before_with_copies_and_buffers(tmp_path: Path) -> None:
+def test_an_old_folder_with_copies_and_buffers(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     theirs = written_by_transformers("AlbertForPreTraining", tmp_path / "theirs")
@@ -236,7 +236,7 @@ def test_a_folder_of_before_with_copies_and_buffers(tmp_path: Path) -> None:
     compare(ours, theirs, asked())
 
 
-def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
+def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> None:
     theirs = written_by_transformers("AlbertForMaskedLM", tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.albert.embeddings.word_embeddings.weight)
@@ -256,7 +256,7 @@ def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_transformers_has_no_class_for_is_in_our_own_words(
+def test_models_without_a_transformers_class_have_the_bertsmith_type(
     heads: tuple[Any, ...], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     ours = model(heads, **changes)

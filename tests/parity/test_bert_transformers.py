@@ -1,4 +1,4 @@
-"""BERT gives transformers' numbers: hidden states, probabilities, logits, losses and gradients, on large weights."""
+"""BERT equals transformers with large weights: hidden states, probabilities, logits, losses and gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {  # settings of the encoder, lengths of the texts, length of a line
 
 
 def same_in_transformers(model: Model) -> torch.nn.Module:
-    """BertForPreTraining with the weights of our model, put together here and not by the code under test."""
+    """BertForPreTraining with the weights of our model, copied without the code under test."""
     ours = model.encoder.config
     assert isinstance(ours, bert.Config)
     theirs = transformers.BertForPreTraining(
@@ -51,7 +51,7 @@ def same_in_transformers(model: Model) -> torch.nn.Module:
 
 
 def pairs_of_parameters(theirs: torch.nn.Module, ours: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """(their parameter, what belongs to it of ours), for every parameter on both sides exactly once."""
+    """Pairs of corresponding parameters, each parameter of both sides exactly once."""
     left = dict(ours)
     table = {
         "bert.embeddings.word_embeddings.weight": "encoder.embeddings.tokens.weight",
@@ -87,7 +87,7 @@ def pairs_of_parameters(theirs: torch.nn.Module, ours: dict[str, Tensor]) -> lis
 
 @dataclass
 class Results:
-    """What one side makes of a batch, at its real places, text after text."""
+    """The outputs of one side at non-padding tokens, text by text."""
 
     hidden: list[Tensor]
     pooled: Tensor
@@ -97,7 +97,7 @@ class Results:
 
 
 def texts_of(batch: Batch) -> list[Tensor]:
-    """The flat places of each text, in the order of the texts."""
+    """The flat token indices of each text, in the order of the texts."""
     document = batch.document_ids.flatten()
     length = batch.input_ids.shape[1]
     found = []
@@ -200,7 +200,7 @@ def test_padded_rows(shape: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
+def test_packed_rows_equal_separate_texts(dtype: torch.dtype) -> None:
     model = pretraining_model().to(dtype)
     batch = model.corrupt(random_batch([12, 9, 23, 7, 40, 5, 5, 16], length=40, pack=True))
     assert len(batch.input_ids) < 8, "several texts share a row"
@@ -209,7 +209,7 @@ def test_packed_rows_are_the_same_texts_run_alone(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
-def test_the_wrong_gelu_shows(ours: str, theirs: str) -> None:
+def test_the_other_gelu_is_detected(ours: str, theirs: str) -> None:
     model, other = pretraining_model(activation=ours), pretraining_model(activation=theirs)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
     differences = compare(model, same_in_transformers(other), batch, alone=False)
@@ -217,7 +217,7 @@ def test_the_wrong_gelu_shows(ours: str, theirs: str) -> None:
     assert min(differences["layer 3"], differences["words"], differences["pooled"]) > 1e-5 * 3
 
 
-def test_another_epsilon_shows() -> None:
+def test_another_epsilon_is_detected() -> None:
     model, other = pretraining_model(layer_norm_eps=1e-12), pretraining_model(layer_norm_eps=1e-5)
     batch = model.corrupt(random_batch([40, 17, 29], length=40))
     assert worst(compare(model, same_in_transformers(other), batch, alone=False))[0] > 1e-5

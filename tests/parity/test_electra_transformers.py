@@ -1,4 +1,4 @@
-"""ELECTRA gives transformers' numbers: hidden states, logits and losses of every class, in folders of either side."""
+"""ELECTRA equals transformers: hidden states, logits and losses of every class, with folders of either side."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def compare(ours: Model, theirs: Any, kind: str) -> None:
 
 
 def asked(kind: str, texts: Batch) -> Batch:
-    """Three texts with labels for that question; of words and tokens, at every place [T]."""
+    """Three texts with labels for that objective; for token objectives at every token [T]."""
     if kind not in ("replaced_token", "masked_lm", "causal_lm"):
         return asked_of_texts()
     random = torch.Generator().manual_seed(0)
@@ -141,7 +141,7 @@ TRIED += [(kind, list(SHAPES)[number % 3]) for number, kind in enumerate(CASES) 
 
 
 @pytest.mark.parametrize(("kind", "shape"), TRIED)
-def test_ours_in_transformers(kind: str, shape: str, tmp_path: Path) -> None:
+def test_our_folders_load_in_transformers(kind: str, shape: str, tmp_path: Path) -> None:
     architecture, head = CASES[kind]
     ours = ours_of(kind, **SHAPES[shape])
     save_model(ours, tokenizer(), tmp_path / "ours")
@@ -169,7 +169,7 @@ def test_ours_in_transformers(kind: str, shape: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "narrow"), [*((kind, 24) for kind in CASES), ("replaced_token", 48)], ids=lambda value: str(value)
 )
-def test_theirs_here(kind: str, narrow: int, tmp_path: Path) -> None:
+def test_transformers_folders_load_here(kind: str, narrow: int, tmp_path: Path) -> None:
     architecture, _ = CASES[kind]
     config = transformers.ElectraConfig(
         vocab_size=tokenizer().vocab_size,
@@ -195,7 +195,7 @@ def test_theirs_here(kind: str, narrow: int, tmp_path: Path) -> None:
     compare(ours, theirs, kind)
 
 
-def test_the_wrong_activation_shows(tmp_path: Path) -> None:
+def test_the_wrong_activation_is_detected(tmp_path: Path) -> None:
     save_model(ours_of("classify"), tokenizer(), tmp_path / "m")
     theirs = transformers.ElectraForSequenceClassification.from_pretrained(tmp_path / "m")
     theirs.classifier.activation = torch.nn.Tanh()
@@ -203,7 +203,7 @@ def test_the_wrong_activation_shows(tmp_path: Path) -> None:
         compare(ours_of("classify"), theirs, "classify")
 
 
-def test_a_training_model_is_written_without_its_generator(tmp_path: Path) -> None:
+def test_a_model_is_saved_without_its_generator(tmp_path: Path) -> None:
     heads = [replaced_token.Config(generator_width=0.5)]
     ours = randomize_weights(Model.build(settings("replaced_token", embedding_width=24), heads)).eval()
     save_model(ours, tokenizer(), tmp_path / "m")
@@ -218,8 +218,8 @@ def ours_without_generator(ours: Model) -> Model:
     return judging.eval()
 
 
-def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
-    """Guesses filled in by our generator; transformers' discriminator, told the same labels, has the same loss."""
+def test_the_discriminator_loss_equals_transformers() -> None:
+    """With replacements from our generator and the same labels, transformers' discriminator has the same loss."""
     small = {"layers": 3, "width": 32, "heads": 4, "feed_forward": 64, "max_positions": 40, "vocab_size": 97}
     ours = randomize_weights(
         Model.build(
@@ -244,7 +244,7 @@ def test_the_loss_of_judging_is_theirs_on_a_real_step() -> None:
 
 
 def same_in_transformers(model: Model) -> Any:
-    """ElectraForPreTraining with the weights of our model, put together here and not by the code under test."""
+    """ElectraForPreTraining with the weights of our model, copied without the code under test."""
     config = model.encoder.config
     theirs = transformers.ElectraForPreTraining(
         transformers.ElectraConfig(
@@ -286,7 +286,7 @@ def same_in_transformers(model: Model) -> Any:
     return theirs
 
 
-def test_a_pretrained_folder_of_theirs_under_a_new_head(tmp_path: Path) -> None:
+def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> None:
     config = transformers.ElectraConfig(
         vocab_size=tokenizer().vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
     )

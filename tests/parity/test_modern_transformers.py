@@ -1,4 +1,4 @@
-"""ModernBERT against transformers: folders of either side open in the other with equal numbers, or are refused."""
+"""ModernBERT against transformers: folders load on both sides with equal results, or are rejected."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def compare(ours: Model, theirs: Any) -> None:
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("changes", [{}, OTHER], ids=["usual", "other"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_ours_in_transformers(name: str, changes: dict[str, Any], attention: str, tmp_path: Path) -> None:
+def test_our_folders_load_in_transformers(name: str, changes: dict[str, Any], attention: str, tmp_path: Path) -> None:
     ours = ours_of(name, **changes)
     save_model(ours, tokenizer(), tmp_path / "ours")
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -116,7 +116,7 @@ def test_ours_in_transformers(name: str, changes: dict[str, Any], attention: str
     ids=["usual", "biases", "one layer"],
 )
 @pytest.mark.parametrize("name", CLASSES)
-def test_theirs_here(name: str, changes: dict[str, Any], attention: str, tmp_path: Path) -> None:
+def test_transformers_folders_load_here(name: str, changes: dict[str, Any], attention: str, tmp_path: Path) -> None:
     theirs = theirs_of(name, attention, **changes)
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="60KB")
     tokenizer().save(tmp_path / "theirs")
@@ -136,7 +136,7 @@ def test_theirs_here(name: str, changes: dict[str, Any], attention: str, tmp_pat
     ],
     ids=["within the window", "beyond it", "two bases"],
 )
-def test_local_attention_is_read_where_it_makes_no_difference(
+def test_local_attention_loads_where_it_makes_no_difference(
     changes: dict[str, Any], fits: bool, tmp_path: Path
 ) -> None:
     theirs = theirs_of("ModernBertForMaskedLM", "sdpa", global_attn_every_n_layers=3, **changes)
@@ -161,7 +161,7 @@ def test_local_attention_is_read_where_it_makes_no_difference(
     one_line(found, "2 of 4 layers have local attention", "global_attn_every_n_layers=1")
 
 
-def test_heads_that_are_not_read_leave_the_encoder(tmp_path: Path) -> None:
+def test_the_encoder_loads_without_unsupported_heads(tmp_path: Path) -> None:
     theirs = theirs_of("ModernBertForSequenceClassification", "sdpa", num_labels=3)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
@@ -173,7 +173,7 @@ def test_heads_that_are_not_read_leave_the_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [("base", 149_655_232), ("large", 395_881_664)])
-def test_parameters_are_counted_as_the_reference_counts(size: str, count: int) -> None:
+def test_parameter_counts_equal_transformers(size: str, count: int) -> None:
     with torch.device("meta"):
         ours = Model.build(modern.Config.size(size, vocab_size=50_368), [masked_lm.Config()])
         shape = ours.encoder.config

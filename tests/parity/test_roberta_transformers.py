@@ -1,4 +1,4 @@
-"""RoBERTa against transformers: folders of either side open in the other with equal numbers, heads and losses too."""
+"""RoBERTa against transformers: folders load on both sides with equal hidden states, logits and losses."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def compare(ours: Model, theirs: Any, case: str) -> None:
 
 
 def in_full(asked: Batch) -> Batch:
-    """The batch with every real place asked for its own token."""
+    """The batch with every token as its own MLM label."""
     places = (asked.document_ids != 0).flatten().nonzero()[:, 0]
     return asked.replace(labels={"masked_lm": asked.input_ids.flatten()[places]}, indices={"masked_lm": places})
 
@@ -121,7 +121,7 @@ def in_full(asked: Batch) -> Batch:
     [{}, {"activation": "gelu_new", "layer_norm_eps": 1e-12, "max_positions": 61, "segment_types": 2}],
     ids=["usual", "other"],
 )
-def test_ours_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_our_folders_load_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path) -> None:
     ours = ours_of(case, **changes)
     save_model(ours, tokenizer(), tmp_path / "ours")
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -143,7 +143,7 @@ def test_ours_in_transformers(case: str, changes: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_theirs_here(case: str, tmp_path: Path) -> None:
+def test_transformers_folders_load_here(case: str, tmp_path: Path) -> None:
     labels = {"classify": 5, "tag": 7, "regress": 1}.get(case, 2)
     theirs = theirs_of(
         case,
@@ -171,7 +171,7 @@ def test_theirs_here(case: str, tmp_path: Path) -> None:
     compare(ours, theirs, case)
 
 
-def test_a_pretrained_folder_of_theirs_under_new_heads(tmp_path: Path) -> None:
+def test_a_pretrained_transformers_folder_under_new_heads(tmp_path: Path) -> None:
     theirs = theirs_of("masked_lm", **{"vocab_size": tokenizer().vocab_size, "hidden_size": 24}, **SMALL)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer().save(tmp_path / "theirs")
@@ -186,14 +186,14 @@ def test_a_pretrained_folder_of_theirs_under_new_heads(tmp_path: Path) -> None:
 SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 20}
 
 
-def test_parameters_are_counted_as_the_reference_counts() -> None:
+def test_parameter_counts_equal_transformers() -> None:
     with torch.device("meta"):
         ours = Model.build(roberta.Config.size("base", vocab_size=50_265), [masked_lm.Config()])
     assert parameter_count(ours) == 124_697_433
 
 
-def test_the_first_position_is_behind_the_padding() -> None:
-    """Rows of the table up to the padding's are nobody's: changing them changes nothing."""
+def test_the_first_position_follows_padding_id() -> None:
+    """Rows of the position table up to padding_id are unused."""
     ours, asked = ours_of("masked_lm"), batch()
     before = ours.predict(asked, "masked_lm").detach()
     real = (asked.document_ids != 0).flatten()

@@ -1,4 +1,4 @@
-"""RoFormer gives transformers' numbers: hidden states, logits and losses of every class, in folders of either side."""
+"""RoFormer equals transformers: hidden states, logits and losses of every class, with folders of either side."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ours_of(kind: str, **changes: Any) -> Model:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_ours_in_transformers(kind: str, tmp_path: Path) -> None:
+def test_our_folders_load_in_transformers(kind: str, tmp_path: Path) -> None:
     architecture, head = CASES[kind]
     ours = ours_of(kind, **(OTHER if kind in ("masked_lm", "classify", "choose") else {}))
     save_model(ours, tokenizer(), tmp_path / "ours")
@@ -88,7 +88,7 @@ def theirs_of(architecture: str, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_theirs_here(kind: str, tmp_path: Path) -> None:
+def test_transformers_folders_load_here(kind: str, tmp_path: Path) -> None:
     labels = {"classify": len(NAMES), "tag": len(NAMES), "regress": 1}.get(kind, 2)
     summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
     changes = {"num_labels": labels, "is_decoder": kind == "causal_lm", **(summary if kind == "choose" else {})}
@@ -100,14 +100,14 @@ def test_theirs_here(kind: str, tmp_path: Path) -> None:
     compare(ours.eval(), theirs, kind)
 
 
-def test_angles_are_transformers_own(tmp_path: Path) -> None:
+def test_saved_angles_equal_transformers(tmp_path: Path) -> None:
     save_model(ours_of("masked_lm"), tokenizer(), tmp_path / "m")
     found = load_file(tmp_path / "m" / "model.safetensors")["roformer.encoder.embed_positions.weight"]
     right = transformers.models.roformer.modeling_roformer.RoFormerSinusoidalPositionalEmbedding(40, 8).create_weight()
     assert torch.allclose(found, right, atol=1e-5)
 
 
-def test_pre_training_on_pairs_is_in_our_own_words_and_is_fine_tuned_into_a_class_of_theirs(tmp_path: Path) -> None:
+def test_a_next_sentence_model_has_the_bertsmith_type_until_it_is_fine_tuned(tmp_path: Path) -> None:
     plain = ours_of("alone", pooler=True).encoder.config
     made = randomize_weights(Model.build(plain, [masked_lm.Config(), next_sentence.Config()])).eval()
     save_model(made, tokenizer(), tmp_path / "m")
@@ -121,7 +121,7 @@ def test_pre_training_on_pairs_is_in_our_own_words_and_is_fine_tuned_into_a_clas
     compare(tuned, theirs, "classify")
 
 
-def test_positions_turn_and_nothing_else_tells_them() -> None:
+def test_positions_act_only_through_rotation() -> None:
     encoder = ours_of("alone").encoder
     assert encoder.embeddings.positions is None
     asked = batch()
@@ -142,7 +142,7 @@ def test_positions_turn_and_nothing_else_tells_them() -> None:
         ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads choices by their first token"),
     ],
 )
-def test_what_is_read_differently_is_refused(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     save_model(ours_of(kind), tokenizer(), tmp_path / "m")
     (tmp_path / "m" / "checksums.json").unlink()
     change_config(tmp_path / "m", **changes)

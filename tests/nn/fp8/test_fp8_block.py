@@ -1,4 +1,4 @@
-"""Whole blocks in eight bits: which they are, how their halves learn, and that they are plain when they do not."""
+"""FP8 blocks: which blocks are converted, their outputs and gradients, and evaluation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def everyone() -> AttentionContext:
     )
 
 
-def test_blocks_are_converted_whole_and_keep_their_names() -> None:
+def test_blocks_are_converted_and_keep_their_parameter_names() -> None:
     made = blocks()
     names = list(made.state_dict())
     assert convert_blocks(made) == 8
@@ -53,7 +53,7 @@ def test_blocks_are_converted_whole_and_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> None:
+def test_a_model_has_fp8_blocks_unless_weights_are_sharded(whole: bool) -> None:
     model = pretraining_model(layers=2, width=32, heads=2)
     model.enable_fp8(whole=whole)
     block = model.encoder.blocks[0]
@@ -62,20 +62,20 @@ def test_a_model_s_blocks_are_whole_unless_weights_are_split(whole: bool) -> Non
 
 
 @pytest.mark.parametrize("layer_config", [{"activation": "relu"}, {"biases": False}])
-def test_blocks_of_which_a_part_stays_plain_are_not_whole(layer_config: dict[str, object]) -> None:
+def test_blocks_with_an_unsupported_layer_stay_blocks(layer_config: dict[str, object]) -> None:
     made = blocks(**layer_config)
     convert_blocks(made)
     assert all(type(block) is Block for block in made)
 
 
-def test_half_a_block_is_not_whole() -> None:
+def test_a_block_without_attention_stays_a_block() -> None:
     feeds = FeedForward(width=D, inner=F, layer_config=LayerConfig())
     half = Block(attention=None, feed_forward=feeds, width=D, layer_config=LayerConfig(), dropout=0.0)
     assert convert_blocks(half) == 2
     assert type(half) is Block
 
 
-def test_a_block_that_does_not_learn_is_as_any_other() -> None:
+def test_an_fp8_block_in_evaluation_equals_the_plain_one() -> None:
     plain = blocks(1)[0].eval()
     small, x = copy.deepcopy(plain), torch.randn(T, D)
     convert_blocks(nn.ModuleList([small]))
@@ -86,7 +86,7 @@ def test_a_block_that_does_not_learn_is_as_any_other() -> None:
 
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_halves_one_after_the_other_are_near_the_plain_ones(activation: str, compiles: bool) -> None:
+def test_feed_forward_sublayers_are_close_to_plain_ones(activation: str, compiles: bool) -> None:
     plain = blocks(activation=activation)
     whole = copy.deepcopy(plain)
     convert_blocks(whole)
@@ -174,7 +174,7 @@ class Kernels(ModuleType):
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
-def test_attention_learns_as_the_plain_one_does_turned_or_not(
+def test_attention_is_close_to_the_plain_one_with_and_without_rotary(
     turned: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("attention", "elementwise"):
@@ -205,7 +205,7 @@ def test_attention_learns_as_the_plain_one_does_turned_or_not(
         assert off(one, right) < 0.15, name
 
 
-def test_dropout_drops_what_is_added_and_only_that() -> None:
+def test_dropout_applies_to_the_sublayer_output_only() -> None:
     (block,) = blocks(1, dropout=0.5)
     convert_blocks(nn.ModuleList([block]))
     x = torch.randn(T, D).bfloat16().float().requires_grad_()

@@ -1,4 +1,4 @@
-"""Products in eight bits: near the plain layer's there and back, in one graph, and a model learns by them."""
+"""FP8 layers are close to plain ones forward and backward, compile as one graph, and train a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def off(ours: Tensor, theirs: Tensor) -> float:
     return float((ours.detach().float() - theirs).norm() / theirs.norm())
 
 
-def test_near_the_plain_layer_there_and_back() -> None:
+def test_close_to_the_plain_layer_forward_and_backward() -> None:
     plain, small = layers()
     x = torch.randn(T, K, requires_grad=True)
     again = x.detach().clone().requires_grad_()
@@ -64,7 +64,7 @@ def test_without_a_bias() -> None:
     assert small.weight.grad is not None
 
 
-def test_what_is_too_large_is_held_at_the_end_of_the_scale() -> None:
+def test_large_values_saturate() -> None:
     _, small = layers()
     with torch.no_grad():
         small.weight.fill_(1e9)
@@ -74,7 +74,7 @@ def test_what_is_too_large_is_held_at_the_end_of_the_scale() -> None:
     assert off(found, torch.full_like(found, -K * (448 / INPUT_SCALE) * (448 / WEIGHT_SCALE)).float()) < 0.01
 
 
-def test_a_layer_that_does_not_learn_is_as_any_other() -> None:
+def test_a_layer_in_evaluation_equals_the_plain_one() -> None:
     plain, small = layers()
     x = torch.randn(T, K)
     assert torch.equal(small.eval()(x), plain(x))
@@ -92,7 +92,7 @@ def test_compiles_in_one_graph() -> None:
     assert torch.equal(x.grad, expected)
 
 
-def test_weights_that_layers_share_are_cast_once() -> None:
+def test_shared_weights_are_cast_once() -> None:
     torch.manual_seed(0)
     feeds, made = Float8FeedForward(FeedForward(width=32, inner=64, layer_config=LayerConfig())).train(), list[str]()
 
@@ -111,14 +111,14 @@ def test_weights_that_layers_share_are_cast_once() -> None:
     assert sum("multiply" in name for name in made) == 1
 
 
-def test_relu_stays_as_it_is() -> None:
+def test_a_feed_forward_with_relu_is_converted_layer_by_layer() -> None:
     part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig(activation="relu"))
     assert convert_layers(part) == 4
     assert type(part.feed_forward) is FeedForward
     assert type(part.feed_forward.expand) is Float8Linear
 
 
-def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
+def test_converted_layers_and_parameter_names() -> None:
     part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig())
     odd = make_block(width=24, heads=2, inner=64, layer_config=LayerConfig())
     names = list(part.state_dict())
@@ -132,7 +132,7 @@ def test_only_what_gains_by_it_is_converted_and_names_stay() -> None:
     assert convert_layers(odd) == 0  # no side of a matrix may be odd
 
 
-def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
+def test_input_gradients_in_bfloat16_on_request() -> None:
     plain, small = layers()
     small.fp8_dx = False
     x = torch.randn(T, K, requires_grad=True)
@@ -147,7 +147,7 @@ def test_backward_in_bfloat16_where_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_a_feed_forward_half_is_near_the_plain_one_there_and_back(activation: str) -> None:
+def test_a_feed_forward_is_close_to_the_plain_one(activation: str) -> None:
     torch.manual_seed(0)
     plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig(activation=activation))
     small = Float8FeedForward(copy.deepcopy(plain))
@@ -167,7 +167,7 @@ def test_a_feed_forward_half_is_near_the_plain_one_there_and_back(activation: st
     assert torch.equal(small.eval()(x), plain(x))
 
 
-def test_the_matrix_behind_attention_takes_what_was_cast_for_it() -> None:
+def test_the_output_projection_takes_fp8_inputs() -> None:
     torch.manual_seed(0)
     plain = nn.Linear(K, N)
     small = Float8Output(copy.deepcopy(plain))
@@ -186,8 +186,8 @@ def test_the_matrix_behind_attention_takes_what_was_cast_for_it() -> None:
 
 
 @pytest.mark.parametrize("rows", [16, 25])
-def test_a_feed_forward_half_takes_any_number_of_rows(rows: int) -> None:
-    """Products over places want a multiple of 16 of them."""
+def test_a_feed_forward_takes_any_number_of_tokens(rows: int) -> None:
+    """FP8 products need a multiple of 16 tokens."""
     torch.manual_seed(0)
     plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig())
     small, x = Float8FeedForward(copy.deepcopy(plain)), torch.randn(rows, K)
@@ -199,7 +199,7 @@ def test_a_feed_forward_half_takes_any_number_of_rows(rows: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_a_model_learns_as_in_bfloat16() -> None:
+def test_a_model_trains_as_in_bfloat16() -> None:
     curves, batches = {}, bert_feed(8, rows=8)(0)
     for precision in ("bf16", "fp8"):
         torch.manual_seed(0)

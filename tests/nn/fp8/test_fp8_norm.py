@@ -1,4 +1,4 @@
-"""Norms of sums with their eight bits, as torch computes them: LayerNorm there and back. The kernels equal them."""
+"""The torch implementation of add and norm in FP8, to which kernels are compared, equals LayerNorm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def numbers() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("dropped", [0.0, 0.3])
 @pytest.mark.parametrize("normed", [False, True])
-def test_the_norm_of_a_sum_there_and_back(dropped: float, normed: bool) -> None:
+def test_add_norm_equals_layer_norm_forward_and_backward(dropped: float, normed: bool) -> None:
     x, more, weight, bias = numbers()
     variance, mean = torch.var_mean(x, 1, correction=0)
     x_norm = [mean, torch.rsqrt(variance + EPSILON), bias + 1, weight] if normed else []

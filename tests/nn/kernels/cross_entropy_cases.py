@@ -1,4 +1,4 @@
-"""Runs the kernel of guessed words on the CPU by triton's interpreter: how far it is from torch's cross-entropy."""
+"""Errors of the cross-entropy kernel, run on the CPU with triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ import torch.nn.functional as F
 from bertsmith.nn.kernels import cross_entropy
 from bertsmith.types import IGNORE_INDEX
 
-SHAPES = {"whole chunks": (6, 48), "a rest": (7, 50), "less than a chunk": (3, 9)}
+SHAPES = {"whole chunks": (6, 48), "partial last chunk": (7, 50), "less than a chunk": (3, 9)}
 WIDTH = 8
 
 
-def off(rows: int, tokens: int) -> dict[str, float]:
-    """Of the loss as a share, of gradients; how many answers are judged wrongly."""
-    draw = torch.Generator().manual_seed(0)
-    h, table, bias = (torch.randn(size, generator=draw) * 3 for size in ((rows, WIDTH), (tokens, WIDTH), (tokens,)))
-    labels = torch.randint(0, tokens, (rows,), generator=draw)
-    labels[0] = int((h[0] @ table.T + bias).argmax())  # one that is right
+def errors(rows: int, tokens: int) -> dict[str, float]:
+    """Relative error of the loss, errors of gradients, number of wrong accuracies."""
+    generator = torch.Generator().manual_seed(0)
+    h, table, bias = (
+        torch.randn(size, generator=generator) * 3 for size in ((rows, WIDTH), (tokens, WIDTH), (tokens,))
+    )
+    labels = torch.randint(0, tokens, (rows,), generator=generator)
+    labels[0] = int((h[0] @ table.T + bias).argmax())  # a correct prediction
     labels[1] = IGNORE_INDEX
     ours, theirs = ([each.clone().requires_grad_() for each in (h, table, bias)] for _ in range(2))
-    total, right = cross_entropy.linear_cross_entropy(*ours, labels)
+    total, correct = cross_entropy.linear_cross_entropy(*ours, labels)
     (total * 0.5).backward()
     logits = F.linear(*(each.double() for each in theirs))
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
     (expected * 0.5).backward()
     gradients = [(one.grad - other.grad).abs().max().item() for one, other in zip(ours, theirs, strict=True)]
-    wrong = (right != ((logits.argmax(-1) == labels) & (labels != IGNORE_INDEX))).sum().item()
+    wrong = (correct != ((logits.argmax(-1) == labels) & (labels != IGNORE_INDEX))).sum().item()
     return {
         "loss": abs(total.item() / expected.item() - 1),
         "gradient": max(gradients),
         "wrong": wrong,
-        "right": right.sum().item(),
+        "correct": correct.sum().item(),
     }
 
 
-def found() -> dict[str, dict[str, float]]:
+def all_errors() -> dict[str, dict[str, float]]:
     cross_entropy.TILES.update(BLOCK_N=16)
-    return {name: off(*shape) for name, shape in SHAPES.items()}
+    return {name: errors(*shape) for name, shape in SHAPES.items()}

@@ -1,7 +1,4 @@
-"""Runs the GELU kernels on the CPU by triton's interpreter, in a process of its own, and prints how far off they are.
-
-TRITON_INTERPRET=1 python tests/nn/elementwise_cases.py
-"""
+"""Errors of the elementwise kernels, run on the CPU with triton's interpreter."""
 
 from __future__ import annotations
 
@@ -11,65 +8,67 @@ from torch import Tensor
 
 from bertsmith.nn.kernels import elementwise
 
-SHAPES = {"whole tiles": (64, 96), "rags": (75, 50), "fewer than a tile": (3, 7)}
+SHAPES = {"whole tiles": (64, 96), "partial tiles": (75, 50), "fewer than a tile": (3, 7)}
 SCALE = 8.0
 METHOD = {False: "none", True: "tanh"}
 
 
-def numbers(shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    x, back = (torch.randn(shape, generator=draw) * 3 for _ in range(2))
-    return x.requires_grad_(), torch.randn(shape[1], generator=draw).requires_grad_(), back
+def random_inputs(shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn(shape, generator=generator) * 3 for _ in range(2))
+    return x.requires_grad_(), torch.randn(shape[1], generator=generator).requires_grad_(), dy
 
 
-def biased(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
-    """GELU of a sum; the bias's gradient comes from the operation alone."""
-    x, bias, back = numbers(shape)
-    found = elementwise.biased_gelu(x + bias.detach(), bias, tanh)
+def gelu_errors(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
+    """Errors of GELU after a bias, and of the gradients."""
+    x, bias, dy = random_inputs(shape)
+    results = elementwise.biased_gelu(x + bias.detach(), bias, tanh)
     expected = F.gelu((x + bias).double(), approximate=METHOD[tanh])
-    ours = torch.autograd.grad(found, (x, bias), back)
-    theirs = torch.autograd.grad(expected, (x, bias), back.double())
+    ours = torch.autograd.grad(results, (x, bias), dy)
+    theirs = torch.autograd.grad(expected, (x, bias), dy.double())
     return {
-        "there": (found - expected).abs().max().item(),
-        "back": (ours[0] - theirs[0]).abs().max().item(),
+        "forward": (results - expected).abs().max().item(),
+        "backward": (ours[0] - theirs[0]).abs().max().item(),
         "sums": (ours[1] - theirs[1]).abs().max().item(),
     }
 
 
-def eight(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
-    """Which share of the eight bits is not torch's: the interpreter loses what rounding carries over."""
-    x, _, back = numbers(shape)
+def fp8_errors(shape: tuple[int, int], tanh: bool) -> dict[str, float]:
+    """Share of FP8 values that differ from torch's: the interpreter loses carries of rounding."""
+    x, _, dy = random_inputs(shape)
     exact = x.detach().double().requires_grad_()
     y = F.gelu(exact, approximate=METHOD[tanh])
-    (gradient,) = torch.autograd.grad(y, exact, back.double())
+    (gradient,) = torch.autograd.grad(y, exact, dy.double())
     with torch.no_grad():
-        small, turned = elementwise.gelu_fp8(x, SCALE, tanh)
-        small_back, turned_back, sums = elementwise.gelu_backward_fp8(back, x, SCALE, tanh)
-        again = elementwise.transpose_fp8(small)
-        cast, cast_turned = elementwise.cast_fp8(back, SCALE)
-    pairs = ((small, y * SCALE), (small_back, gradient * SCALE), (cast, back * SCALE))
-    off = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
+        quantized, transposed = elementwise.gelu_fp8(x, SCALE, tanh)
+        dx8, dx8_t, sums = elementwise.gelu_backward_fp8(dy, x, SCALE, tanh)
+        transposed_again = elementwise.transpose_fp8(quantized)
+        cast, cast_t = elementwise.cast_fp8(dy, SCALE)
+    pairs = ((quantized, y * SCALE), (dx8, gradient * SCALE), (cast, dy * SCALE))
+    errors = [(ours.float() != theirs.float().to(ours.dtype).float()).float().mean().item() for ours, theirs in pairs]
     return {
-        "there": off[0],
-        "back": off[1],
+        "forward": errors[0],
+        "backward": errors[1],
         "sums": (sums.sum(0) - gradient.sum(0)).abs().max().item(),
-        "cast": off[2],
-        "turned": max(
-            wrongly_turned(*pair)
-            for pair in ((small, turned), (small, again), (small_back, turned_back), (cast, cast_turned))
+        "cast": errors[2],
+        "transposed": max(
+            transpose_errors(*pair)
+            for pair in ((quantized, transposed), (quantized, transposed_again), (dx8, dx8_t), (cast, cast_t))
         ),
     }
 
 
-def wrongly_turned(small: Tensor, turned: Tensor) -> float:
-    """The share of bits that are elsewhere; what is turned goes on with zeros to a multiple of 16."""
-    places, width = small.shape
-    expected = torch.zeros(width, -(-places // 16) * 16, dtype=torch.uint8)
-    expected[:, :places] = small.view(torch.uint8).t()
-    return (turned.view(torch.uint8) != expected).float().mean().item() if turned.shape == expected.shape else 1.0
+def transpose_errors(quantized: Tensor, transposed: Tensor) -> float:
+    """Share of wrong bytes of a transpose, which is padded with zeros to a multiple of 16."""
+    tokens, width = quantized.shape
+    expected = torch.zeros(width, -(-tokens // 16) * 16, dtype=torch.uint8)
+    expected[:, :tokens] = quantized.view(torch.uint8).t()
+    return (
+        (transposed.view(torch.uint8) != expected).float().mean().item() if transposed.shape == expected.shape else 1.0
+    )
 
 
-def found() -> dict[str, dict[str, float]]:
+def all_errors() -> dict[str, dict[str, float]]:
     elementwise.GELU_TILES.update(BLOCK_N=64)
     elementwise.GELU_BACKWARD_TILES.update(BLOCK_M=4, BLOCK_N=32, REPEATS=2)
     for tiles in (
@@ -80,7 +79,7 @@ def found() -> dict[str, dict[str, float]]:
     ):
         tiles.update(BLOCK_M=16, BLOCK_N=32)
     results = {}
-    for tanh, by in ((False, ""), (True, ", by tanh")):
-        results |= {f"{name}{by}": biased(shape, tanh) for name, shape in SHAPES.items()}
-        results |= {f"{name}, eight bits{by}": eight(shape, tanh) for name, shape in SHAPES.items()}
+    for tanh, by in ((False, ""), (True, ", tanh")):
+        results |= {f"{name}{by}": gelu_errors(shape, tanh) for name, shape in SHAPES.items()}
+        results |= {f"{name}, FP8{by}": fp8_errors(shape, tanh) for name, shape in SHAPES.items()}
     return results

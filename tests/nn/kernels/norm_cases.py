@@ -1,71 +1,68 @@
-"""Runs the kernels of norms on the CPU by triton's interpreter, in a process of its own: how far off they are.
-
-TRITON_INTERPRET=1 python tests/nn/norm_cases.py
-"""
+"""Errors of the add-and-norm kernels, run on the CPU with triton's interpreter."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from elementwise_cases import wrongly_turned
+from elementwise_cases import transpose_errors
 from torch import Tensor
 
 from bertsmith.nn.dropout import draw
 from bertsmith.nn.fp8 import ops
 from bertsmith.nn.kernels import norm
 
-SHAPES = {"whole tiles": (64, 48), "rags": (75, 50), "fewer than a tile": (3, 16)}
-WAYS = {"": (0.0, False), ", normed": (0.0, True), ", with dropout, normed": (0.3, True)}
-EPSILON = 1e-5
+SHAPES = {"whole tiles": (64, 48), "partial tiles": (75, 50), "fewer than a tile": (3, 16)}
+VARIANTS = {"": (0.0, False), ", normed": (0.0, True), ", with dropout, normed": (0.3, True)}
+EPS = 1e-5
 
 
-def numbers(shape: tuple[int, int], *, normed: bool) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
-    """What goes in, what makes its norm, what is added, weight and bias."""
-    places, width = shape
+def random_inputs(shape: tuple[int, int], *, normed: bool) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
+    """x, its norm, y, weight and bias."""
+    tokens, width = shape
     seed = torch.Generator().manual_seed(0)
-    x, more = (torch.randn(shape, generator=seed) * 2 for _ in range(2))
+    x, y = (torch.randn(shape, generator=seed) * 2 for _ in range(2))
     weights = [torch.randn(width, generator=seed) + 1 for _ in range(4)]
-    mean, rise = torch.randn(places, generator=seed), torch.rand(places, generator=seed) + 0.5
-    return x, [mean, rise, *weights[:2]] if normed else [], more, weights[2], weights[3]
+    mean, rstd = torch.randn(tokens, generator=seed), torch.rand(tokens, generator=seed) + 0.5
+    return x, [mean, rstd, *weights[:2]] if normed else [], y, weights[2], weights[3]
 
 
-def off(shape: tuple[int, int], dropped: float, *, normed: bool) -> dict[str, float]:
-    """From what torch computes, which `test_eight_norm` holds to LayerNorm."""
-    x, x_norm, more, weight, bias = numbers(shape, normed=normed)
+def errors(shape: tuple[int, int], dropout: float, *, normed: bool) -> dict[str, float]:
+    """Differences from the torch implementation, which `test_fp8_norm` compares with LayerNorm."""
+    x, x_norm, y, weight, bias = random_inputs(shape, normed=normed)
     torch.manual_seed(1)
-    draws = draw(more.shape, more.device) if dropped else []
-    given: tuple[Any, ...] = x, x_norm, more, draws, weight, bias, EPSILON, dropped
-    ours, theirs = norm.add_norm(*given, ops.INPUT_SCALE), ops.add_norm(*given)
+    random = draw(y.shape, y.device) if dropout else []
+    args: tuple[Any, ...] = x, x_norm, y, random, weight, bias, EPS, dropout
+    ours, theirs = norm.add_norm(*args, ops.INPUT_SCALE), ops.add_norm(*args)
     one, two = torch.randn(shape) / shape[0], torch.randn(shape) / shape[0]
-    come: tuple[Any, ...] = one, two, *theirs[:3], weight, draws, dropped
-    *back, sums = norm.add_norm_backward(*come, ops.GRADIENT_SCALE * shape[0])
-    right = ops.add_norm_backward(*come)
+    backward_args: tuple[Any, ...] = one, two, *theirs[:3], weight, random, dropout
+    *gradients, sums = norm.add_norm_backward(*backward_args, ops.GRADIENT_SCALE * shape[0])
+    expected = ops.add_norm_backward(*backward_args)
     return {
-        "there": max(apart(*pair) for pair in zip(ours[:3], theirs[:3], strict=True)),
-        "bits": bits(ours[3], theirs[3]),
-        "turned": wrongly_turned(ours[3], ours[4]),
-        "back": apart(back[0], right[0]) * shape[0],
-        "bits back": bits(back[1], right[1]),
-        "turned back": wrongly_turned(back[1], back[2]),
-        "sums": apart(sums.sum(0), right[3]),
+        "forward": max(largest_difference(*pair) for pair in zip(ours[:3], theirs[:3], strict=True)),
+        "fp8 output": differing_share(ours[3], theirs[3]),
+        "transposed": transpose_errors(ours[3], ours[4]),
+        "backward": largest_difference(gradients[0], expected[0]) * shape[0],
+        "fp8 gradient": differing_share(gradients[1], expected[1]),
+        "transposed gradient": transpose_errors(gradients[1], gradients[2]),
+        "sums": largest_difference(sums.sum(0), expected[3]),
     }
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
     return (ours - theirs).abs().max().item()
 
 
-def bits(ours: Tensor, theirs: Tensor) -> float:
-    """The share that is not the same: the interpreter loses what rounding carries over."""
+def differing_share(ours: Tensor, theirs: Tensor) -> float:
+    """Share of FP8 values that differ: the interpreter loses carries of rounding."""
     return (ours.float() != theirs.float()).float().mean().item()
 
 
-def found() -> dict[str, dict[str, float]]:
+def all_errors() -> dict[str, dict[str, float]]:
     norm.TILES.update(BLOCK_M=32, ROWS=2, BLOCK_N=16)
-    norm.PROGRAMS = 1  # some have several tiles, and where there is one it is halved
+    norm.PROGRAMS = 1  # so that programs have several tiles, and a single tile is halved
     return {
-        f"{shape}{way}": off(size, dropped, normed=normed)
+        f"{shape}{variant}": errors(size, dropout, normed=normed)
         for shape, size in SHAPES.items()
-        for way, (dropped, normed) in WAYS.items()
+        for variant, (dropout, normed) in VARIANTS.items()
     }

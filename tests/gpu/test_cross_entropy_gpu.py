@@ -1,4 +1,4 @@
-"""On CUDA: guessed words by our kernel are torch's cross-entropy, and a compiled objective takes it."""
+"""On CUDA: the fused cross-entropy equals torch's, and a compiled model uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 @pytest.mark.parametrize("tokens", [30528, 5001])
 @pytest.mark.parametrize("compiles", [False, True])
-def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
+def test_equal_to_cross_entropy(tokens: int, compiles: bool) -> None:
     from bertsmith.nn.kernels.cross_entropy import linear_cross_entropy
 
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def test_guessed_words_are_cross_entropy(tokens: int, compiles: bool) -> None:
         assert (one - other).norm() < 0.01 * other.norm()
 
 
-def test_a_compiled_model_learns_by_it() -> None:
+def test_a_compiled_model_has_the_same_loss_and_gradients() -> None:
     losses = []
     for compiles in (False, True):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""On CUDA: packed rows in bf16 by the variable-length kernel, the CPU's masks, whole graphs, no waiting."""
+"""On CUDA: packed rows in bfloat16, masking equal to the CPU's, one graph per step, no synchronisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = ["tokens", "words", "ngrams"]
 
 
 def build(*, causal: bool = False, units: str = "tokens") -> Model:
-    """Heads of 32, large weights, no dropout."""
+    """Head width 32, large weights, no dropout."""
     encoder = small_bert_config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
     words = causal_lm.Config() if causal else masked_lm.Config(units=units)
     made = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
@@ -32,7 +32,7 @@ def packed(*, seed: int = 0, epoch: int = 0) -> Batch:
 
 
 def texts(model: Model, batch: Batch) -> list[torch.Tensor]:
-    """The top layer of each text, float32 on the CPU."""
+    """The last layer of each text, in float32 on the CPU."""
     top = model.encoder(batch).last_hidden.float().cpu()
     return [
         top[first : first + size]
@@ -41,8 +41,7 @@ def texts(model: Model, batch: Batch) -> list[torch.Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def forgetful() -> None:
-    """Each test compiles for itself: what another one compiled of the same lines is no recompilation."""
+def reset_compiler() -> None:
     torch._dynamo.reset()
 
 
@@ -53,7 +52,7 @@ def half() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_rows_are_the_same_texts_run_alone(causal: bool, half: None) -> None:
+def test_packed_texts_equal_separate_ones(causal: bool, half: None) -> None:
     model = build(causal=causal).eval()
     with torch.no_grad():
         truth = texts(model, random_batch(LENGTHS, length=40))
@@ -67,7 +66,7 @@ def test_packed_rows_are_the_same_texts_run_alone(causal: bool, half: None) -> N
             assert relative_difference(mine, right) < 3e-2
 
 
-def test_a_row_mate_changes_no_bit(half: None) -> None:
+def test_another_text_of_the_row_changes_no_bit(half: None) -> None:
     model, batch = build().eval().cuda(), packed()
     with torch.no_grad():
         before = texts(model, batch.to("cuda"))
@@ -80,7 +79,7 @@ def test_a_row_mate_changes_no_bit(half: None) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_in_half_precision_are_those_in_full(causal: bool) -> None:
+def test_gradients_in_half_precision_are_close_to_float32(causal: bool) -> None:
     model = build(causal=causal).train()
     batch = model.corrupt(packed())
     model(batch).mean().backward()
@@ -90,13 +89,13 @@ def test_gradients_in_half_precision_are_those_in_full(causal: bool) -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         model(batch.to("cuda")).mean().backward()
     for name, parameter in model.named_parameters():
-        if "qkv" not in name:  # queries' and keys' gradients are cancellations here: noise in bf16
+        if "qkv" not in name:  # gradients of queries and keys cancel here: noise in bfloat16
             found, right = parameter.grad.cpu().flatten(), exact[name].flatten()
             assert torch.nn.functional.cosine_similarity(found, right, dim=0) > 0.995, name
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_masks_are_the_same_on_both_devices(units: str) -> None:
+def test_masking_is_the_same_on_both_devices(units: str) -> None:
     model = build(units=units)
     batches = [packed(seed=seed, epoch=seed) for seed in range(4)]
     here = [model.corrupt(batch) for batch in batches]
@@ -108,7 +107,7 @@ def test_masks_are_the_same_on_both_devices(units: str) -> None:
         assert torch.equal(found.labels["masked_lm"].cpu(), expected.labels["masked_lm"])
 
 
-def test_counters_are_the_same_on_both_devices() -> None:
+def test_random_numbers_are_the_same_on_both_devices() -> None:
     numbers = torch.randint(-(1 << 62), 1 << 62, (100_000,), generator=torch.Generator().manual_seed(0))
     key = counter_random.stream_key(1, "gpu")
     assert torch.equal(
@@ -118,21 +117,21 @@ def test_counters_are_the_same_on_both_devices() -> None:
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_a_compiled_step_is_one_graph_with_the_same_mask(units: str) -> None:
+def test_a_compiled_step_is_one_graph_with_the_same_masking(units: str) -> None:
     model = build(units=units).cuda().eval()
 
     def step(batch: Batch) -> tuple[Batch, torch.Tensor]:
-        hidden = model.corrupt(batch)
+        masked = model.corrupt(batch)
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            return hidden, model(hidden).mean()
+            return masked, model(masked).mean()
 
     compiled = torch.compile(step, fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(2):
             batch = packed(seed=seed, epoch=seed).to("cuda")
-            (hidden, loss), (expected, right) = compiled(batch), step(batch)
-            assert torch.equal(hidden.input_ids, expected.input_ids)
-            assert torch.equal(hidden.labels["masked_lm"], expected.labels["masked_lm"])
+            (masked, loss), (expected, right) = compiled(batch), step(batch)
+            assert torch.equal(masked.input_ids, expected.input_ids)
+            assert torch.equal(masked.labels["masked_lm"], expected.labels["masked_lm"])
             assert loss.item() == pytest.approx(right.item(), rel=2e-2)
 
 
@@ -145,16 +144,16 @@ def test_a_compiled_step_trains() -> None:
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_step_never_waits_for_the_device() -> None:
+def test_a_step_does_not_synchronise() -> None:
     model, batch = build(units="ngrams").cuda().train(), packed().to("cuda")
 
     def step() -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            hidden = model.corrupt(batch)
-            model.counts(hidden)
-            model(hidden).mean().backward()
+            masked = model.corrupt(batch)
+            model.counts(masked)
+            model(masked).mean().backward()
 
-    step()  # the first one finds its kernels and memory
+    step()  # allocates memory and loads kernels
     torch.cuda.set_sync_debug_mode("error")
     try:
         step()
@@ -162,7 +161,7 @@ def test_a_step_never_waits_for_the_device() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
+def test_attention_dropout_without_gradients_uses_the_masked_kernel() -> None:
     encoder = small_bert_config(width=64, heads=2, attention_dropout=0.5, dropout=0.0).build().cuda().train()
     batch = packed().to("cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad():
@@ -172,8 +171,8 @@ def test_dropout_on_probabilities_takes_the_masked_kernel() -> None:
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_gradients_by_masks_are_numbers_where_rows_end_amid_a_tile(compiles: bool) -> None:
-    """Scores far below zero in rows of 64: cuDNN's backward kernel, which torch prefers, gives NaN for all of q."""
+def test_masked_gradients_are_finite_where_rows_end_inside_a_tile(compiles: bool) -> None:
+    """Large negative scores in rows of 64: cuDNN's backward kernel, torch's first choice, gives NaN for all of q."""
     length, width = 64, 64
     q, k, v = (torch.randn(1, 1, length, width, device="cuda", dtype=torch.bfloat16) * 0.1 for _ in range(3))
     q[..., 0], k[..., 0] = 1.0, -120 * width**0.5
