@@ -139,7 +139,7 @@ def test_positions_act_only_through_rotation() -> None:
         ("alone", {"rotary_value": True}, "rotary_value=True; bertsmith reads False only"),
         ("alone", {"embedding_size": 24}, "embedding_size=24; bertsmith reads 32 only"),
         ("choose", {"summary_type": "mean"}, "summary_type='mean'; bertsmith reads 'first' only"),
-        ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads choices by their first token"),
+        ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads the first token of choices"),
     ],
 )
 def test_unsupported_settings_are_rejected(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
