@@ -9,9 +9,9 @@ __all__ = ["__version__", "load"]
 
 
 def load(folder: Any, *, device: str = "auto", precision: Any = "float32") -> Any:
-    """The model in a folder, ours or transformers', ready for text: a `bertsmith.inference.predictor.Predictor`.
+    """Loads a model folder written by bertsmith or transformers: a `bertsmith.inference.predictor.Predictor`.
 
-    `precision`: float32, bfloat16 or int8, what the matrices are kept in.
+    `precision` is the data type of the weight matrices: float32, bfloat16 or int8.
     """
     from bertsmith.inference.predictor import Predictor
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from finetune_fixtures import COLOURS, METALS
-from studies.study_world import mrpc
+from studies.study_fixtures import mrpc
 from threads import threads
 
 from bertsmith.data import prepare as run

@@ -1,4 +1,4 @@
-"""What tests of exports share: models of every kind with every head, and what a graph says of rows."""
+"""Small models of every encoder, and the difference between graph and model."""
 
 from __future__ import annotations
 

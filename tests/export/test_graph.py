@@ -1,4 +1,4 @@
-"""The graph that is exported says what the model says, for every encoder and head, whatever rows are padded to."""
+"""The exported graph equals the model, for every encoder and head, with any padding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = [(kind, name) for kind in KINDS for name in HEADS if kind == "bert" or n
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
+def test_graph_equals_the_model(kind: str, name: str) -> None:
     heads, outputs = HEADS[name]
     graph = OnnxModule(model(kind, *heads, pooler=True)).eval()
     assert graph.output_names == outputs
@@ -64,26 +64,26 @@ def test_graph_says_what_the_model_says(kind: str, name: str) -> None:
         ("albert", [masked_lm.Config(), sentence_order.Config()], ("prediction_logits", "sop_logits")),
     ],
 )
-def test_heads_of_the_family(kind: str, heads: list[Any], outputs: tuple[str, ...]) -> None:
+def test_heads_of_electra_and_albert(kind: str, heads: list[Any], outputs: tuple[str, ...]) -> None:
     graph = OnnxModule(model(kind, *heads)).eval()
     assert graph.output_names == outputs
     assert difference(graph, rows(graph)) < 2e-5
 
 
-def test_left_to_right() -> None:
+def test_causal_lm() -> None:
     graph = OnnxModule(model("bert", causal_lm.Config(), causal=True)).eval()
     assert difference(graph, rows(graph)) < 2e-5
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "pooled"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_vectors_of_texts(pooling: str, normalize: bool) -> None:
+def test_sentence_embeddings(pooling: str, normalize: bool) -> None:
     graph = OnnxModule(model("bert"), pooling=pooling, normalize=normalize).eval()
     assert graph.output_names == ("last_hidden_state", "sentence_embedding")
     assert difference(graph, rows(graph)) < 2e-5
 
 
-def test_what_is_wrong_is_measured() -> None:
+def test_wrong_inputs_are_detected() -> None:
     """A graph that sees its padding, or takes the segments for others, is far from the model."""
     graph = OnnxModule(model("bert", classify.Config())).eval()
     texts = rows(graph)
@@ -98,7 +98,7 @@ def test_an_encoder_without_segments_has_two_inputs() -> None:
     assert difference(graph, rows(graph)) < 2e-5
 
 
-def test_recurrent_layers_are_put_back() -> None:
+def test_lstms_are_restored() -> None:
     made = model("bert", tag.Config(recurrent="bilstm", recurrent_width=6))
     (network,) = [module for module in made.modules() if isinstance(module, BiLSTM)]
     before = list(network.forward_lstms)
@@ -115,12 +115,12 @@ def test_recurrent_layers_are_put_back() -> None:
         ([], {}, {"pooling": "max"}, "mean, first, pooled"),
     ],
 )
-def test_vectors_that_are_not_there(heads: list[Any], changes: Any, how: Any, words: str) -> None:
+def test_invalid_pooling(heads: list[Any], changes: Any, how: Any, words: str) -> None:
     with pytest.raises(BertsmithError, match=words):
         OnnxModule(model("bert", *heads, **changes), **how)
 
 
-def test_the_worst_batch_decides() -> None:
+def test_check_parity_uses_the_worst_batch() -> None:
     found = [ParityCheck((3,), 1e-6), ParityCheck((4, 2), 1e-3)]
     assert check_parity(found, 1e-2, "it") == 1e-3
     with pytest.raises(ParityError, match=r"it differs from the model by up to 0.001 \(2 texts of up to 4 tokens\)"):

@@ -1,4 +1,4 @@
-"""An ONNX export answers by itself what the model answers; one that does not is not left behind."""
+"""ONNX exports reproduce the model; exports that differ are removed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def written(path: Path, converted: OnnxFiles) -> Path:
     return path
 
 
-def test_the_command_says_what_was_measured(exported: tuple[Path, Any]) -> None:
+def test_export_command_reports_parity(exported: tuple[Path, Any]) -> None:
     output, done = exported
     assert done.returncode == 0, done.stderr
     assert not done.stderr
@@ -64,7 +64,7 @@ def test_the_command_says_what_was_measured(exported: tuple[Path, Any]) -> None:
     assert "4 texts of up to 20 tokens, padded" in card
 
 
-def test_runtime_and_tokenizer_file_alone_give_the_answers(judge: Path, exported: tuple[Path, Any]) -> None:
+def test_onnxruntime_and_tokenizers_reproduce_predictions(judge: Path, exported: tuple[Path, Any]) -> None:
     output, _ = exported
     tokenizer = tokenizers.Tokenizer.from_file(str(output / "tokenizer.json"))
     tokenizer.enable_padding()
@@ -81,7 +81,7 @@ def test_runtime_and_tokenizer_file_alone_give_the_answers(judge: Path, exported
     assert np.abs(shares - likely.values).max() < 1e-5
 
 
-def test_shapes_are_named_and_nothing_of_this_machine_is_in_it(exported: tuple[Path, Any]) -> None:
+def test_axes_are_named_and_metadata_is_stripped(exported: tuple[Path, Any]) -> None:
     path = exported[0] / "model.onnx"
     session = onnxruntime.InferenceSession(str(path))
     assert [one.shape for one in session.get_inputs()] == [["batch_size", "sequence_length"]] * 3
@@ -92,7 +92,7 @@ def test_shapes_are_named_and_nothing_of_this_machine_is_in_it(exported: tuple[P
 
 
 @pytest.mark.slow
-def test_weights_beside_the_graph(
+def test_external_weights(
     exported: tuple[Path, Any], judge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = onnx_ir.load(exported[0] / "model.onnx")
@@ -109,7 +109,7 @@ def test_weights_beside_the_graph(
 
 
 @pytest.mark.slow
-def test_usual_heads_in_one_graph(tmp_path: Path) -> None:
+def test_several_heads_in_one_graph(tmp_path: Path) -> None:
     heads = [masked_lm.Config(), next_sentence.Config(), tag.Config(labels=LABELS), span.Config()]
     graph = OnnxModule(model("bert", *heads)).eval()
     path = written(tmp_path / "model.onnx", convert(graph, max_inline_bytes=1000))
@@ -147,7 +147,7 @@ def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None, 20))
 
 
-def test_a_graph_that_says_something_else_is_not_left_behind(
+def test_export_that_differs_is_removed(
     judge: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
@@ -165,7 +165,7 @@ def test_a_graph_that_says_something_else_is_not_left_behind(
     assert not (tmp_path / "stricter").exists()
 
 
-def test_a_disk_that_fails_leaves_nothing(
+def test_disk_failures_leave_nothing_behind(
     judge: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, (exported[0] / "model.onnx").read_bytes())
@@ -196,7 +196,7 @@ def test_a_disk_that_fails_leaves_nothing(
         (["--to", "tflite"], "onnx or sentence-transformers"),
     ],
 )
-def test_wrong_wishes_are_one_line(flags: list[str], words: str, judge: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_one_line_errors(flags: list[str], words: str, judge: Path, tmp_path: Path) -> None:
     flags = flags if "--to" in flags else [*flags, "--to", "onnx"]
     done = call("export", judge, "-o", tmp_path / "out", *flags)
     assert done.returncode in (2, 65, 78)
@@ -205,13 +205,13 @@ def test_wrong_wishes_are_one_line(flags: list[str], words: str, judge: Path, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_there_is_kept(judge: Path, exported: tuple[Path, Any]) -> None:
+def test_existing_folders_are_kept(judge: Path, exported: tuple[Path, Any]) -> None:
     done = call("export", judge, "-o", exported[0], "--to", "onnx")
     assert done.returncode == 2
     assert "exists" in done.stderr
 
 
-def test_without_the_packages(judge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnx_packages(judge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     done = call("export", judge, "-o", tmp_path / "out", "--to", "onnx")
     assert done.returncode == 2

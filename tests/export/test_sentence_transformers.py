@@ -1,4 +1,4 @@
-"""A sentence-transformers folder gives, there and here, the vectors that the model gives; strange ones are refused."""
+"""Folders for sentence-transformers have equal embeddings there and here; unsupported ones are rejected."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ def exported(source: Path) -> Path:
     return output
 
 
-def theirs(path: Path) -> Any:
+def sentence_transformer(path: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(path), device="cpu")
 
 
-def apart(first: Any, second: Any) -> float:
+def max_abs_diff(first: Any, second: Any) -> float:
     return float(np.abs(first - second).max())
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), WAYS)
-def test_vectors_are_the_same_there_and_here(pooling: Any, normalize: bool, source: Path, tmp_path: Path) -> None:
+def test_embeddings_equal_sentence_transformers(pooling: Any, normalize: bool, source: Path, tmp_path: Path) -> None:
     facts = export_sentence_transformers(source, tmp_path / "out", pooling=pooling, normalize=normalize)
     assert facts["max_abs_diff"] <= 1e-6
     wanted = bertsmith.load(source, device="cpu").encode(LONG, pooling=pooling, normalize=normalize)
-    assert apart(theirs(tmp_path / "out").encode(LONG), wanted) < 1e-5
+    assert max_abs_diff(sentence_transformer(tmp_path / "out").encode(LONG), wanted) < 1e-5
     again = bertsmith.load(tmp_path / "out", device="cpu")
     assert again.sentence_settings.pooling == pooling
-    assert apart(again.encode(LONG), wanted) < 1e-6
+    assert max_abs_diff(again.encode(LONG), wanted) < 1e-6
 
 
-def test_what_sentence_transformers_saves_is_read(exported: Path, tmp_path: Path) -> None:
-    model = theirs(exported)
+def test_folders_of_sentence_transformers_are_loaded(exported: Path, tmp_path: Path) -> None:
+    model = sentence_transformer(exported)
     model.save(str(tmp_path / "theirs"))
     again = bertsmith.load(tmp_path / "theirs", device="cpu")
     assert (again.sentence_settings.pooling, again.sentence_settings.normalize) == ("mean", True)
-    assert apart(again.encode(LONG), model.encode(LONG)) < 1e-5
+    assert max_abs_diff(again.encode(LONG), model.encode(LONG)) < 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,8 +77,8 @@ def test_every_encoder(kind: str, tmp_path: Path) -> None:
     save_model(made, words, tmp_path / "model")
     export_sentence_transformers(tmp_path / "model", tmp_path / "out", pooling="first")
     wanted = bertsmith.load(tmp_path / "model", device="cpu").encode(TEXTS, pooling="first")
-    assert apart(bertsmith.load(tmp_path / "out", device="cpu").encode(TEXTS), wanted) < 1e-6
-    assert apart(theirs(tmp_path / "out").encode(TEXTS), wanted) < 2e-5
+    assert max_abs_diff(bertsmith.load(tmp_path / "out", device="cpu").encode(TEXTS), wanted) < 1e-6
+    assert max_abs_diff(sentence_transformer(tmp_path / "out").encode(TEXTS), wanted) < 2e-5
 
 
 def test_command_line(source: Path, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_command_line(source: Path, tmp_path: Path) -> None:
     assert 'library_name: "sentence-transformers"' in (output / "README.md").read_text(encoding="utf-8")
     found = json.loads(call("embed", output, "the cat", "--json").stdout)["vectors"]
     wanted = bertsmith.load(source, device="cpu").encode("the cat", pooling="first", normalize=True)
-    assert apart(np.array(found[0]), wanted) < 1e-6
+    assert max_abs_diff(np.array(found[0]), wanted) < 1e-6
     plain = json.loads(call("embed", output, "the cat", "--json", "--no-normalize").stdout)["vectors"]
     assert abs(np.linalg.norm(plain) - 1) > 1e-3
 
@@ -99,20 +99,20 @@ def test_command_line(source: Path, tmp_path: Path) -> None:
     ("flags", "words"),
     [(["--opset", "20"], "--opset"), (["--head", "vectors"], "--head"), (["--pooling", "max"], "mean, first, pooled")],
 )
-def test_wrong_wishes_are_one_line(flags: list[str], words: str, source: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_one_line_errors(flags: list[str], words: str, source: Path, tmp_path: Path) -> None:
     done = call("export", source, "-o", tmp_path / "out", "--to", "sentence-transformers", *flags)
     assert done.returncode == 2
     assert words in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_no_pooler_no_pooled_vectors(tmp_path: Path) -> None:
+def test_pooled_needs_a_pooler(tmp_path: Path) -> None:
     folder(tmp_path / "model", "tag", pooler=False)
     with pytest.raises(BertsmithError, match="no pooler"):
         export_sentence_transformers(tmp_path / "model", tmp_path / "out", pooling="pooled")
 
 
-def test_vectors_that_differ_are_not_left_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_embeddings_are_removed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = exporting.SentenceSettings("first", False)
     kept = exporting.sentence_files
     monkeypatch.setattr(exporting, "sentence_files", lambda settings, encoder: kept(wrong, encoder))
@@ -121,7 +121,7 @@ def test_vectors_that_differ_are_not_left_behind(source: Path, tmp_path: Path, m
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_fails_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_failures_leave_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_max_abs_diff", lambda *_: 0.0)
     failed = 0
     for number in range(0, 200, 7):
@@ -166,9 +166,7 @@ STEP = "sentence_transformers.models."
         ("1_Pooling/config.json", "[]", "JSON object"),
     ],
 )
-def test_what_is_not_known_is_said_when_vectors_are_asked_for(
-    name: str, value: Any, words: str, exported: Path, tmp_path: Path
-) -> None:
+def test_unsupported_modules_raise_in_encode(name: str, value: Any, words: str, exported: Path, tmp_path: Path) -> None:
     model = bertsmith.load(changed(exported, tmp_path / "strange", name, value), device="cpu")
     with pytest.raises(BertsmithError, match="choose the pooling") as found:
         model.encode("the cat")
@@ -177,7 +175,7 @@ def test_what_is_not_known_is_said_when_vectors_are_asked_for(
     assert model.encode("the cat", pooling="mean").shape == (32,)
 
 
-def test_a_matrix_that_is_not_the_pooler_is_not_read(source: Path, tmp_path: Path) -> None:
+def test_foreign_dense_weights_are_rejected(source: Path, tmp_path: Path) -> None:
     export_sentence_transformers(source, tmp_path / "out", pooling="pooled")
     other = folder(tmp_path / "other", seed=1)
     export_sentence_transformers(other, tmp_path / "out2", pooling="pooled")
@@ -186,7 +184,7 @@ def test_a_matrix_that_is_not_the_pooler_is_not_read(source: Path, tmp_path: Pat
         bertsmith.load(tmp_path / "out", device="cpu").encode("the cat")
 
 
-def test_a_snapshot_of_the_hub(exported: Path, tmp_path: Path) -> None:
+def test_hub_snapshot_with_links(exported: Path, tmp_path: Path) -> None:
     """Its files are links into blobs/, those of steps too."""
     blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
     blobs.mkdir(parents=True)

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 TESTS = Path(__file__).resolve().parents[1]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-ROOMS = ("cli", "text", "corpus", "encoders", "objectives", "train", "weights", "recipes", "pretraining")
+ROOMS = ("cli", "tokenizers", "data", "encoders", "objectives", "training", "model_io", "recipes")
 LONGEST = 60.0  # seconds that a call may take before it counts as hung
 HUNG = -1000  # its status then
 

@@ -113,7 +113,7 @@ def one_rank_is_asked(scene: Scene, *, only: str | None = None, build: str = "")
             patch = {"phase": phase, "number": signal.SIGTERM, "told": str(scene.sent), "rank": rank}
             ended = with_ranks(scene, 2, run, ("signal_at", patch), *patches_of(build))
             outcome.land(f"signal to rank {rank}", scene.sent.exists())
-            last = f"bertsmith: stopped after step {step:,}, which is saved: the same command goes on from there\n"
+            last = f"bertsmith: stopped after step {step:,}, which is saved: the same command resumes from there\n"
             good = {one.status for one in ended} == {RESUMABLE} and ended[0].errors.endswith(last)
             if not good or newest(run) != step:
                 outcome.fail(case, f"newest {newest(run)}, {[(one.status, one.errors[-400:]) for one in ended]}")

@@ -40,7 +40,7 @@ def _stopped_badly(scene: Scene, ended: Ended, step: int | None) -> str:
     """One line, the right status, and a checkpoint of just that step."""
     if step is None:
         return f"status {ended.status}: {ended.errors}" if ended.status or newest(scene.run) != STEPS else ""
-    line = f"bertsmith: stopped after step {step:,}, which is saved: the same command goes on from there\n"
+    line = f"bertsmith: stopped after step {step:,}, which is saved: the same command resumes from there\n"
     if (ended.status, ended.errors) != (RESUMABLE, line) or newest(scene.run) != step:
         return f"status {ended.status}, newest checkpoint {newest(scene.run)}, and it said {ended.errors[-600:]!r}"
     return ""
@@ -61,7 +61,7 @@ def impatient_signals(scene: Scene, *, only: str | None = None, build: str = "")
 
 
 def _told_badly(ended: Ended) -> str:
-    one_line = ended.errors.count("\n") == 1 and "the same command goes on from there" in ended.errors
+    one_line = ended.errors.count("\n") == 1 and "the same command resumes from there" in ended.errors
     good = ended.status == RESUMABLE and one_line
     return "" if good else f"status {ended.status}, and it said {ended.errors[-600:]!r}"
 
@@ -177,7 +177,7 @@ def not_finite(scene: Scene, *, only: str | None = None, build: str = "") -> Out
 
 
 def _learned(scene: Scene, ended: Ended, steps: list[dict[str, object]], value: str) -> str:
-    line = "bertsmith: loss or gradients were not finite in 3 steps in a row (step 7: loss "
+    line = "bertsmith: loss or gradients were not finite in 3 consecutive steps (step 7: loss "
     if ended.status != 2 or not ended.errors.startswith(line) or ended.errors.count("\n") != 1:
         return f"status {ended.status}, and it said {ended.errors[-600:]!r}"
     told = [(event["loss"], event["skipped"]) for event in steps[4:]]

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 from faults.server_fixtures import EXPECTED_TOKENS, TEXTS, Process, served
 from faults.server_load import Load, at_once, at_rate, request
-from server.http_fixtures import post, say
+from server.http_fixtures import post, send_raw
 
 from bertsmith.server.monitoring import Log
 
@@ -278,10 +278,10 @@ def malformed(*, count: int, seed: int, how: str = "", apart: bool = False) -> O
         process = stack.enter_context(Process(how=how, **limits)) if apart else None
         address = process.wait_until_ready() if process else stack.enter_context(served(how=how, **limits))
         lone = [post("/embed", b'{"inputs": "\\ud800"}'), post("/tokenize", b'{"inputs": ["\\udfff"]}')]
-        list(pool.map(lambda bytes_: say(address, bytes_), [*WHOLE, *lone] * 4))  # so that everything is loaded
+        list(pool.map(lambda bytes_: send_raw(address, bytes_), [*WHOLE, *lone] * 4))  # so that everything is loaded
         before = process.memory() if process else 0
-        heard = list(pool.map(lambda number: say(address, damaged(number, seed)), range(count)))
-        heard += [say(address, one) for one in lone]
+        heard = list(pool.map(lambda number: send_raw(address, damaged(number, seed)), range(count)))
+        heard += [send_raw(address, one) for one in lone]
         grown = (process.memory() - before) if process else 0
         well = httpx.get(f"{address}/health", timeout=10).status_code
     outcome.landed = sum(one.status != 200 for one in heard[:count]) and count
@@ -325,9 +325,9 @@ def secrets_kept(*, how: str = "") -> Outcome:
 @contextlib.contextmanager
 def _with_key(how: str, log: Log) -> Any:
     from faults.server_fixtures import broken
-    from server.http_fixtures import called
+    from server.http_fixtures import client_for
 
-    with broken(how), called("words", "kinds", log=log, api_key=SECRETS["key"]) as client:
+    with broken(how), client_for("words", "kinds", log=log, api_key=SECRETS["key"]) as client:
         client.headers["authorization"] = f"Bearer {SECRETS['key']}"
         yield client
 

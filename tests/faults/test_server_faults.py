@@ -25,7 +25,7 @@ from faults.server_campaigns import (
 )
 from faults.server_fixtures import Process, served
 from faults.server_load import once_each, request
-from server.http_fixtures import connected, post
+from server.http_fixtures import open_connection, post
 
 from bertsmith.errors import StoppedError
 from bertsmith.server.monitoring import Log
@@ -83,7 +83,7 @@ def test_dropped_requests_are_detected() -> None:
 def test_requests_of_disconnected_clients_are_cancelled() -> None:
     lines: list[str] = []
     with served(cost=0.4, log=Log(write=lines.append)) as address:
-        callers = [connected(address) for _ in range(6)]
+        callers = [open_connection(address) for _ in range(6)]
         for number, caller in enumerate(callers):
             caller.sendall(post("/embed", {"inputs": "the cat"}))
             time.sleep(0.1 if number == 0 else 0.01)  # the first is under way, the others wait for it
@@ -109,7 +109,7 @@ def test_waiting_rejections_are_bounded() -> None:
 
 def test_a_busy_server_is_healthy_and_a_hung_one_is_not() -> None:
     brief = mock.patch("bertsmith.server.service.HEALTH_TIMEOUT", 2.0)
-    with brief, served(cost=6.0, max_requests=1) as address, connected(address) as caller:
+    with brief, served(cost=6.0, max_requests=1) as address, open_connection(address) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.2)
         assert httpx.get(f"{address}/health", timeout=10).status_code == 200
@@ -120,7 +120,7 @@ def test_a_busy_server_is_healthy_and_a_hung_one_is_not() -> None:
 
 @pytest.mark.slow
 def test_a_second_signal_ends_it_immediately() -> None:
-    with Process(cost=5.0, drain_seconds=60) as process, connected(process.wait_until_ready()) as caller:
+    with Process(cost=5.0, drain_seconds=60) as process, open_connection(process.wait_until_ready()) as caller:
         caller.sendall(post("/embed", {"inputs": "the cat"}))
         time.sleep(0.3)
         process.stop()

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from server.http_fixtures import every_kind
+from server.http_fixtures import all_predictors
 
 from bertsmith.server.app import build
 from bertsmith.server.middleware import Gateway
@@ -33,7 +33,7 @@ MANY = settings(FEW, max_examples=150, derandomize=False)
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Gateway]:
-    found = build(list(every_kind().items()), limits=Limits(deadline=20))
+    found = build(list(all_predictors().items()), limits=Limits(deadline=20))
     yield found
     assert found.service.close(drain=True, seconds=10)
 

@@ -1,4 +1,4 @@
-"""Small models that are asked about texts: with random weights, and one that knows metals and colours."""
+"""Small models with random weights, and one that recognises metals and colours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertsmith.tokenizers.wordpiece import SPECIALS, WordPiece
 
 COLOURS, METALS = ("red", "blue"), ("iron", "gold", "cafe", "쇠")
 WORDS = [*COLOURS, *METALS, *"the smith has a thing of which is it in".split(), "##s", "##에서", ".", ",", "-"]  # noqa: SIM905
-LENGTH = 32  # the positions of these models
+LENGTH = 32  # maximum length of these models
 KINDS = ("no", "yes")
 TEXTS = ["the smith has red iron", "it is a thing", "쇠 is blue", ""]
 LONG = "the smith has a red thing of gold " * 12
@@ -26,12 +26,12 @@ TAGS = ("O", "B-COLOUR", "I-COLOUR", "B-METAL", "I-METAL")
 
 
 def tokenizer() -> WordPiece:
-    """Strips accents, and so decomposes Hangul: texts composed or not come to the same tokens."""
+    """Strips accents, and so decomposes Hangul: composed and decomposed texts have equal tokens."""
     return WordPiece.build([*SPECIALS.tokens(), *(unicodedata.normalize("NFD", word) for word in WORDS)])
 
 
 def random_model(*heads: Any) -> Model:
-    """Weights drawn so large that every head says something of its own about every text."""
+    """Weights so large that the outputs of every head differ between texts."""
     shape = bert.Config(layers=3, width=32, heads=4, vocab_size=tokenizer().vocab_size, max_positions=LENGTH)
     model = Model.build(shape, heads)
     draw = torch.Generator().manual_seed(0)
@@ -42,15 +42,15 @@ def random_model(*heads: Any) -> Model:
     return model.eval()
 
 
-def opened(folder: Path, *heads: Any) -> Predictor:
-    """A model with random weights, by way of its folder."""
+def saved_predictor(folder: Path, *heads: Any) -> Predictor:
+    """A model with random weights, saved and loaded."""
     save_model(random_model(*heads), tokenizer(), folder)
     found: Predictor = bertsmith.load(folder, device="cpu")
     return found
 
 
 def reader() -> Predictor:
-    """Tags every metal and colour and answers every question with a metal, wherever it stands."""
+    """Tags every metal and colour, and answers every question with a metal."""
     known = tokenizer()
     shape = bert.Config(layers=1, width=128, heads=2, vocab_size=known.vocab_size, max_positions=LENGTH)
     model = Model.build(shape, [tag.Config(labels=TAGS), span.Config()], seed=0)
@@ -59,7 +59,7 @@ def reader() -> Predictor:
     with torch.no_grad():
         for value in model.parameters():
             if value.dim() > 1:
-                value.zero_()  # a token is seen as itself alone
+                value.zero_()  # no attention: a token depends on itself only
         tables.tokens.weight.normal_(0, 1, generator=draw)
         for name, words in (("B-COLOUR", COLOURS), ("B-METAL", METALS)):
             seen = sum(tables.tokens.weight[known.token_to_id(unicodedata.normalize("NFD", word))] for word in words)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call
-from inference.predictor_fixtures import KINDS, LONG, TEXTS, opened, reader, tokenizer
+from inference.predictor_fixtures import KINDS, LONG, TEXTS, reader, saved_predictor, tokenizer
 
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.model_folder import save_model
@@ -18,10 +18,10 @@ from bertsmith.reports import terminal_predictions
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return opened(tmp_path_factory.mktemp("labelled") / "m", classify.Config(labels=KINDS))
+    return saved_predictor(tmp_path_factory.mktemp("labelled") / "m", classify.Config(labels=KINDS))
 
 
-def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path: Path) -> None:
+def test_classify_and_attention_commands(labelled: Predictor, tmp_path: Path) -> None:
     assert labelled.facts is not None
     folder = labelled.facts.folder
     done = json.loads(call("classify", folder, *TEXTS[:2], "-k", 2, "--json").stdout)
@@ -43,7 +43,7 @@ def test_labels_and_attention_on_the_command_line(labelled: Predictor, tmp_path:
     assert "truncated" in call("attention", folder, LONG, "--head", 1).stdout
 
 
-def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_attention_map_fits_the_terminal_width(capsys: pytest.CaptureFixture[str]) -> None:
     tokens = [f"token{number}" for number in range(90)]
     facts = {"tokens": tokens, "weights": np.eye(90).tolist(), "layer": None, "head": 1, "truncated": False}
     terminal_predictions.attention_map(facts)
@@ -55,7 +55,7 @@ def test_a_attention_map_is_as_wide_as_the_terminal(capsys: pytest.CaptureFixtur
     assert lines[3].index("█") - lines[2].index("█") == 2
 
 
-def test_entities_and_answers_on_the_command_line(tmp_path: Path) -> None:
+def test_ner_and_ask_commands(tmp_path: Path) -> None:
     for head in ("tag", "span"):
         one = reader().model
         for name in set(one.objectives) - {head}:
@@ -72,8 +72,8 @@ def test_entities_and_answers_on_the_command_line(tmp_path: Path) -> None:
     assert "no answer" in call("ask", tmp_path / "span", "which", "-c", "it is", "--no-answer", -99).stdout
 
 
-def test_choices_on_the_command_line(tmp_path: Path) -> None:
-    predictor = opened(tmp_path / "m", choose.Config())
+def test_choose_and_rank_commands(tmp_path: Path) -> None:
+    predictor = saved_predictor(tmp_path / "m", choose.Config())
     words = ("choose", tmp_path / "m", TEXTS[0], "iron", "gold")
     assert json.loads(call(*words, "--json").stdout)["index"] == predictor.choose(TEXTS[0], ["iron", "gold"])["index"]
     assert call(*words).stdout.count("%") == 2
@@ -88,10 +88,10 @@ def test_choices_on_the_command_line(tmp_path: Path) -> None:
         (["choose", "{m}", "a", "b"], 2, "no choose head"),
         (["rank", "{m}", "a", "{t}/nowhere.txt"], 65, "nowhere.txt"),
         (["attention", "{m}", "a", "--layer", "9"], 2, "1 to 3"),
-        (["classify", "{t}", "a"], 65, "no model folder"),
+        (["classify", "{t}", "a"], 65, "not a model folder"),
     ],
 )
-def test_bad_input_is_one_clear_line(
+def test_bad_input_is_a_one_line_error(
     labelled: Predictor, tmp_path: Path, words: list[str], status: int, part: str
 ) -> None:
     assert labelled.facts is not None

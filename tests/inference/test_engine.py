@@ -1,4 +1,4 @@
-"""Many threads, one that computes: order, turns, limits, deadlines, faults and the end."""
+"""The batching engine: order, fairness, limits, deadlines, errors and shutdown."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ BUDGET = 50
 
 @pytest.fixture(autouse=True)
 def _in_time() -> Iterator[None]:
-    """No test waits for ever."""
+    """No test waits forever."""
     with deadline(10):
         yield
 
 
 @dataclass(frozen=True)
-class Spell:
-    """A wish for the items' own names."""
+class NameQuery:
+    """Returns the names of its inputs."""
 
     label: str = "plain"
-    name: ClassVar[str] = "spell"
+    name: ClassVar[str] = "names"
     one_per_batch: ClassVar[bool] = False
     objective: ClassVar[str] = ""
 
-    def forward(self, model: Any, batch: Any, items: Sequence[ModelInput]) -> list[Any]:
-        raise AssertionError("no model is asked here")
+    def forward(self, model: Any, batch: Any, inputs: Sequence[ModelInput]) -> list[Any]:
+        raise AssertionError("the backend is replaced")
 
 
-class Huge(Spell):
-    """A wish whose results are large."""
+class LargeQuery(NameQuery):
+    """A query with large results."""
 
     one_per_batch: ClassVar[bool] = True
 
 
-def item(name: str, tokens: int = 10) -> ModelInput:
+def make_input(name: str, tokens: int = 10) -> ModelInput:
     rows: Any = ((name,) * tokens,)
     return ModelInput(rows)
 
 
-def items(name: str, count: int, tokens: int = 10) -> list[ModelInput]:
-    return [item(f"{name}{number}", tokens) for number in range(count)]
+def make_inputs(name: str, count: int, tokens: int = 10) -> list[ModelInput]:
+    return [make_input(f"{name}{number}", tokens) for number in range(count)]
 
 
-class Speller:
-    """Gives each item its name, keeps what was computed together, and can be held, broken and slow."""
+class NameBackend:
+    """Returns the name of each input, records batches, and can be paused."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -65,300 +65,308 @@ class Speller:
         self.go.set()
         self.entered = threading.Semaphore(0)
 
-    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
-        names: list[Any] = [one.rows[0][0] for one in items]  # type: ignore[index]
+    def run(self, query: Any, inputs: Sequence[ModelInput]) -> list[Any]:
+        names: list[Any] = [one.rows[0][0] for one in inputs]  # type: ignore[index]
         self.batches.append(names)
-        self.queries.append(wish)
+        self.queries.append(query)
         self.entered.release()
         assert self.go.wait(20)
         if any(name.startswith("broken") for name in names):
-            raise ZeroDivisionError("an item is broken")
+            raise ZeroDivisionError("an input is broken")
         return names
 
 
-class Slow(Speller):
-    """Takes its time over every batch."""
+class SlowBackend(NameBackend):
+    """Sleeps before every batch."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
 
-    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
+    def run(self, query: Any, inputs: Sequence[ModelInput]) -> list[Any]:
         time.sleep(self.seconds)
-        return super().run(wish, items)
+        return super().run(query, inputs)
 
 
 @contextmanager
-def held(**settings: Any) -> Iterator[tuple[Engine, Speller, Callable[..., Future[list[Any]]]]]:
-    """An engine that is held in its first batch, and how one asks it from another thread; `speller.go` lets it go."""
-    speller = Speller()
-    speller.go.clear()
+def paused_engine(**settings: Any) -> Iterator[tuple[Engine, NameBackend, Callable[..., Future[list[Any]]]]]:
+    """An engine paused in its first batch, and a function that submits from another thread; `backend.go` resumes it."""
+    backend = NameBackend()
+    backend.go.clear()
     with ThreadPoolExecutor(16) as pool:
-        engine = Engine(speller, batch_tokens=BUDGET, **settings)
+        engine = Engine(backend, batch_tokens=BUDGET, **settings)
 
-        def ask(what: Sequence[ModelInput], wish: Any = Spell(), seconds: float | None = None) -> Future[list[Any]]:
-            before = engine._queued_tokens, len(speller.batches)
+        def submit(
+            inputs: Sequence[ModelInput], query: Any = NameQuery(), seconds: float | None = None
+        ) -> Future[list[Any]]:
+            before = engine._queued_tokens, len(backend.batches)
 
             def call() -> list[Any]:
                 with deadline(seconds):
-                    return engine.run(wish, what)
+                    return engine.run(query, inputs)
 
             found = pool.submit(call)
             until = time.monotonic() + 10
-            while (engine._queued_tokens, len(speller.batches)) == before and not found.done():
+            while (engine._queued_tokens, len(backend.batches)) == before and not found.done():
                 assert time.monotonic() < until
                 time.sleep(0.001)
             return found
 
-        first = ask(items("first", 1))
-        assert speller.entered.acquire(timeout=10)
+        first = submit(make_inputs("first", 1))
+        assert backend.entered.acquire(timeout=10)
         try:
-            yield engine, speller, ask
+            yield engine, backend, submit
         finally:
-            speller.go.set()
+            backend.go.set()
             engine.close(timeout=10)
         assert first.result(10) == ["first0"]
     assert not engine._thread.is_alive()
 
 
-def expect_own_results(engine: Any, *, callers: int = 8, turns: int = 60) -> None:
-    """Raises where anybody gets anything but what they asked for, in order."""
+def expect_own_results(engine: Any, *, callers: int = 8, rounds: int = 60) -> None:
+    """Fails if a caller gets other results than its own, in order."""
 
     def caller(number: int) -> None:
         draw = random.Random(number)
-        for turn in range(turns):
-            asked = [item(f"{number}.{turn}.{place}", draw.randint(1, 30)) for place in range(draw.randint(1, 12))]
-            expected = [one.rows[0][0] for one in asked]  # type: ignore[index]
-            assert engine.run(Spell(draw.choice("abc")), asked) == expected
+        for round_ in range(rounds):
+            inputs = [
+                make_input(f"{number}.{round_}.{index}", draw.randint(1, 30)) for index in range(draw.randint(1, 12))
+            ]
+            expected = [one.rows[0][0] for one in inputs]  # type: ignore[index]
+            assert engine.run(NameQuery(draw.choice("abc")), inputs) == expected
 
     with ThreadPoolExecutor(callers) as pool:
         for done in [pool.submit(caller, number) for number in range(callers)]:
             done.result(60)
 
 
-def test_everyone_gets_their_own_in_order() -> None:
-    speller = Slow(0.0005)
-    with Engine(speller, batch_tokens=BUDGET) as engine:
+def test_every_caller_gets_its_own_results_in_order() -> None:
+    backend = SlowBackend(0.0005)
+    with Engine(backend, batch_tokens=BUDGET) as engine:
         expect_own_results(engine)
         assert engine.queued_tokens == 0
-    names = [name for batch in speller.batches for name in batch]
+    names = [name for batch in backend.batches for name in batch]
     assert len(set(names)) == len(names), "nothing is computed twice"
-    callers = [{name.split(".")[0] for name in batch} for batch in speller.batches]
+    callers = [{name.split(".")[0] for name in batch} for batch in backend.batches]
     assert max(map(len, callers)) > 1, "several callers shared a batch"
 
 
-class Shuffling(Speller):
-    """A broken one: what is computed together comes back in another order."""
+class ShufflingBackend(NameBackend):
+    """Returns the results of a batch in another order."""
 
-    def run(self, wish: Any, items: Sequence[ModelInput]) -> list[Any]:
-        found = super().run(wish, items)
+    def run(self, query: Any, inputs: Sequence[ModelInput]) -> list[Any]:
+        found = super().run(query, inputs)
         return found[1:] + found[:1]
 
 
-def test_a_broken_order_would_be_seen() -> None:
-    with Engine(Shuffling(), batch_tokens=BUDGET) as engine, pytest.raises(AssertionError):
-        expect_own_results(engine, callers=2, turns=20)
+def test_shuffled_results_are_detected() -> None:
+    with Engine(ShufflingBackend(), batch_tokens=BUDGET) as engine, pytest.raises(AssertionError):
+        expect_own_results(engine, callers=2, rounds=20)
 
 
-def test_nothing_asked_is_nothing_computed() -> None:
-    speller = Speller()
-    with Engine(speller) as engine:
-        assert engine.run(Spell(), []) == []
-    assert speller.batches == []
+def test_an_empty_request_runs_nothing() -> None:
+    backend = NameBackend()
+    with Engine(backend) as engine:
+        assert engine.run(NameQuery(), []) == []
+    assert backend.batches == []
 
 
-def test_those_who_wait_share_the_next_batch() -> None:
-    with held() as (engine, speller, ask):
-        waiting = [ask(items(name, 1)) for name in "abcde"]
-        other = ask(items("other", 1), Spell("another"))
+def test_queued_requests_share_the_next_batch() -> None:
+    with paused_engine() as (engine, backend, submit):
+        waiting = [submit(make_inputs(name, 1)) for name in "abcde"]
+        other = submit(make_inputs("other", 1), NameQuery("another"))
         assert engine.queued_tokens == 60
-        speller.go.set()
+        backend.go.set()
         assert [one.result(10) for one in waiting] == [[f"{name}0"] for name in "abcde"]
         assert other.result(10) == ["other0"]
-    assert speller.batches[1:] == [["a0", "b0", "c0", "d0", "e0"], ["other0"]]
-    assert [query.label for query in speller.queries] == ["plain", "plain", "another"]
+    assert backend.batches[1:] == [["a0", "b0", "c0", "d0", "e0"], ["other0"]]
+    assert [query.label for query in backend.queries] == ["plain", "plain", "another"]
 
 
-def test_batches_are_bounded_and_a_large_item_stands_alone() -> None:
-    with held() as (_, speller, ask):
-        found = ask([item("a"), item("large", 3 * BUDGET), *items("b", 9)])
-        speller.go.set()
+def test_batches_are_bounded_and_a_large_input_runs_alone() -> None:
+    with paused_engine() as (_, backend, submit):
+        found = submit([make_input("a"), make_input("large", 3 * BUDGET), *make_inputs("b", 9)])
+        backend.go.set()
         assert found.result(10) == ["a", "large", *(f"b{number}" for number in range(9))]
-    assert [len(batch) for batch in speller.batches] == [1, 1, 1, 5, 4]
+    assert [len(batch) for batch in backend.batches] == [1, 1, 1, 5, 4]
 
 
 def test_a_small_request_does_not_wait_for_all_of_a_large_one() -> None:
-    """With the same wish it shares the very next batch; with another it has the next but one."""
-    with held() as (_, speller, ask):
-        large = ask(items("large", 100))
-        small, other = ask(items("small", 2)), ask(items("other", 2), Spell("another"))
-        speller.go.set()
+    """With the same query it shares the next batch; with another it has the one after."""
+    with paused_engine() as (_, backend, submit):
+        large = submit(make_inputs("large", 100))
+        small, other = submit(make_inputs("small", 2)), submit(make_inputs("other", 2), NameQuery("another"))
+        backend.go.set()
         assert small.result(10) == ["small0", "small1"]
         assert other.result(10) == ["other0", "other1"]
         assert large.result(10) == [f"large{number}" for number in range(100)]
-    assert speller.batches[1] == ["large0", "large1", "large2", "small0", "small1"]
-    assert speller.batches[2] == ["other0", "other1"]
-    assert len(speller.batches) == 23
+    assert backend.batches[1] == ["large0", "large1", "large2", "small0", "small1"]
+    assert backend.batches[2] == ["other0", "other1"]
+    assert len(backend.batches) == 23
 
 
-def test_turns_go_round() -> None:
+def test_requests_with_different_queries_take_turns() -> None:
     """Of several large requests none is served twice before every other was served once."""
-    with held(max_queued_tokens=10_000) as (_, speller, ask):
-        found = [ask(items(name, 40), Spell(name)) for name in "abc"]
-        last = ask(items("z", 1), Spell("z"))
-        speller.go.set()
+    with paused_engine(max_queued_tokens=10_000) as (_, backend, submit):
+        found = [submit(make_inputs(name, 40), NameQuery(name)) for name in "abc"]
+        last = submit(make_inputs("z", 1), NameQuery("z"))
+        backend.go.set()
         assert last.result(10) == ["z0"]
         assert [len(one.result(10)) for one in found] == [40, 40, 40]
-    order = [query.label for query in speller.queries[1:]]
+    order = [query.label for query in backend.queries[1:]]
     assert order[:7] == ["a", "b", "c", "z", "a", "b", "c"]
 
 
-def test_a_crowd_shares_evenly() -> None:
-    with held(max_queued_tokens=10_000) as (_, speller, ask):
-        found = [ask(items(name, 10)) for name in "abcdefg"]  # seven shares of 7 tokens: one item each, as they fit
-        speller.go.set()
+def test_requests_with_one_query_share_batches_evenly() -> None:
+    with paused_engine(max_queued_tokens=10_000) as (_, backend, submit):
+        found = [submit(make_inputs(name, 10)) for name in "abcdefg"]  # seven shares of 7 tokens: one input each
+        backend.go.set()
         assert all(len(one.result(10)) == 10 for one in found)
-    assert [[name[0] for name in batch] for batch in speller.batches[1:4]] == [
+    assert [[name[0] for name in batch] for batch in backend.batches[1:4]] == [
         list("abcde"),
         list("fgabc"),
         list("defga"),
     ]
 
 
-def test_large_results_are_computed_one_by_one() -> None:
-    with held() as (_, speller, ask):
-        found = ask(items("a", 3), Huge())
-        speller.go.set()
+def test_queries_with_large_results_run_one_input_per_batch() -> None:
+    with paused_engine() as (_, backend, submit):
+        found = submit(make_inputs("a", 3), LargeQuery())
+        backend.go.set()
         assert found.result(10) == ["a0", "a1", "a2"]
-    assert speller.batches[1:] == [["a0"], ["a1"], ["a2"]]
+    assert backend.batches[1:] == [["a0"], ["a1"], ["a2"]]
 
 
-def test_too_much_is_refused_at_once() -> None:
-    with held(max_queued_tokens=100) as (engine, speller, ask):
-        kept = ask(items("kept", 9))
+def test_a_full_queue_raises_overloaded() -> None:
+    with paused_engine(max_queued_tokens=100) as (engine, backend, submit):
+        kept = submit(make_inputs("kept", 9))
         with pytest.raises(Overloaded, match="110 tokens would be queued; the limit is 100") as refused:
-            engine.run(Spell(), items("more", 2))
+            engine.run(NameQuery(), make_inputs("more", 2))
         assert (refused.value.queued, refused.value.limit) == (110, 100)
         assert isinstance(refused.value, BertsmithError)
         assert engine.queued_tokens == 90
-        also = ask(items("also", 1))
-        speller.go.set()
+        also = submit(make_inputs("also", 1))
+        backend.go.set()
         assert (len(kept.result(10)), len(also.result(10))) == (9, 1)
-        assert len(engine.run(Spell(), items("whale", 40))) == 40, "where nothing waits, anything is taken"
-    assert "more0" not in [name for batch in speller.batches for name in batch]
+        assert len(engine.run(NameQuery(), make_inputs("whale", 40))) == 40, "an empty queue accepts any size"
+    assert "more0" not in [name for batch in backend.batches for name in batch]
 
 
-def test_what_is_late_is_never_computed() -> None:
-    with held() as (engine, speller, ask):
-        late, patient = ask(items("late", 3), seconds=0.05), ask(items("patient", 1), seconds=20)
+def test_expired_requests_are_never_computed() -> None:
+    with paused_engine() as (engine, backend, submit):
+        late, patient = submit(make_inputs("late", 3), seconds=0.05), submit(make_inputs("patient", 1), seconds=20)
         with pytest.raises(DeadlineExceeded):
             late.result(10)
         assert engine.queued_tokens == 10
-        speller.go.set()
+        backend.go.set()
         assert patient.result(10) == ["patient0"]
         with deadline(0), pytest.raises(DeadlineExceeded):
-            engine.run(Spell(), items("over", 1))
-    assert [name for batch in speller.batches for name in batch] == ["first0", "patient0"]
+            engine.run(NameQuery(), make_inputs("over", 1))
+    assert [name for batch in backend.batches for name in batch] == ["first0", "patient0"]
 
 
-def test_late_in_the_middle() -> None:
-    """A request that is partly computed when its time is over leaves the rest."""
-    speller = Slow(0.02)
-    with Engine(speller, batch_tokens=BUDGET) as engine:
+def test_a_request_that_expires_halfway_drops_the_rest() -> None:
+    """The rest of a request that expires is not computed."""
+    backend = SlowBackend(0.02)
+    with Engine(backend, batch_tokens=BUDGET) as engine:
         with deadline(0.1), pytest.raises(DeadlineExceeded):
-            engine.run(Spell(), items("late", 200))
+            engine.run(NameQuery(), make_inputs("late", 200))
         assert engine.queued_tokens == 0
-        assert engine.run(Spell(), items("next", 1)) == ["next0"]
-    assert len(speller.batches) < 40
+        assert engine.run(NameQuery(), make_inputs("next", 1)) == ["next0"]
+    assert len(backend.batches) < 40
 
 
-def test_callers_may_cancel() -> None:
-    with held() as (engine, speller, _):
+def test_requests_can_be_cancelled() -> None:
+    with paused_engine() as (engine, backend, _):
         inside = threading.Event()
-        patience: list[Any] = []
+        own_deadline: list[Any] = []
 
         def call() -> Any:
-            with deadline(None) as mine:
-                patience.append(mine)
+            with deadline(None) as own:
+                own_deadline.append(own)
                 inside.set()
-                return engine.run(Spell(), items("gone", 3))
+                return engine.run(NameQuery(), make_inputs("gone", 3))
 
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(call)
             assert inside.wait(10)
             while engine.queued_tokens != 30:
                 time.sleep(0.001)
-            patience[0].cancel()
-            speller.go.set()
+            own_deadline[0].cancel()
+            backend.go.set()
             with pytest.raises(DeadlineExceeded):
                 found.result(10)
         assert engine.queued_tokens == 0
-    assert speller.batches == [["first0"]]
+    assert backend.batches == [["first0"]]
 
 
-def test_a_broken_item_fails_alone() -> None:
-    with held() as (engine, speller, ask):
-        good, bad, also = ask(items("good", 1)), ask([item("x"), item("broken")]), ask(items("also", 1))
-        speller.go.set()
+def test_a_failing_input_fails_only_its_request() -> None:
+    with paused_engine() as (engine, backend, submit):
+        good, bad, also = (
+            submit(make_inputs("good", 1)),
+            submit([make_input("x"), make_input("broken")]),
+            submit(make_inputs("also", 1)),
+        )
+        backend.go.set()
         assert (good.result(10), also.result(10)) == (["good0"], ["also0"])
-        with pytest.raises(ZeroDivisionError, match="an item is broken"):
+        with pytest.raises(ZeroDivisionError, match="an input is broken"):
             bad.result(10)
         with pytest.raises(ZeroDivisionError):
-            engine.run(Spell(), [item("broken"), *items("rest", 30)])
-        assert engine.run(Spell(), items("later", 1)) == ["later0"]
+            engine.run(NameQuery(), [make_input("broken"), *make_inputs("rest", 30)])
+        assert engine.run(NameQuery(), make_inputs("later", 1)) == ["later0"]
         assert engine.queued_tokens == 0
-    assert speller.batches[1:5] == [["good0", "x", "broken", "also0"], ["good0"], ["x", "broken"], ["also0"]]
-    assert not any("rest9" in batch for batch in speller.batches), "what is left of a failed request is dropped"
+    assert backend.batches[1:5] == [["good0", "x", "broken", "also0"], ["good0"], ["x", "broken"], ["also0"]]
+    assert not any("rest9" in batch for batch in backend.batches), "the rest of a failed request is dropped"
 
 
-def test_every_batch_is_told_of() -> None:
-    told: list[BatchStats] = []
+def test_every_batch_is_observed() -> None:
+    observed: list[BatchStats] = []
 
-    def observe(facts: BatchStats) -> None:
-        told.append(facts)
-        raise RuntimeError("whoever observes has troubles of their own")
+    def observe(stats: BatchStats) -> None:
+        observed.append(stats)
+        raise RuntimeError("the observer failed")
 
-    with Engine(Speller(), batch_tokens=BUDGET, observe=observe) as engine:
-        engine.run(Spell(), items("a", 7))
-        engine.run(Spell(), items("b", 1, tokens=3))
-    assert [(facts.query, facts.inputs, facts.tokens) for facts in told] == [
-        ("spell", 5, 50),
-        ("spell", 2, 20),
-        ("spell", 1, 3),
+    with Engine(NameBackend(), batch_tokens=BUDGET, observe=observe) as engine:
+        engine.run(NameQuery(), make_inputs("a", 7))
+        engine.run(NameQuery(), make_inputs("b", 1, tokens=3))
+    assert [(stats.query, stats.inputs, stats.tokens) for stats in observed] == [
+        ("names", 5, 50),
+        ("names", 2, 20),
+        ("names", 1, 3),
     ]
-    assert all(facts.seconds >= 0 for facts in told)
+    assert all(stats.seconds >= 0 for stats in observed)
 
 
-def test_closing_finishes_what_waits() -> None:
-    with held() as (engine, speller, ask):
-        waiting = [ask(items(name, 8)) for name in "abc"]
+def test_closing_drains_the_queue() -> None:
+    with paused_engine() as (engine, backend, submit):
+        waiting = [submit(make_inputs(name, 8)) for name in "abc"]
         with ThreadPoolExecutor(1) as pool:
             closed = pool.submit(engine.close)
             while not engine._closed:
                 time.sleep(0.001)
             with pytest.raises(EngineClosed):
-                engine.run(Spell(), items("late", 1))
-            speller.go.set()
+                engine.run(NameQuery(), make_inputs("late", 1))
+            backend.go.set()
             assert closed.result(10) is True
         assert [len(one.result(10)) for one in waiting] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("settings", [{"drain": False, "timeout": 0.05}, {"drain": True, "timeout": 0.05}])
-def test_closing_in_haste_tells_those_who_wait(settings: dict[str, Any]) -> None:
-    with held() as (engine, speller, ask):
-        waiting = ask(items("a", 8))
+def test_closing_without_drain_fails_queued_requests(settings: dict[str, Any]) -> None:
+    with paused_engine() as (engine, backend, submit):
+        waiting = submit(make_inputs("a", 8))
         assert engine.close(**settings) is False
         with pytest.raises(EngineClosed):
             waiting.result(10)
         assert engine.queued_tokens == 0
-        speller.go.set()
+        backend.go.set()
         engine._thread.join(10)
-    assert speller.batches == [["first0"]]
+    assert backend.batches == [["first0"]]
 
 
-def test_no_thread_is_left() -> None:
+def test_closed_engines_leave_no_thread() -> None:
     before = set(threading.enumerate())
     for _ in range(3):
-        with Engine(Speller()) as engine:
-            engine.run(Spell(), items("a", 1))
+        with Engine(NameBackend()) as engine:
+            engine.run(NameQuery(), make_inputs("a", 1))
     assert set(threading.enumerate()) == before

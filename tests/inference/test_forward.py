@@ -1,4 +1,4 @@
-"""What is computed of texts does not depend on whom they are computed with; and no more is computed than is read."""
+"""Forward passes: results do not depend on the batch, and only the tokens that are read are computed."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def model() -> Model:
     return random_model(*heads, masked_lm.Config(), next_sentence.Config())
 
 
-def direct(model: Model, **settings: Any) -> LocalBackend:
+def local_backend(model: Model, **settings: Any) -> LocalBackend:
     return LocalBackend(model, padding_id=0, device="cpu", **settings)
 
 
-def placed(some: Sequence[Row]) -> list[ModelInput]:
+def with_indices(some: Sequence[Row]) -> list[ModelInput]:
     return [ModelInput((one,), np.arange(number % 3, len(one), 2)) for number, one in enumerate(some)]
 
 
@@ -53,7 +53,7 @@ CHOICES = [
     ModelInput((row(20, 4), row(2, 5))),
     ModelInput((row(7, 6), row(7, 7))),
 ]
-WISHES = [
+QUERIES = [
     (EmbeddingQuery("mean", (-1,), "mean"), PLAIN),
     (EmbeddingQuery("first", (-1,), "mean"), PLAIN),
     (EmbeddingQuery("first", (1, -1), "mean"), PLAIN),
@@ -65,92 +65,94 @@ WISHES = [
     (LogitsQuery("classify"), PLAIN),
     (LogitsQuery("next_sentence"), PLAIN),
     (LogitsQuery("span"), PLAIN),
-    (LogitsQuery("tag"), placed(ROWS)),
+    (LogitsQuery("tag"), with_indices(ROWS)),
     (LogitsQuery("masked_lm"), [ModelInput((one,), np.array([len(one) // 2])) for one in ROWS]),
     (LogitsQuery("choose"), CHOICES),
 ]
 
 
-@pytest.mark.parametrize(("wish", "items"), WISHES, ids=lambda value: "" if isinstance(value, list) else str(value))
-def test_company_changes_nothing(model: Model, wish: Any, items: list[ModelInput]) -> None:
-    """The last bits apart: sums are taken in another order."""
-    alone = [direct(model).run(wish, [one])[0] for one in items]
+@pytest.mark.parametrize(("query", "inputs"), QUERIES, ids=lambda value: "" if isinstance(value, list) else str(value))
+def test_results_do_not_depend_on_the_batch(model: Model, query: Any, inputs: list[ModelInput]) -> None:
+    """Up to rounding: sums are computed in another order."""
+    alone = [local_backend(model).run(query, [one])[0] for one in inputs]
     for settings in ({}, {"batch_tokens": 40}):
-        together = direct(model, **settings).run(wish, items)
-        for ours, own in zip(together, alone, strict=True):
-            assert ours.shape == own.shape
-            assert ours.dtype == np.float32
-            assert np.allclose(ours, own, atol=2e-6)
+        together = local_backend(model, **settings).run(query, inputs)
+        for batched, single in zip(together, alone, strict=True):
+            assert batched.shape == single.shape
+            assert batched.dtype == np.float32
+            assert np.allclose(batched, single, atol=2e-6)
     spread = np.concatenate([one.reshape(-1)[:2] for one in alone])
-    assert np.std(spread) > 1e-3, "the items are told apart"
+    assert np.std(spread) > 1e-3, "the results differ between inputs"
 
 
 def padded(model: Model, rows: Sequence[Row]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The last layer as padded rows give it [rows, places, D], and which places are texts."""
+    """The last layer of padded rows [rows, L, D], and the mask of mask tokens."""
     batch = collate(rows, length=LENGTH)
     with torch.inference_mode():
-        top = model.encoder(batch, pool=False).last_hidden.view(len(rows), LENGTH, -1)
-    return top.numpy(), (batch.document_ids > 0).numpy()
+        hidden = model.encoder(batch, pool=False).last_hidden.view(len(rows), LENGTH, -1)
+    return hidden.numpy(), (batch.document_ids > 0).numpy()
 
 
-def test_equal_to_padded_rows(model: Model) -> None:
-    top, real = padded(model, ROWS)
-    means = direct(model).run(EmbeddingQuery("mean", (-1,), "mean"), PLAIN)
-    firsts = direct(model).run(EmbeddingQuery("first", (-1,), "mean"), PLAIN)
-    states = direct(model).run(TokenEmbeddingQuery(-1), PLAIN)
+def test_unpadded_batches_equal_padded_rows(model: Model) -> None:
+    hidden, mask = padded(model, ROWS)
+    means = local_backend(model).run(EmbeddingQuery("mean", (-1,), "mean"), PLAIN)
+    firsts = local_backend(model).run(EmbeddingQuery("first", (-1,), "mean"), PLAIN)
+    states = local_backend(model).run(TokenEmbeddingQuery(-1), PLAIN)
     for number in range(len(ROWS)):
-        assert np.allclose(states[number], top[number][real[number]], atol=2e-6)
-        assert np.allclose(means[number], top[number][real[number]].mean(0), atol=2e-6)
-        assert np.allclose(firsts[number], top[number][0], atol=2e-6)
+        assert np.allclose(states[number], hidden[number][mask[number]], atol=2e-6)
+        assert np.allclose(means[number], hidden[number][mask[number]].mean(0), atol=2e-6)
+        assert np.allclose(firsts[number], hidden[number][0], atol=2e-6)
 
 
-def test_causal_texts_in_one_line() -> None:
+def test_unpadded_batches_of_a_causal_encoder() -> None:
     shape = bert.Config(layers=2, width=16, heads=2, vocab_size=40, max_positions=LENGTH, causal=True)
     model = Model.build(shape, []).eval()
-    top, real = padded(model, ROWS)
-    for number, found in enumerate(direct(model).run(TokenEmbeddingQuery(-1), PLAIN)):
-        assert np.allclose(found, top[number][real[number]], atol=2e-6)
+    hidden, mask = padded(model, ROWS)
+    for number, found in enumerate(local_backend(model).run(TokenEmbeddingQuery(-1), PLAIN)):
+        assert np.allclose(found, hidden[number][mask[number]], atol=2e-6)
 
 
-def last_places(model: Model, wish: Any, items: list[ModelInput]) -> int:
-    """At how many places the last feed-forward was computed."""
+def last_layer_tokens(model: Model, query: Any, inputs: list[ModelInput]) -> int:
+    """The number of tokens in the last feed-forward layer."""
     seen: list[int] = []
     encoder: Any = model.encoder
     hook = encoder.blocks[-1].feed_forward.register_forward_hook(lambda part, given, out: seen.append(len(out)))
     try:
-        direct(model).run(wish, items)
+        local_backend(model).run(query, inputs)
     finally:
         hook.remove()
     return sum(seen)
 
 
-def test_only_what_is_read_is_computed_in_the_last_layer(model: Model) -> None:
+def test_last_layer_runs_only_on_the_tokens_that_are_read(model: Model) -> None:
     tokens = sum(one.tokens for one in PLAIN)
-    for wish in (
+    for query in (
         EmbeddingQuery("first", (-1,), "mean"),
         EmbeddingQuery("pooled", (-1,), "mean"),
         LogitsQuery("classify"),
     ):
-        assert last_places(model, wish, PLAIN) == len(PLAIN)
-    assert last_places(model, LogitsQuery("tag"), placed(ROWS)) == sum(len(one.indices) for one in placed(ROWS))  # type: ignore[arg-type]
-    assert last_places(model, EmbeddingQuery("mean", (-1,), "mean"), PLAIN) == tokens, "no padding"
+        assert last_layer_tokens(model, query, PLAIN) == len(PLAIN)
+    assert last_layer_tokens(model, LogitsQuery("tag"), with_indices(ROWS)) == sum(
+        len(one.indices) for one in with_indices(ROWS)
+    )  # type: ignore[arg-type]
+    assert last_layer_tokens(model, EmbeddingQuery("mean", (-1,), "mean"), PLAIN) == tokens, "no padding"
 
 
-def test_groups_hold_every_item_once_and_fit(model: Model) -> None:
-    backend = direct(model, batch_tokens=70)
-    groups = backend._batches(LogitsQuery("classify"), PLAIN)
-    assert sorted(number for group in groups for number in group) == list(range(len(PLAIN)))
-    assert all(sum(PLAIN[number].tokens for number in group) <= 70 for group in groups)
-    assert len(groups) == 2
-    lengths = [PLAIN[number].tokens for group in groups for number in group]
+def test_batches_contain_every_input_once_and_fit(model: Model) -> None:
+    backend = local_backend(model, batch_tokens=70)
+    batches = backend._batches(LogitsQuery("classify"), PLAIN)
+    assert sorted(number for batch in batches for number in batch) == list(range(len(PLAIN)))
+    assert all(sum(PLAIN[number].tokens for number in batch) <= 70 for batch in batches)
+    assert len(batches) == 2
+    lengths = [PLAIN[number].tokens for batch in batches for number in batch]
     assert lengths == sorted(lengths)
-    assert [len(group) for group in backend._batches(AttentionQuery(), PLAIN)] == [1] * len(PLAIN)
-    large = direct(model, batch_tokens=1)._batches(LogitsQuery("classify"), PLAIN)
-    assert [len(group) for group in large] == [1] * len(PLAIN), "an item that is larger than a batch has its own"
+    assert [len(batch) for batch in backend._batches(AttentionQuery(), PLAIN)] == [1] * len(PLAIN)
+    large = local_backend(model, batch_tokens=1)._batches(LogitsQuery("classify"), PLAIN)
+    assert [len(batch) for batch in large] == [1] * len(PLAIN), "an item that is larger than a batch has its own"
     assert backend.run(LogitsQuery("classify"), []) == []
 
 
-def test_wishes_that_are_equal_are_one() -> None:
+def test_equal_queries_compare_equal() -> None:
     assert EmbeddingQuery("mean", (-1,), "mean") == EmbeddingQuery("mean", (-1,), "mean")
     assert (
         len(

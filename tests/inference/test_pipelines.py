@@ -17,9 +17,9 @@ from inference.predictor_fixtures import (
     METALS,
     TAGS,
     TEXTS,
-    opened,
     random_model,
     reader,
+    saved_predictor,
     tokenizer,
 )
 
@@ -31,7 +31,7 @@ from bertsmith.objectives import choose, classify, masked_lm, regress, span, tag
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return opened(tmp_path_factory.mktemp("labelled") / "m", classify.Config(labels=KINDS))
+    return saved_predictor(tmp_path_factory.mktemp("labelled") / "m", classify.Config(labels=KINDS))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_labels_equal_transformers(labelled: Predictor) -> None:
     assert float(expected.std(0).min()) > 0.1, "the texts are told apart"
 
 
-def test_one_is_one_and_several_are_several(labelled: Predictor) -> None:
+def test_single_inputs_give_single_results(labelled: Predictor) -> None:
     one = labelled.predict(TEXTS[0])
     assert one["label"] == labelled.predict([TEXTS[0]])[0]["label"]
     pair = labelled.predict((TEXTS[0], TEXTS[1]))
@@ -100,7 +100,7 @@ def test_long_texts_are_read_in_windows(labelled: Predictor) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(7,), (30,), (31,), (400,), (5, 24), (5, 25), (90, 5), (200, 90), (0, 60), (60, 0)])
-def test_windows_hold_every_token(sizes: tuple[int, ...]) -> None:
+def test_windows_cover_every_token(sizes: tuple[int, ...]) -> None:
     known = tokenizer()
     texts = [known.encode(" ".join(["iron", "gold", "is"] * size)[: 5 * size]) for size in sizes]
     rows = window_rows(texts, known, length=LENGTH)
@@ -112,8 +112,8 @@ def test_windows_hold_every_token(sizes: tuple[int, ...]) -> None:
     assert (len(rows) == 1) == fits
 
 
-def test_numbers_equal_transformers(tmp_path: Path) -> None:
-    predictor = opened(tmp_path / "m", regress.Config())
+def test_regression_equals_transformers(tmp_path: Path) -> None:
+    predictor = saved_predictor(tmp_path / "m", regress.Config())
     model = theirs("BertForSequenceClassification", predictor)
     with torch.no_grad():
         expected = [float(model(**one).logits) for one in inputs([framed(text) for text in TEXTS])]
@@ -126,7 +126,7 @@ def test_numbers_equal_transformers(tmp_path: Path) -> None:
         predictor.predict_proba(TEXTS)
 
 
-def test_rank_by_label_and_by_vectors(labelled: Predictor) -> None:
+def test_rank_by_label_and_by_embeddings(labelled: Predictor) -> None:
     ranked = labelled.rank("red iron", [*TEXTS, LONG])
     scores = {one["index"]: one["score"] for one in ranked}
     judged = labelled.predict_proba([("red iron", text) for text in [*TEXTS, LONG]])
@@ -149,7 +149,7 @@ def test_rank_by_label_and_by_vectors(labelled: Predictor) -> None:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_entities_stand_where_they_stand(know: Predictor, form: Any) -> None:
+def test_entity_offsets_point_into_the_original_text(know: Predictor, form: Any) -> None:
     text = unicodedata.normalize(form, "🔥👩‍🔧 the Café, red-iron 쇠에서 a 쇠 🔥 gold.")
     found = know.ner(text)
     words = [unicodedata.normalize(form, word) for word in ("Café", "red-iron", "쇠에서", "쇠", "gold")]
@@ -171,7 +171,7 @@ def test_entities_of_long_texts(know: Predictor) -> None:
 
 
 def test_entity_scores_equal_transformers(tmp_path: Path) -> None:
-    predictor = opened(tmp_path / "m", tag.Config(labels=TAGS))
+    predictor = saved_predictor(tmp_path / "m", tag.Config(labels=TAGS))
     model = theirs("BertForTokenClassification", predictor)
     text = "the smith has red iron , gold . it is in the thing 쇠 which blue"
     row = framed(text)
@@ -188,7 +188,7 @@ def test_entity_scores_equal_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("metal", METALS)
-def test_answers_stand_where_they_stand(know: Predictor, form: Any, metal: str) -> None:
+def test_answer_offsets_point_into_the_original_text(know: Predictor, form: Any, metal: str) -> None:
     word = unicodedata.normalize(form, metal.replace("cafe", "Café"))
     context = f"{'🔥 the smith has a thing . ' * 30}it is {word} 👩‍🔧{' in a thing' * 40}"
     found = know.answer("which thing is it", context)
@@ -196,14 +196,14 @@ def test_answers_stand_where_they_stand(know: Predictor, form: Any, metal: str) 
     assert found["answer"] == context[found["start"] : found["end"]] == word
 
 
-def test_no_answer_is_torn_apart_between_windows(know: Predictor) -> None:
+def test_answers_at_window_borders_are_complete(know: Predictor) -> None:
     for before in range(LENGTH):
         found = know.answer("which thing", f"{'a ' * before}쇠에서{' a' * LENGTH}")
         assert (found["answer"], found["start"]) == ("쇠에서", 2 * before)
 
 
 def test_answers_equal_transformers(tmp_path: Path) -> None:
-    predictor = opened(tmp_path / "m", span.Config())
+    predictor = saved_predictor(tmp_path / "m", span.Config())
     model = theirs("BertForQuestionAnswering", predictor)
     context = "the smith has red iron , gold . it is in the thing"
     row = framed("which thing", context)
@@ -221,14 +221,14 @@ def test_answers_equal_transformers(tmp_path: Path) -> None:
     assert predictor.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     nothing = predictor.answer("which thing", context, no_answer=null - 0.01)
     assert (nothing["answer"], nothing["start"], nothing["end"]) == ("", 0, 0)
-    learned = opened(tmp_path / "n", span.Config(no_answer=null - 0.01))
+    learned = saved_predictor(tmp_path / "n", span.Config(no_answer=null - 0.01))
     assert learned.answer("which thing", context) == nothing
     assert learned.answer("which thing", context, no_answer=null + 0.01)["answer"] == found[0]["answer"]
     ordered = predictor.answer("which thing", context, no_answer=null - 0.01, top_k=3)
     assert [one["answer"] for one in ordered[:2]] == ["", found[0]["answer"]]
 
 
-def test_what_cannot_be_read_is_said(know: Predictor) -> None:
+def test_truncation_is_reported(know: Predictor) -> None:
     assert know.answer("which thing " * 40, "it is gold")["truncated"] is True
     assert know.answer("which thing", "") == {"answer": "", "score": 0.0, "start": 0, "end": 0}
     chooser = Predictor(random_model(choose.Config()), tokenizer())
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_said(know: Predictor) -> None:
 
 
 def test_choices_equal_transformers(tmp_path: Path) -> None:
-    predictor = opened(tmp_path / "m", choose.Config())
+    predictor = saved_predictor(tmp_path / "m", choose.Config())
     model = theirs("BertForMultipleChoice", predictor)
     choices = ["iron", "gold", "a thing"]
     with torch.no_grad():
@@ -297,18 +297,18 @@ def test_threads_share_a_predictor(know: Predictor, labelled: Predictor) -> None
         (lambda one: one.choose("a", ["b", "c"]), "no choose head"),
     ],
 )
-def test_another_head_is_one_clear_line(ask: Any, message: str) -> None:
+def test_a_missing_head_is_a_one_line_error(ask: Any, message: str) -> None:
     with pytest.raises(BertsmithError, match=message):
         ask(Predictor(random_model(masked_lm.Config()), tokenizer()))
 
 
-def test_wrong_questions(know: Predictor, labelled: Predictor) -> None:
+def test_invalid_arguments(know: Predictor, labelled: Predictor) -> None:
     three = Predictor(random_model(classify.Config(labels=("a", "b", "c"))), tokenizer())
     for ask, message in (
         (lambda: labelled.predict("a", top_k=0), "at least 1"),
-        (lambda: labelled.predict([("a", "b", "c")]), "text 0 is neither"),
-        (lambda: labelled.predict([3]), "text 0 is neither"),
-        (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is none of the labels"),
+        (lambda: labelled.predict([("a", "b", "c")]), "input 0 is not a string"),
+        (lambda: labelled.predict([3]), "input 0 is not a string"),
+        (lambda: labelled.rank("a", ["b"], positive="maybe"), "maybe is not one of the labels"),
         (lambda: three.rank("a", ["b"]), r"3 labels \(a, b, c\): name the one"),
         (lambda: know.ner("a", unit="line"), "unit line is not known"),
         (lambda: Predictor(random_model(tag.Config()), tokenizer()).ner("a"), "not tags in IOB2"),
@@ -324,7 +324,7 @@ def test_a_tuple_of_two_strings_is_a_pair() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "\x00", "\ud800 gold \ud83d", "\u0301", "☃" * 300, "gold" * 300])
-def test_odd_texts_have_an_answer(know: Predictor, labelled: Predictor, text: str) -> None:
+def test_unusual_texts_have_results(know: Predictor, labelled: Predictor, text: str) -> None:
     assert 0 < labelled.predict(text)["score"] <= 1
     assert all(text[one["start"] : one["end"]] == one["word"] for one in know.ner(text))
     found = know.answer("which thing", text)

@@ -26,7 +26,7 @@ def asked(predictor: Predictor) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.05)])
-def test_nearly_equal_to_float32(tmp_path: Path, precision: Any, tolerance: float) -> None:
+def test_low_precision_is_close_to_float32(tmp_path: Path, precision: Any, tolerance: float) -> None:
     vectors, judged = asked(Predictor(random_model(*HEADS), tokenizer()))
     predictor = Predictor(random_model(*HEADS), tokenizer(), precision=precision)
     found, said = asked(predictor)
@@ -36,12 +36,12 @@ def test_nearly_equal_to_float32(tmp_path: Path, precision: Any, tolerance: floa
     assert predictor.fill_mask("the [MASK] is red")[0]["score"] > 0
     assert predictor.attention("the smith").weights.shape[:2] == (3, 4)
     save_model(random_model(HEADS[0]), tokenizer(), tmp_path / "m")
-    opened = bertsmith.load(tmp_path / "m", device="cpu", precision=precision)
-    assert opened.precision == precision
+    saved_predictor = bertsmith.load(tmp_path / "m", device="cpu", precision=precision)
+    assert saved_predictor.precision == precision
 
 
 @pytest.mark.parametrize(("precision", "share"), [("bfloat16", 0.52), ("int8", 0.3)])
-def test_matrices_take_less_memory(precision: Any, share: float) -> None:
+def test_low_precision_uses_less_memory(precision: Any, share: float) -> None:
     def bytes_of_matrices(predictor: Predictor) -> int:
         parts = [part for part in predictor.model.modules() if isinstance(part, nn.Linear | QuantizedLinear)]
         tensors = [value for part in parts for value in [*part.parameters(), *part.buffers()] if value.dim() > 1]
@@ -55,7 +55,7 @@ def test_matrices_take_less_memory(precision: Any, share: float) -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_narrow_layer_is_the_rounded_one(whole: bool, bias: bool) -> None:
+def test_quantized_linear_rounds_its_weight(whole: bool, bias: bool) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(24, 7, bias=bias)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_a_narrow_layer_is_the_rounded_one(whole: bool, bias: bool) -> None:
     assert torch.equal(found[:, 3], expected[:, 3])
 
 
-def test_unknown_precisions_are_named() -> None:
+def test_unknown_precision_is_an_error() -> None:
     wrong: Any = "float8"
     with pytest.raises(BertsmithError, match='precision "float8" does not exist: choose float32, bfloat16, int8'):
         Predictor(random_model(*HEADS), tokenizer(), precision=wrong)

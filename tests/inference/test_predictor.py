@@ -61,7 +61,7 @@ def their_logits(theirs: tuple[Any, Any], text: str, second: str | None = None) 
         return model(**tokenizer(text, second, return_tensors="pt"), output_hidden_states=True), tokenizer
 
 
-def test_one_gap_equals_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+def test_one_mask_equals_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
     text = "The smith heats the [MASK] and strikes."
     output, tokenizer = their_logits(theirs, text)
     place = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
@@ -76,13 +76,13 @@ def test_one_gap_equals_transformers(predictor: Predictor, theirs: tuple[Any, An
     assert found[0]["sequence"] == f"The smith heats the {word} and strikes."
 
 
-def test_several_gaps_apart_give_a_list_each(predictor: Predictor) -> None:
+def test_separate_masks_give_a_list_each(predictor: Predictor) -> None:
     found = predictor.fill_mask("The [MASK] heats the [MASK].", top_k=3)
     assert [len(run) for run in found] == [3, 3]
     assert "[MASK]" in found[0][0]["sequence"]
 
 
-def test_masks_side_by_side_are_filled_together(predictor: Predictor) -> None:
+def test_adjacent_masks_are_filled_together(predictor: Predictor) -> None:
     """The score of the best filling is the product of what single gaps give, filled from left to right."""
     best = predictor.fill_mask("the smith [MASK] [MASK] burns", top_k=4)
     assert all(len(filling["token"]) == 2 for filling in best)
@@ -99,7 +99,7 @@ def test_masks_side_by_side_are_filled_together(predictor: Predictor) -> None:
     assert best[0]["score"] == pytest.approx(float((alone + after).detach().exp()), rel=1e-4)
 
 
-def test_targets_are_scored_whole(predictor: Predictor) -> None:
+def test_targets_are_scored_over_all_their_tokens(predictor: Predictor) -> None:
     """A word of several pieces scores less than its first piece alone: it is not replaced by that."""
     text = "the [MASK] fire burns"
     found = {
@@ -115,7 +115,7 @@ def test_targets_are_scored_whole(predictor: Predictor) -> None:
     assert found["iron"]["score"] == pytest.approx(single["score"], rel=1e-4)
 
 
-def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
+def test_long_texts_are_read_around_the_mask(predictor: Predictor) -> None:
     text = "the iron glows " * 40 + "the [MASK] sings " + "the water flows " * 40
     found = predictor.fill_mask(text, top_k=2)
     assert found[0]["truncated"] is True
@@ -133,7 +133,7 @@ def test_long_texts_are_read_round_the_gap(predictor: Predictor) -> None:
         (lambda one: one.encode("a", pooling="max"), 'pooling "max" does not exist'),
     ],
 )
-def test_wrong_questions(predictor: Predictor, call: Any, message: str) -> None:
+def test_invalid_arguments(predictor: Predictor, call: Any, message: str) -> None:
     with pytest.raises(BertsmithError, match=message):
         call(predictor)
 
@@ -147,7 +147,7 @@ def test_next_sentence_equals_transformers(predictor: Predictor, theirs: tuple[A
     assert predictor.next_sentence("the fire " * 40, "burns")["truncated"] is True
 
 
-def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+def test_embeddings_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
     texts = ["the smith", "a forge needs air and the bellows blow", "대장간에서 쇠를 두드리는", "", "heat " * 60]
     found = {
         "mean": predictor.encode(texts),
@@ -171,7 +171,7 @@ def test_vectors_equal_transformers(predictor: Predictor, theirs: tuple[Any, Any
     assert predictor.encode([]).shape == (0, 32)
 
 
-def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
+def test_token_embeddings(predictor: Predictor, theirs: tuple[Any, Any]) -> None:
     texts = ["대장간에서 쇠를", "the smith heats", "heat " * 60]
     found = predictor.embed_all(texts)
     lower = predictor.embed_all(texts, layer=1)
@@ -188,7 +188,7 @@ def test_vectors_of_all_tokens(predictor: Predictor, theirs: tuple[Any, Any]) ->
         predictor.embed_all(texts, layer=7)
 
 
-def test_texts_as_tokens(predictor: Predictor) -> None:
+def test_tokenize(predictor: Predictor) -> None:
     texts = ["The smith, 쇠를 🔥", "", "heat " * 60]
     for specials in (True, False):
         for text, found in zip(texts, predictor.tokenize(texts, special_tokens=specials), strict=True):
@@ -206,7 +206,7 @@ def test_texts_as_tokens(predictor: Predictor) -> None:
     assert predictor.tokenize([]) == predictor.count_tokens([]) == []
 
 
-def test_ids_as_texts(predictor: Predictor) -> None:
+def test_embed_ids(predictor: Predictor) -> None:
     texts = ["The smith, 쇠를", "heat " * 60]
     ids = [predictor.tokenizer.encode(text).ids.tolist() for text in texts]
     found = predictor.embed_ids(ids, normalize=True)
@@ -227,7 +227,7 @@ def test_threads_share_a_predictor(predictor: Predictor) -> None:
         assert list(pool.map(predictor.fill_mask, texts)) == alone
 
 
-def test_models_without_heads_say_so(folder: Path, tmp_path: Path) -> None:
+def test_models_without_heads_raise_a_clear_error(folder: Path, tmp_path: Path) -> None:
     from bertsmith.model_io.model_folder import open_model
 
     model, tokenizer, _ = open_model(folder, objectives=[])
@@ -235,9 +235,6 @@ def test_models_without_heads_say_so(folder: Path, tmp_path: Path) -> None:
         Predictor(model, tokenizer).fill_mask("a [MASK]")
     with pytest.raises(BertsmithError, match="no next_sentence head"):
         Predictor(model, tokenizer).next_sentence("a", "b")
-
-
-# --- the same from the command line ----------------------------------------------------------------------------------
 
 
 def test_command_line(folder: Path, tmp_path: Path) -> None:
@@ -254,7 +251,7 @@ def test_command_line(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
-def test_vectors_in_files(folder: Path, predictor: Predictor, tmp_path: Path, suffix: str) -> None:
+def test_embeddings_are_written_to_files(folder: Path, predictor: Predictor, tmp_path: Path, suffix: str) -> None:
     import pyarrow.parquet
     from command_line import call
 
@@ -276,7 +273,7 @@ def test_vectors_in_files(folder: Path, predictor: Predictor, tmp_path: Path, su
     ("words", "status", "part"),
     [
         (["fill-mask", "{m}", "no gap"], 2, "no [MASK]"),
-        (["fill-mask", "{t}", "a [MASK]"], 65, "no model folder"),
+        (["fill-mask", "{t}", "a [MASK]"], 65, "not a model folder"),
         (["fill-mask", "{t}/nowhere", "a [MASK]"], 65, "nowhere"),
         (["fill-mask", "{m}", "a [MASK]", "--device", "cuda"], 2, "cuda"),
         (["embed", "{m}", "text", "-o", "{t}/x.csv"], 2, ".parquet"),
@@ -284,7 +281,7 @@ def test_vectors_in_files(folder: Path, predictor: Predictor, tmp_path: Path, su
         (["show", "{m}", "--length", "600"], 2, "48 positions"),
     ],
 )
-def test_bad_input_is_one_clear_line(folder: Path, tmp_path: Path, words: list[str], status: int, part: str) -> None:
+def test_bad_input_is_a_one_line_error(folder: Path, tmp_path: Path, words: list[str], status: int, part: str) -> None:
     from command_line import call
 
     if "cuda" in words and torch.cuda.is_available():

@@ -97,7 +97,7 @@ def test_threads_share_an_engine(predictor: Predictor, serial: list[Any], second
     assert predictor.backend is not engine, "the first one still computes for itself"
 
 
-def test_an_exchange_of_answers_would_be_seen(predictor: Predictor, serial: list[Any]) -> None:
+def test_swapped_results_are_detected(predictor: Predictor, serial: list[Any]) -> None:
     class Exchanging:
         def run(self, query: Any, inputs: Any) -> list[Any]:
             return predictor.backend.run(query, inputs)[::-1]
@@ -106,7 +106,7 @@ def test_an_exchange_of_answers_would_be_seen(predictor: Predictor, serial: list
         expect_equal(predictor.with_backend(engine), serial, seconds=0)
 
 
-def test_engines_refuse_through_every_method(predictor: Predictor) -> None:
+def test_every_method_respects_the_deadline(predictor: Predictor) -> None:
     with Engine(predictor.backend) as engine, deadline(0):
         for ask in ASKED:
             with pytest.raises(DeadlineExceeded):
@@ -115,7 +115,7 @@ def test_engines_refuse_through_every_method(predictor: Predictor) -> None:
     assert issubclass(Overloaded, BertsmithError)
 
 
-def test_a_wrong_question_harms_nobody(predictor: Predictor, serial: list[Any]) -> None:
+def test_invalid_ids_fail_only_their_request(predictor: Predictor, serial: list[Any]) -> None:
     """Ids that the model has no row for, asked straight of the engine, beside good ones."""
     with Engine(predictor.backend) as engine, ThreadPoolExecutor(4) as pool:
         wrong = predictor.with_backend(engine)

@@ -1,4 +1,4 @@
-"""What tests of the server share: small models behind it, a server in this process, and plain sockets to it."""
+"""Small models, a server in this process, and raw sockets to it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ KINDS: dict[str, tuple[Any, ...]] = {
 
 @cache
 def predictor(name: str) -> Predictor:
-    """A small model with random weights and the heads of that name; one for all tests, since nothing in it changes."""
+    """A small model with random weights and the heads of that name, shared by all tests."""
     return Predictor(model(*KINDS[name], seed=list(KINDS).index(name)), tokenizer())
 
 
-def every_kind() -> dict[str, Predictor]:
+def all_predictors() -> dict[str, Predictor]:
     """A model for each route."""
     return {name: predictor(name) for name in KINDS}
 
 
 @contextlib.contextmanager
-def called(*names: str, log: Log | None = None, api_key: str | None = None, **limits: Any) -> Iterator[httpx.Client]:
-    """A client of a server that has the models of these names."""
+def client_for(
+    *names: str, log: Log | None = None, api_key: str | None = None, **limits: Any
+) -> Iterator[httpx.Client]:
+    """A client of a server with these models."""
     models = {name: predictor(name) for name in names}
     with (
         running(models, limits=Limits(**limits), log=log, api_key=api_key) as address,
@@ -54,47 +56,47 @@ def called(*names: str, log: Log | None = None, api_key: str | None = None, **li
         yield client
 
 
-class Heard(NamedTuple):
-    """What came back over a socket."""
+class RawResponse(NamedTuple):
+    """A response read from a socket."""
 
-    status: int  # 0 where nothing came
+    status: int  # 0 without a response
     head: str
     body: bytes
-    seconds: float  # until the server closed the connection, or had answered
+    seconds: float  # until the server responded or closed the connection
 
 
-def connected(address: str, *, receive_buffer: int = 0) -> socket.socket:
-    """A connection to a server."""
-    place = urllib.parse.urlsplit(address)
-    made = socket.socket()
+def open_connection(address: str, *, receive_buffer: int = 0) -> socket.socket:
+    """A socket connected to a server."""
+    url = urllib.parse.urlsplit(address)
+    connection = socket.socket()
     if receive_buffer:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    made.settimeout(15)
-    made.connect((place.hostname, place.port))
-    return made
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.settimeout(15)
+    connection.connect((url.hostname, url.port))
+    return connection
 
 
-def say(address: str, *parts: bytes, pause: float = 0.0) -> Heard:
-    """Sends bytes as they are, closes nothing, and reads until the server closes or is silent for a second."""
+def send_raw(address: str, *parts: bytes, pause: float = 0.0) -> RawResponse:
+    """Sends raw bytes, and reads until the response is complete, the server closes, or nothing arrives for a second."""
     began = time.monotonic()
-    got = b""
-    with connected(address) as line, contextlib.suppress(ConnectionError):
+    received = b""
+    with open_connection(address) as connection, contextlib.suppress(ConnectionError):
         for part in parts:
-            line.sendall(part)
+            connection.sendall(part)
             time.sleep(pause)
-        line.settimeout(1.0)
+        connection.settimeout(1.0)
         with contextlib.suppress(TimeoutError):
-            while (more := line.recv(1 << 16)) and not _whole(got := got + more):
+            while (more := connection.recv(1 << 16)) and not _is_complete(received := received + more):
                 pass
-    head, _, body = got.partition(b"\r\n\r\n")
+    head, _, body = received.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     status = int(words[1]) if head.startswith(b"HTTP/1.1 ") else 0
-    return Heard(status, head.decode("latin-1"), body, time.monotonic() - began)
+    return RawResponse(status, head.decode("latin-1"), body, time.monotonic() - began)
 
 
-def _whole(got: bytes) -> bool:
-    """Whether an answer with a length has come to its end."""
-    head, blank, body = got.partition(b"\r\n\r\n")
+def _is_complete(received: bytes) -> bool:
+    """Whether a response with a Content-Length is complete."""
+    head, blank, body = received.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n"):
         if blank and line.startswith(b"content-length:"):
             return len(body) >= int(line.split(b":")[1])
@@ -102,8 +104,8 @@ def _whole(got: bytes) -> bool:
 
 
 def post(path: str, value: Any, **headers: str) -> bytes:
-    """A request as bytes."""
+    """A POST request as bytes."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    known = {"Host": "test", "Content_Type": "application/json", "Content_Length": str(len(body)), **headers}
-    head = "".join(f"{name.replace('_', '-')}: {text}\r\n" for name, text in known.items())
+    fields = {"Host": "test", "Content_Type": "application/json", "Content_Length": str(len(body)), **headers}
+    head = "".join(f"{name.replace('_', '-')}: {text}\r\n" for name, text in fields.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body

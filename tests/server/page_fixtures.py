@@ -1,4 +1,4 @@
-"""A server with small models, runs and evaluations behind its page, and a browser that tells what a page asks for."""
+"""Small models, runs and evaluations for the web page, and a browser that records external requests and errors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from bertsmith.objectives import choose, classify, masked_lm, next_sentence
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def judge() -> Predictor:
-    """Random weights, and a head for everything that the reader cannot do."""
+def classifier() -> Predictor:
+    """Random weights, with heads for the tasks that `reader` does not support."""
     heads = (masked_lm.Config(), next_sentence.Config(), classify.Config(labels=KINDS), choose.Config())
     return Predictor(random_model(*heads), tokenizer())
 
 
 def models() -> dict[str, Predictor]:
-    """Two models that can do everything between them."""
-    return {"judge": judge(), "reader": reader()}
+    """Two models that together support every task."""
+    return {"judge": classifier(), "reader": reader()}
 
 
 def records(folder: Path) -> Path:
-    """Three runs, one of them not yet over and one hostile, and two evaluations, one of them in a run."""
+    """Three runs, one unfinished and with a hostile name, and two evaluations, one inside a run."""
     finished_run(folder / "forge" / "하나")
     finished_run(folder / "forge" / "two", recipe=RECIPE | {"seed": 7})
     begun = RunBuilder(folder / EVIL)
@@ -44,22 +44,25 @@ def records(folder: Path) -> Path:
 
 @contextmanager
 def browsing(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """Opens pages of a server by their paths; afterwards nothing was asked of anybody else, and nothing complained.
+    """Opens pages of a server; fails if one made an external request or logged an error.
 
-    `expected` is what a page may complain of: answers that are no success are told by every browser. `hold` has the
-    requests to some path wait in a list until they are let go.
+    `expected` is part of an error message that is allowed. `hold` collects the requests to a path in a list.
     """
-    told: list[str] = []
+    problems: list[str] = []
     opened: list[Any] = []
 
-    def go(path: str, *, expected: str = "", hold: tuple[str, list[Any]] | None = None, **how: Any) -> Any:
-        page = browser.new_page(**how)
+    def go(path: str, *, expected: str = "", hold: tuple[str, list[Any]] | None = None, **options: Any) -> Any:
+        page = browser.new_page(**options)
         page.set_default_timeout(15_000)
         opened.append(page)
-        page.on("console", lambda message: None if expected and expected in message.text else told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: (told.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda asked: None if asked.url.startswith(f"{address}/") else told.append(asked.url))
+        page.on(
+            "console", lambda message: None if expected and expected in message.text else problems.append(message.text)
+        )
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request", lambda request: None if request.url.startswith(f"{address}/") else problems.append(request.url)
+        )
         if hold is not None:
             page.route(f"{address}{hold[0]}", lambda route: hold[1].append(route))
         page.goto(f"{address}{path}")
@@ -68,4 +71,4 @@ def browsing(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     yield go
     for page in opened:
         page.close()
-    assert told == []
+    assert problems == []

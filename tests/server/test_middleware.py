@@ -1,4 +1,4 @@
-"""What reaches no model: wrong paths, methods, kinds, sizes, keys; bytes that are no HTTP; callers that are slow."""
+"""Requests that reach no model: wrong paths, methods, content types, sizes and keys, malformed HTTP, slow clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from server.http_fixtures import JSON, Heard, called, connected, post, predictor, say
+from server.http_fixtures import JSON, RawResponse, client_for, open_connection, post, predictor, send_raw
 
 from bertsmith.server.server import running
 from bertsmith.server.settings import Limits
@@ -20,11 +20,11 @@ KEY = "a-key-that-nobody-guesses"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with called("words", max_body=100_000, read_seconds=0.6, write_seconds=0.6) as found:
+    with client_for("words", max_body=100_000, read_seconds=0.6, write_seconds=0.6) as found:
         yield found
 
 
-def refused(answer: httpx.Response, status: int, kind: str) -> str:
+def expect_error(answer: httpx.Response, status: int, kind: str) -> str:
     assert (answer.status_code, answer.json()["error_type"]) == (status, kind), answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert len(answer.headers["x-request-id"]) == 16
@@ -32,16 +32,16 @@ def refused(answer: httpx.Response, status: int, kind: str) -> str:
 
 
 def test_paths_and_methods(client: httpx.Client) -> None:
-    refused(client.get("/nothing"), 404, "not_found")
-    refused(client.get("/embed/"), 404, "not_found")
-    refused(client.get("/models/words/nothing"), 404, "not_found")
+    expect_error(client.get("/nothing"), 404, "not_found")
+    expect_error(client.get("/embed/"), 404, "not_found")
+    expect_error(client.get("/models/words/nothing"), 404, "not_found")
     answer = client.get("/embed")
-    assert "POST" in refused(answer, 405, "not_found")
+    assert "POST" in expect_error(answer, 405, "not_found")
     assert answer.headers["allow"] == "POST"
     assert client.delete("/attention").headers["allow"] == "GET, POST"  # a page, and an answer
 
 
-def test_kinds_of_bodies(client: httpx.Client) -> None:
+def test_content_types(client: httpx.Client) -> None:
     body = b'{"inputs": "the cat"}'
     for kind in (
         "text/plain",
@@ -49,30 +49,30 @@ def test_kinds_of_bodies(client: httpx.Client) -> None:
         "application/jsonp",
         "application/json; charset=cp949",
     ):
-        refused(client.post("/embed", content=body, headers={"content-type": kind}), 415, "validation")
-    refused(client.post("/embed", content=body), 415, "validation")
-    refused(client.post("/embed", content=body, headers={**JSON, "content-encoding": "gzip"}), 415, "validation")
+        expect_error(client.post("/embed", content=body, headers={"content-type": kind}), 415, "validation")
+    expect_error(client.post("/embed", content=body), 415, "validation")
+    expect_error(client.post("/embed", content=body, headers={**JSON, "content-encoding": "gzip"}), 415, "validation")
     for kind in ("application/json", "Application/JSON; charset=UTF-8"):
         assert client.post("/embed", content=body, headers={"content-type": kind}).status_code == 200
-    refused(client.post("/embed", content=b"{", headers=JSON), 400, "validation")
-    refused(client.post("/embed", content=b'{"inputs": "\\ud800"}', headers=JSON), 422, "validation")
+    expect_error(client.post("/embed", content=b"{", headers=JSON), 400, "validation")
+    expect_error(client.post("/embed", content=b'{"inputs": "\\ud800"}', headers=JSON), 422, "validation")
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client: httpx.Client) -> None:
+def test_large_bodies_are_rejected_with_and_without_content_length(client: httpx.Client) -> None:
     large = b'{"inputs": "' + b"a" * 100_000 + b'"}'
-    line = refused(client.post("/embed", content=large, headers=JSON), 413, "too_large")
+    line = expect_error(client.post("/embed", content=large, headers=JSON), 413, "too_large")
     assert "at most 100,000 (--max-body)" in line
     in_pieces = client.post("/embed", content=iter([large[:60_000], large[60_000:]]), headers=JSON)
-    assert "--max-body" in refused(in_pieces, 413, "too_large")
+    assert "--max-body" in expect_error(in_pieces, 413, "too_large")
     assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200  # on the same connection or a new one
 
 
-def test_who_says_much_is_not_waited_for(client: httpx.Client) -> None:
-    heard = say(str(client.base_url), post("/embed", b"", Content_Length=str(10**12)))
-    assert heard.status == 413
-    assert "connection: close" in heard.head.lower()
-    assert heard.seconds < 3
-    expecting = say(str(client.base_url), post("/embed", b"", Content_Length=str(10**6), Expect="100-continue"))
+def test_huge_content_length_is_rejected_without_reading(client: httpx.Client) -> None:
+    response = send_raw(str(client.base_url), post("/embed", b"", Content_Length=str(10**12)))
+    assert response.status == 413
+    assert "connection: close" in response.head.lower()
+    assert response.seconds < 3
+    expecting = send_raw(str(client.base_url), post("/embed", b"", Content_Length=str(10**6), Expect="100-continue"))
     assert expecting.status == 413  # and not 100
 
 
@@ -97,21 +97,21 @@ def test_who_says_much_is_not_waited_for(client: httpx.Client) -> None:
         b"GET /health HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
     ],
 )
-def test_bytes_that_are_no_request(client: httpx.Client, line: bytes) -> None:
-    heard = say(str(client.base_url), line)
-    assert heard.status in (0, 400, 404, 405, 408) or (heard.status == 200 and b"Upgrade" in line)
+def test_malformed_requests(client: httpx.Client, line: bytes) -> None:
+    response = send_raw(str(client.base_url), line)
+    assert response.status in (0, 400, 404, 405, 408) or (response.status == 200 and b"Upgrade" in line)
     assert client.get("/health").status_code == 200
 
 
-def slow(address: str, *parts: bytes, pause: float) -> Heard:
-    return say(address, *parts, pause=pause)
+def slow(address: str, *parts: bytes, pause: float) -> RawResponse:
+    return send_raw(address, *parts, pause=pause)
 
 
-def test_slow_callers_are_cut(client: httpx.Client) -> None:
+def test_slow_clients_are_disconnected(client: httpx.Client) -> None:
     address = str(client.base_url)
     letters = [bytes([letter]) for letter in b"GET /health HTTP/1.1\r\n" + b"X-Slow: " + b"a" * 40]
     whole = post("/embed", {"inputs": "the cat"})
-    found: dict[str, Heard] = {}
+    found: dict[str, RawResponse] = {}
     kinds = {
         "header": (letters, 0.1),
         "silent": ([b""], 0.0),
@@ -121,7 +121,7 @@ def test_slow_callers_are_cut(client: httpx.Client) -> None:
 
     def run(name: str) -> None:
         parts, pause = kinds[name]
-        found[name] = say(address, *parts, pause=pause)
+        found[name] = send_raw(address, *parts, pause=pause)
 
     threads = [threading.Thread(target=run, args=(name,)) for name in kinds]
     began = time.monotonic()
@@ -138,9 +138,9 @@ def test_slow_callers_are_cut(client: httpx.Client) -> None:
     assert 'bertsmith_requests_total{route="connection",status="408"}' in text
 
 
-def test_a_slow_reader_is_cut(client: httpx.Client) -> None:
+def test_slow_readers_are_disconnected(client: httpx.Client) -> None:
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"
-    with connected(str(client.base_url), receive_buffer=4096) as line:
+    with open_connection(str(client.base_url), receive_buffer=4096) as line:
         line.sendall(ask * 40)  # megabytes of answers, of which none is read
         deadline = time.monotonic() + 6
         while 'reason="slow reader"' not in client.get("/metrics").text:
@@ -148,7 +148,7 @@ def test_a_slow_reader_is_cut(client: httpx.Client) -> None:
             time.sleep(0.1)
 
 
-def test_an_idle_connection_may_ask_again(client: httpx.Client) -> None:
+def test_keep_alive_connections_are_reused(client: httpx.Client) -> None:
     with contextlib.closing(http.client.HTTPConnection(client.base_url.host, client.base_url.port)) as line:
         for _ in range(2):
             line.request("GET", "/info")
@@ -158,14 +158,14 @@ def test_an_idle_connection_may_ask_again(client: httpx.Client) -> None:
         assert line.sock is kept
 
 
-def test_keys() -> None:
-    with called("words", api_key=KEY) as client:
+def test_api_key_is_required() -> None:
+    with client_for("words", api_key=KEY) as client:
         body = {"inputs": "the cat"}
         for path in ("/info", "/metrics", "/runs", "/v1/models"):
-            refused(client.get(path), 401, "unauthorized")
+            expect_error(client.get(path), 401, "unauthorized")
         for wrong in ("", KEY, f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", f"Basic {KEY}", "Bearer", "Bearer \xe9"):
             answer = client.post("/embed", json=body, headers={"authorization": wrong.encode("latin-1")})
-            assert KEY not in refused(answer, 401, "unauthorized")
+            assert KEY not in expect_error(answer, 401, "unauthorized")
             assert answer.headers["www-authenticate"].startswith("Bearer")
         for right in (f"Bearer {KEY}", f"bearer  {KEY}"):
             assert client.post("/embed", json=body, headers={"authorization": right}).status_code == 200
@@ -175,11 +175,11 @@ def test_keys() -> None:
 
 def test_connections_are_bounded() -> None:
     with running({"words": predictor("words")}, limits=Limits(max_connections=3)) as address:
-        lines = [connected(address) for _ in range(3)]
+        lines = [open_connection(address) for _ in range(3)]
         time.sleep(0.1)
-        heard = say(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert heard.status in (0, 503)
+        response = send_raw(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert response.status in (0, 503)
         for line in lines:
             line.close()
         time.sleep(0.2)
-        assert say(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n").status == 200
+        assert send_raw(address, b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n").status == 200

@@ -1,4 +1,4 @@
-"""The page's routes without a browser: what is public, what is data, and that both are harmless."""
+"""Routes of the web page without a browser: public pages, private data, escaping."""
 
 from __future__ import annotations
 
@@ -42,11 +42,8 @@ def assets() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_page_has_nothing_inline_and_asks_nobody_else(client: TestClient, panel: str) -> None:
+def test_pages_have_no_inline_or_external_resources(client: TestClient, panel: str) -> None:
     answer = client.get(f"/{panel}")
     assert answer.headers["content-type"].startswith("text/html")
     policy = answer.headers["content-security-policy"]
@@ -66,7 +63,7 @@ def test_a_page_has_nothing_inline_and_asks_nobody_else(client: TestClient, pane
     assert answer.text.count("aria-current") == 1
 
 
-def test_scripts_import_what_is_there_and_styles_nothing() -> None:
+def test_scripts_import_existing_assets_only() -> None:
     known = assets()
     for name, text in known.items():
         if name.endswith(".js"):
@@ -81,12 +78,12 @@ def test_scripts_import_what_is_there_and_styles_nothing() -> None:
         assert not re.search(r"eval\(|new Function|document\.write|outerHTML", text), name
 
 
-def test_markup_is_taken_from_data_of_runs_and_evaluations_alone() -> None:
+def test_inner_html_is_used_for_reports_only() -> None:
     found = {name: text.count("innerHTML") for name, text in assets().items() if "innerHTML" in text}
     assert found == {"training_panel.js": 1, "evaluation_panel.js": 1}
 
 
-def test_assets_are_kept_by_browsers_until_they_change(client: TestClient) -> None:
+def test_assets_have_etags(client: TestClient) -> None:
     first = client.get("/assets/base.css")
     assert first.headers["content-type"].startswith("text/css")
     again = client.get("/assets/base.css", headers={"if-none-match": first.headers["etag"]})
@@ -95,12 +92,12 @@ def test_assets_are_kept_by_browsers_until_they_change(client: TestClient) -> No
 
 
 @pytest.mark.parametrize("name", ["page.html", "nothing.js", "..%2fpage.py", "%2e%2e%2fpage.py", "__init__.py"])
-def test_there_are_no_other_assets(client: TestClient, name: str) -> None:
+def test_other_files_are_not_served(client: TestClient, name: str) -> None:
     answer = client.get(f"/assets/{name}")
     assert answer.status_code == 404
 
 
-def test_the_first_page_is_the_playground(client: TestClient) -> None:
+def test_root_redirects_to_the_playground(client: TestClient) -> None:
     answer = client.get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "playground")
 
@@ -111,7 +108,7 @@ def test_pages_and_assets_are_public_and_data_is_not(client: TestClient) -> None
     assert not any(is_public(path) for path in private)
 
 
-def test_what_a_task_needs_is_a_command_that_exists() -> None:
+def test_suggested_commands_exist() -> None:
     tasks = config.kinds("bertsmith.tasks")
     commands = re.findall(r'command: "bertsmith ([^"]+)"', assets()["tasks.js"])
     assert len(commands) == 8
@@ -123,10 +120,7 @@ def test_what_a_task_needs_is_a_command_that_exists() -> None:
             assert words[words.index("--task") + 1].partition("/")[0] in tasks, command
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
-
-
-def test_runs_are_listed_those_under_way_first(client: TestClient, folder: Path) -> None:
+def test_running_runs_are_listed_first(client: TestClient, folder: Path) -> None:
     with Disk().lock(folder / EVIL):
         found = {run["name"]: run for run in client.get("/runs").json()}
         assert next(iter(found)) == EVIL
@@ -137,7 +131,7 @@ def test_runs_are_listed_those_under_way_first(client: TestClient, folder: Path)
     assert str(folder) not in client.get("/runs").text
 
 
-def test_a_history_is_what_a_report_embeds(client: TestClient) -> None:
+def test_history_has_the_data_of_the_report(client: TestClient) -> None:
     found = client.get("/runs/forge/two/history", params={"with": "forge/하나"}).json()
     assert found["runs"] == [{"name": "forge/two", "state": "finished"}, {"name": "forge/하나", "state": "finished"}]
     assert [run["name"] for run in found["data"]["runs"]] == ["forge/two", "forge/하나"]
@@ -167,7 +161,7 @@ def test_a_history_grows_with_its_run(tmp_path: Path) -> None:
         assert other != mark
 
 
-def test_nothing_of_a_run_becomes_markup(client: TestClient) -> None:
+def test_run_data_is_escaped(client: TestClient) -> None:
     names = {"with": ["forge/two"]}
     found = client.get(f"/runs/{EVIL}/history", params=names).json()
     read = Reader("".join(found["parts"].values()))
@@ -203,7 +197,7 @@ def test_evaluations(client: TestClient) -> None:
         "/evaluations/forge/two",
     ],
 )
-def test_names_lead_nowhere_else(client: TestClient, path: str) -> None:
+def test_names_cannot_escape_the_folder(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
     if answer.headers["content-type"] == "application/json":
@@ -215,7 +209,7 @@ def test_too_many_runs_at_once(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["error"]) == (422, "11 runs in one chart: choose at most 10")
 
 
-def test_what_is_damaged_says_so_and_hides_nothing_else(tmp_path: Path) -> None:
+def test_damaged_records_are_reported_and_do_not_hide_others(tmp_path: Path) -> None:
     made = RunBuilder(tmp_path / "good")
     made.steps(1, 3)
     (tmp_path / "bad").mkdir()
@@ -226,7 +220,7 @@ def test_what_is_damaged_says_so_and_hides_nothing_else(tmp_path: Path) -> None:
         assert found["bad"]["error"].startswith("bad/events.jsonl:1 is not an event")
         assert found["good"]["steps"] == 3
         assert client.get("/runs/bad/history").status_code == 422
-        assert "is no evaluation" in client.get("/evaluations").json()[0]["error"]
+        assert "is not an evaluation" in client.get("/evaluations").json()[0]["error"]
         assert client.get("/evaluations/bad").status_code == 422
         texts = [client.get(path).text for path in ("/runs", "/runs/bad/history", "/evaluations", "/evaluations/bad")]
         assert not any(str(tmp_path) in text for text in texts)

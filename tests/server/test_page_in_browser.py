@@ -1,4 +1,4 @@
-"""The page in a real browser before a real server: every panel is typed into, clicked through, and read."""
+"""The web page in a browser, with a running server."""
 
 from __future__ import annotations
 
@@ -69,10 +69,7 @@ def bars(page: Any) -> list[str]:
     return list(page.locator("#result .bar .label").all_text_contents())
 
 
-# --- playground ------------------------------------------------------------------------------------------------------
-
-
-def test_words_are_filled_in_and_taken_out(visit: Any, served: dict[str, Predictor]) -> None:
+def test_words_are_inserted_and_removed(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground")
     text = "the smith has [MASK] iron"
     page.get_by_label("text").fill(text)
@@ -91,7 +88,7 @@ def test_words_are_filled_in_and_taken_out(visit: Any, served: dict[str, Predict
     expect(page.locator(".candidates button")).to_have_count(2)
 
 
-def test_a_word_in_one_of_two_gaps_asks_for_the_other(visit: Any, served: dict[str, Predictor]) -> None:
+def test_filling_one_of_two_masks_predicts_the_other(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground#task=fill-mask&text=the+%5BMASK%5D+has+%5BMASK%5D+iron&top=3")
     page.get_by_text("mask 2").wait_for()
     first = served["judge"].fill_mask("the [MASK] has [MASK] iron", top_k=3)[0][0]
@@ -116,7 +113,7 @@ def test_answers_are_marked_in_their_text(visit: Any, served: dict[str, Predicto
     assert page.locator("#result .passage").text_content() == context
 
 
-def test_entities_are_marked_with_their_kinds(visit: Any, served: dict[str, Predictor]) -> None:
+def test_entities_are_marked_with_their_types(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/playground")
     page.get_by_role("tab", name="Entities").click()
     text = f"🔨 the red iron, {unicodedata.normalize('NFD', '쇠')}에서 gold {EVIL}"
@@ -173,7 +170,7 @@ def test_labels_rankings_and_choices(visit: Any, served: dict[str, Predictor]) -
     )
 
 
-def test_errors_are_told_in_their_place(visit: Any) -> None:
+def test_errors_are_shown_in_the_panel(visit: Any) -> None:
     page = visit("/playground", expected=REFUSED)
     page.get_by_label("text").fill("nothing is hidden")
     button(page, "Fill").click()
@@ -190,7 +187,7 @@ def test_errors_are_told_in_their_place(visit: Any) -> None:
     page.get_by_text("not JSON (status 503)").wait_for()
 
 
-def test_an_address_is_the_state_of_a_page(visit: Any) -> None:
+def test_url_fragment_is_the_state_of_the_page(visit: Any) -> None:
     page = visit("/playground")
     page.get_by_label("text").fill("a [MASK] 한국 & more")
     button(page, "Fill").click()
@@ -209,7 +206,7 @@ def test_an_address_is_the_state_of_a_page(visit: Any) -> None:
     assert other.get_by_role("tab", name="Question answering").get_attribute("aria-selected") == "true"
 
 
-def test_what_was_asked_is_copied(visit: Any, address: str, served: dict[str, Predictor]) -> None:
+def test_requests_are_copied_as_curl_and_python(visit: Any, address: str, served: dict[str, Predictor]) -> None:
     page = visit("/playground#task=fill-mask&text=the+%5BMASK%5D+isn%27t+%22iron%22+%5C+%ED%95%9C&top=2")
     page.locator("#result .bar").first.wait_for()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -229,7 +226,7 @@ def test_what_was_asked_is_copied(visit: Any, address: str, served: dict[str, Pr
     ]
 
 
-def test_what_a_model_cannot_do_is_said(browser: Any, served: dict[str, Predictor]) -> None:
+def test_unsupported_tasks_name_the_needed_model(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"reader": served["reader"]}) as address, browsing(browser, address) as go:
         page = go("/playground")
         assert page.get_by_role("tab", selected=True).text_content() == "Question answering"  # the first that it can
@@ -240,7 +237,7 @@ def test_what_a_model_cannot_do_is_said(browser: Any, served: dict[str, Predicto
         assert page.locator(".models").text_content() == "reader"
 
 
-def test_a_model_is_chosen(visit: Any) -> None:
+def test_a_model_can_be_selected(visit: Any) -> None:
     page = visit("/playground")
     page.get_by_label("model").select_option("reader")
     page.get_by_text("reader cannot do this").wait_for()
@@ -248,9 +245,6 @@ def test_a_model_is_chosen(visit: Any) -> None:
     page.get_by_label("model").select_option("judge")
     button(page, "Fill").click()
     page.locator("#result .bar").first.wait_for()
-
-
-# --- attention -------------------------------------------------------------------------------------------------------
 
 
 def test_attention_is_read_with_pointer_and_keys(visit: Any, served: dict[str, Predictor]) -> None:
@@ -296,7 +290,7 @@ def test_attention_as_lines_without_special_tokens(visit: Any, served: dict[str,
     assert again.locator("#weight").text_content() == said
 
 
-def test_attention_over_too_many_tokens_is_refused(browser: Any) -> None:
+def test_attention_of_too_many_tokens_is_rejected(browser: Any) -> None:
     shape = bert.Config(layers=1, width=32, heads=2, vocab_size=tokenizer().vocab_size, max_positions=400)
     with running({"long": Predictor(Model.build(shape, []), tokenizer())}) as address, browsing(browser, address) as go:
         page = go("/attention")
@@ -311,14 +305,11 @@ def test_attention_over_too_many_tokens_is_refused(browser: Any) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-# --- tokenizer -------------------------------------------------------------------------------------------------------
-
-
 def boxes(page: Any) -> list[str]:
     return [one.evaluate("one => one.firstChild.data") for one in page.locator(".token").all()]
 
 
-def test_tokens_lie_over_the_text(visit: Any, served: dict[str, Predictor]) -> None:
+def test_token_boxes_cover_the_text(visit: Any, served: dict[str, Predictor]) -> None:
     page = visit("/tokenizer", color_scheme="dark")
     text = "쇠에서 🔨 the smiths,  café"
     page.get_by_label("text", exact=True).fill(text)
@@ -348,7 +339,7 @@ def test_tokens_lie_over_the_text(visit: Any, served: dict[str, Predictor]) -> N
 
 
 @pytest.mark.parametrize("panel", ["tokenizer", "attention"])
-def test_what_is_typed_before_the_server_answers_stays(visit: Any, panel: str) -> None:
+def test_input_typed_before_the_first_response_is_kept(visit: Any, panel: str) -> None:
     held: list[Any] = []
     page = visit(f"/{panel}", hold=("/info", held))
     page.get_by_label("text", exact=True).fill("red iron")
@@ -368,9 +359,6 @@ def test_a_long_text_is_shown_in_parts(visit: Any) -> None:
     assert page.locator(".token").count() == 4002
 
 
-# --- training and evaluation -----------------------------------------------------------------------------------------
-
-
 def test_curves_follow_a_run(visit: Any, folder: Path) -> None:
     with Disk().lock(folder / EVIL), EventLog(folder / EVIL / "events.jsonl") as log:
         page = visit("/training")
@@ -387,7 +375,7 @@ def test_curves_follow_a_run(visit: Any, folder: Path) -> None:
     assert page.locator("#heads h2").text_content().startswith(EVIL)
 
 
-def test_runs_lie_over_each_other(visit: Any) -> None:
+def test_runs_share_charts(visit: Any) -> None:
     page = visit("/training#runs=forge%2Ftwo", viewport=PHONE)
     page.locator("svg.chart").first.wait_for()
     assert page.locator("#heads h2").count() == 1
@@ -418,17 +406,14 @@ def test_cells_show_their_examples(visit: Any) -> None:
     assert again.locator("#cases th").nth(2).get_attribute("aria-sort") == "ascending"
 
 
-def test_a_server_without_runs_says_so(browser: Any, served: dict[str, Predictor]) -> None:
+def test_missing_runs_folder_is_reported(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"reader": served["reader"]}) as address, browsing(browser, address) as go:
         for panel in ("training", "evaluation"):
             page = go(f"/{panel}", expected=REFUSED)
             page.get_by_text("start it with --runs FOLDER").wait_for()
 
 
-# --- all panels ------------------------------------------------------------------------------------------------------
-
-
-def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, served: dict[str, Predictor]) -> None:
+def test_api_key_is_prompted_for_and_kept_in_the_tab(browser: Any, served: dict[str, Predictor]) -> None:
     with running({"judge": served["judge"]}, api_key="open sesame 12345") as address, browsing(browser, address) as go:
         page = go("/playground", expected=REFUSED)
         page.get_by_label("This server requires an API key").fill("wrong")
@@ -451,7 +436,7 @@ NAMELESS = """() => [...document.querySelectorAll('button, a, input, textarea, s
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_small_phone_shows_all_of_it(visit: Any, panel: str) -> None:
+def test_panels_fit_a_small_phone(visit: Any, panel: str) -> None:
     page = visit(f"/{panel}", viewport=SMALL, color_scheme="light")
     ready = {"playground": "#form button.main", "attention": ".map", "tokenizer": ".token", "training": "svg.chart"}
     page.locator(ready.get(panel, "#confusion")).first.wait_for()

@@ -1,4 +1,4 @@
-"""A connection that was idle for long ends, unless a request has come that nobody has read yet."""
+"""Idle connections are closed, unless a request has arrived that was not read yet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Transport:
 
 
 @pytest.mark.parametrize("come", [b"", b"POST /embed HTTP/1.1\r\n"], ids=["nothing", "a request"])
-def test_an_idle_connection_ends_unless_a_request_has_come(come: bytes) -> None:
+def test_idle_connections_close_unless_a_request_is_unread(come: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(come)

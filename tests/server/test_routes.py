@@ -1,4 +1,4 @@
-"""Every route says what the predictor says, in the shapes that the API promises."""
+"""Every route returns the results of the predictor, in the documented shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from server.http_fixtures import KINDS, called, predictor
+from server.http_fixtures import KINDS, client_for, predictor
 
 TEXTS = ["the cats sat on a mat", "서울은 한국의 수도이다!", ""]
 LONG = "the cat sat on a mat . " * 20
@@ -18,17 +18,17 @@ LONG = "the cat sat on a mat . " * 20
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with called(*KINDS, max_numbers=30_000) as found:
+    with client_for(*KINDS, max_numbers=30_000) as found:
         yield found
 
 
-def asked(client: httpx.Client, path: str, **body: Any) -> Any:
+def post_ok(client: httpx.Client, path: str, **body: Any) -> Any:
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def refused(client: httpx.Client, path: str, status: int, **body: Any) -> str:
+def expect_error(client: httpx.Client, path: str, status: int, **body: Any) -> str:
     answer = client.post(path, json=body)
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error", "error_type"}
@@ -36,26 +36,26 @@ def refused(client: httpx.Client, path: str, status: int, **body: Any) -> str:
     return str(answer.json()["error"])
 
 
-def test_vectors_are_those_of_the_predictor_to_the_last_bit(client: httpx.Client) -> None:
+def test_embed_equals_the_predictor(client: httpx.Client) -> None:
     ours = predictor("words")
     for options in ({}, {"normalize": False}, {"pooling": "first", "layers": [0, -1], "combine": "concat"}):
-        found = np.array(asked(client, "/embed", inputs=TEXTS, **options), np.float32)
+        found = np.array(post_ok(client, "/embed", inputs=TEXTS, **options), np.float32)
         expected = ours.encode(TEXTS, **{"normalize": True} | options)
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    one = asked(client, "/embed", inputs=TEXTS[0])
+    one = post_ok(client, "/embed", inputs=TEXTS[0])
     np.testing.assert_allclose(one, [ours.encode(TEXTS[0], normalize=True)], atol=1e-6)
 
 
-def test_vectors_of_all_tokens(client: httpx.Client) -> None:
-    found = asked(client, "/embed_all", inputs=TEXTS[:2], layer=1)
+def test_token_embeddings(client: httpx.Client) -> None:
+    found = post_ok(client, "/embed_all", inputs=TEXTS[:2], layer=1)
     expected = predictor("words").embed_all(TEXTS[:2], layer=1).vectors
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert "--max-numbers" in refused(client, "/embed_all", 413, inputs=["the cat " * 17] * 32)
+    assert "--max-numbers" in expect_error(client, "/embed_all", 413, inputs=["the cat " * 17] * 32)
 
 
-def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> None:
-    line = refused(client, "/embed", 413, inputs=["the cat", LONG])
+def test_long_texts_are_rejected_or_truncated(client: httpx.Client) -> None:
+    line = expect_error(client, "/embed", 413, inputs=["the cat", LONG])
     assert "input 1 has 142 tokens" in line
     assert "takes at most 40" in line
     answer = client.post("/embed", json={"inputs": [LONG, "the cat", LONG], "truncate": True})
@@ -67,7 +67,7 @@ def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> N
         "/rerank": {"query": "the cat", "texts": [LONG], "model": "words"},
         "/embed_all": {"inputs": LONG},
     }.items():
-        assert "142 tokens" in refused(client, path, 413, **body)
+        assert "142 tokens" in expect_error(client, path, 413, **body)
         assert client.post(path, json={**body, "truncate": True}).status_code == 200
     too_long = client.post("/v1/embeddings", json={"input": LONG})
     assert too_long.status_code == 413
@@ -76,97 +76,99 @@ def test_what_is_too_long_is_refused_or_cut_and_named(client: httpx.Client) -> N
 
 def test_similarity_and_rerank(client: httpx.Client) -> None:
     ours = predictor("words")
-    found = asked(client, "/similarity", inputs={"source_sentence": TEXTS[0], "sentences": TEXTS[1:]})
+    found = post_ok(client, "/similarity", inputs={"source_sentence": TEXTS[0], "sentences": TEXTS[1:]})
     np.testing.assert_allclose(found, ours.similarity(TEXTS[0], TEXTS[1:])[0], atol=1e-6)
-    ranked = asked(client, "/rerank", query="the mat", texts=TEXTS, model="words")
+    ranked = post_ok(client, "/rerank", query="the mat", texts=TEXTS, model="words")
     expected = ours.rank("the mat", TEXTS)
     assert [one["index"] for one in ranked] == [one["index"] for one in expected]
     assert set(ranked[0]) == {"index", "score"}
-    by_pairs = asked(client, "/rerank", query="the mat", texts=TEXTS, model="kinds", return_text=True, positive="dull")
+    by_pairs = post_ok(
+        client, "/rerank", query="the mat", texts=TEXTS, model="kinds", return_text=True, positive="dull"
+    )
     expected = predictor("kinds").rank("the mat", TEXTS, positive="dull")
     assert [one["text"] for one in by_pairs] == [one["text"] for one in expected]
     np.testing.assert_allclose([one["score"] for one in by_pairs], [one["score"] for one in expected], atol=1e-6)
 
 
-def test_labels_and_numbers(client: httpx.Client) -> None:
-    one = asked(client, "/predict", inputs=TEXTS[0])
+def test_predict(client: httpx.Client) -> None:
+    one = post_ok(client, "/predict", inputs=TEXTS[0])
     assert [set(label) for label in one] == [{"label", "score"}] * 2
     assert one[0]["score"] >= one[1]["score"]
-    several = asked(client, "/predict", inputs=[TEXTS[0], ["the cat", "a mat"]], top_k=1)
+    several = post_ok(client, "/predict", inputs=[TEXTS[0], ["the cat", "a mat"]], top_k=1)
     expected = predictor("kinds").predict([TEXTS[0], ("the cat", "a mat")])
     assert [found[0]["label"] for found in several] == [found["label"] for found in expected]
     np.testing.assert_allclose([f[0]["score"] for f in several], [f["score"] for f in expected], atol=1e-6)
-    (number,) = asked(client, "/predict", inputs=TEXTS[0], model="numbers")
+    (number,) = post_ok(client, "/predict", inputs=TEXTS[0], model="numbers")
     assert set(number) == {"score"}
-    assert asked(client, "/predict", inputs=LONG)[0]["windows"] > 1
-    assert "pair" in refused(client, "/predict", 422, inputs=[["a", "b", "c"]])
+    assert post_ok(client, "/predict", inputs=LONG)[0]["windows"] > 1
+    assert "pair" in expect_error(client, "/predict", 422, inputs=[["a", "b", "c"]])
 
 
-def test_gaps(client: httpx.Client) -> None:
+def test_fill_mask(client: httpx.Client) -> None:
     text, ours = "the [MASK] sat", predictor("words")
-    found = asked(client, "/fill-mask", inputs=text, top_k=3)
+    found = post_ok(client, "/fill-mask", inputs=text, top_k=3)
     expected = ours.fill_mask(text, top_k=3)
     assert [one["token_str"] for one in found] == [one["token_str"] for one in expected]
     np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in expected], atol=1e-6)
-    listed = asked(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
+    listed = post_ok(client, "/fill-mask", inputs=[text, "a [MASK]"], targets=["cat", "mat"])
     assert [sorted(one["token_str"] for one in some) for some in listed] == [["cat", "mat"]] * 2
-    assert "[MASK]" in refused(client, "/fill-mask", 422, inputs="no gap")
-    assert "33 masks" in refused(client, "/fill-mask", 413, inputs="[MASK]" * 33)
+    assert "[MASK]" in expect_error(client, "/fill-mask", 422, inputs="no gap")
+    assert "33 masks" in expect_error(client, "/fill-mask", 413, inputs="[MASK]" * 33)
 
 
-def test_entities_answers_choices_and_sentences(client: httpx.Client) -> None:
-    assert [len(one) for one in asked(client, "/ner", inputs=TEXTS[:2])] == list(
+def test_ner_qa_choose_and_next_sentence(client: httpx.Client) -> None:
+    assert [len(one) for one in post_ok(client, "/ner", inputs=TEXTS[:2])] == list(
         map(len, predictor("places").ner(TEXTS[:2]))
     )
-    found = asked(client, "/ner", inputs=TEXTS[0])
+    found = post_ok(client, "/ner", inputs=TEXTS[0])
     expected = predictor("places").ner(TEXTS[0])
     assert [(one["start"], one["end"], one["entity_group"]) for one in found] == [
         (one["start"], one["end"], one["entity_group"]) for one in expected
     ]
-    best = asked(client, "/qa", question="who sat?", context=LONG)
+    best = post_ok(client, "/qa", question="who sat?", context=LONG)
     assert best == pytest.approx(predictor("spans").answer("who sat?", LONG), rel=1e-4)
-    listed = asked(client, "/qa", inputs={"question": "who sat?", "context": LONG}, top_k=3)
+    listed = post_ok(client, "/qa", inputs={"question": "who sat?", "context": LONG}, top_k=3)
     assert len(listed) == 3
     assert LONG[listed[0]["start"] : listed[0]["end"]] == listed[0]["answer"]
-    chosen = asked(client, "/choose", question="the cat", choices=["sat", "a mat"])
+    chosen = post_ok(client, "/choose", question="the cat", choices=["sat", "a mat"])
     expected = predictor("choices").choose("the cat", ["sat", "a mat"])
     assert (chosen["choice"], chosen["index"]) == (expected["choice"], expected["index"])
-    follows = asked(client, "/next-sentence", first="the cat", second="a mat")
+    follows = post_ok(client, "/next-sentence", first="the cat", second="a mat")
     assert follows == pytest.approx(predictor("words").next_sentence("the cat", "a mat"), rel=1e-4)
 
 
-def test_a_question_stands_in_one_place(client: httpx.Client) -> None:
-    assert "question and context" in refused(client, "/qa", 422, question="who?")
+def test_qa_fields_are_either_nested_or_at_the_top_level(client: httpx.Client) -> None:
+    assert "question and context" in expect_error(client, "/qa", 422, question="who?")
     passage = {"question": "who?", "context": "the cat"}
-    assert "either" in refused(client, "/qa", 422, question="who?", inputs=passage)
-    assert "2 to 100" in refused(client, "/choose", 422, question="the cat", choices=["sat"])
+    assert "either" in expect_error(client, "/qa", 422, question="who?", inputs=passage)
+    assert "2 to 100" in expect_error(client, "/choose", 422, question="the cat", choices=["sat"])
 
 
-def test_tokens(client: httpx.Client) -> None:
+def test_tokenize_route(client: httpx.Client) -> None:
     text = "The cats, 서울은"
-    (found,) = asked(client, "/tokenize", inputs=text)
+    (found,) = post_ok(client, "/tokenize", inputs=text)
     assert [one["text"] for one in found] == ["[CLS]", "the", "cat", "##s", ",", "서울", "##은", "[SEP]"]
     assert [text[one["start"] : one["stop"]] for one in found] == ["", "The", "cat", "s", ",", "서울", "은", ""]
     assert [one["special"] for one in found] == [True, *[False] * 6, True]
-    (bare,) = asked(client, "/tokenize", inputs=[text], add_special_tokens=False)
+    (bare,) = post_ok(client, "/tokenize", inputs=[text], add_special_tokens=False)
     assert [one["id"] for one in bare] == [one["id"] for one in found[1:-1]]
-    assert len(asked(client, "/tokenize", inputs=LONG)[0]) == 142  # nothing is cut
-    assert "--max-numbers" in refused(client, "/tokenize", 413, inputs=["the " * 900] * 30)
+    assert len(post_ok(client, "/tokenize", inputs=LONG)[0]) == 142  # nothing is cut
+    assert "--max-numbers" in expect_error(client, "/tokenize", 413, inputs=["the " * 900] * 30)
 
 
 def test_attention(client: httpx.Client) -> None:
     expected = predictor("words").attention("the cat", "a mat")
-    found = asked(client, "/attention", inputs="the cat", second="a mat")
+    found = post_ok(client, "/attention", inputs="the cat", second="a mat")
     assert found["tokens"] == list(expected.tokens)
     assert found["sequence_ids"] == expected.sequence_ids.tolist()
     np.testing.assert_allclose(found["attention"], expected.weights, atol=1e-5)
-    one = asked(client, "/attention", inputs="the cat", second="a mat", layer=2, head=3)["attention"]
+    one = post_ok(client, "/attention", inputs="the cat", second="a mat", layer=2, head=3)["attention"]
     np.testing.assert_allclose(one, expected.weights[1:2, 2:3], atol=1e-5)
-    assert asked(client, "/attention", inputs=LONG, layer=1)["truncated"] is True
-    assert "1 to 2" in refused(client, "/attention", 422, inputs="the cat", layer=3)
+    assert post_ok(client, "/attention", inputs=LONG, layer=1)["truncated"] is True
+    assert "1 to 2" in expect_error(client, "/attention", 422, inputs="the cat", layer=3)
 
 
-def test_openai_clients_get_the_same_vectors(client: httpx.Client) -> None:
+def test_openai_client(client: httpx.Client) -> None:
     theirs = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0)
     ours = predictor("words")
     listed = theirs.embeddings.create(input=TEXTS[:2], model="words")
@@ -189,36 +191,38 @@ def test_openai_clients_get_the_same_vectors(client: httpx.Client) -> None:
 
 
 def test_base64_is_little_endian_float32(client: httpx.Client) -> None:
-    coded = asked(client, "/v1/embeddings", input="the cat", encoding_format="base64")["data"][0]["embedding"]
+    coded = post_ok(client, "/v1/embeddings", input="the cat", encoding_format="base64")["data"][0]["embedding"]
     found = np.frombuffer(base64.b64decode(coded), "<f4")
     np.testing.assert_allclose(found, predictor("words").encode("the cat", normalize=True), atol=1e-6)
 
 
-def test_the_model_is_chosen_by_field_by_path_or_by_what_it_can(client: httpx.Client) -> None:
+def test_model_is_selected_by_field_path_or_route(client: httpx.Client) -> None:
     text = "the cat sat"
-    vectors = {name: asked(client, "/embed", inputs=text, model=name) for name in ("words", "spans")}
+    vectors = {name: post_ok(client, "/embed", inputs=text, model=name) for name in ("words", "spans")}
     assert vectors["words"] != vectors["spans"]
-    assert asked(client, "/embed", inputs=text) == vectors["words"]
-    assert asked(client, "/models/spans/embed", inputs=text) == vectors["spans"]
-    assert asked(client, "/models/spans/v1/embeddings", input=text)["model"] == "spans"
-    assert "words, kinds" in refused(client, "/embed", 404, inputs=text, model="none")
-    assert "words, kinds" in refused(client, "/models/none/embed", 404, inputs=text)
-    line = refused(client, "/ner", 422, inputs=text, model="words")
+    assert post_ok(client, "/embed", inputs=text) == vectors["words"]
+    assert post_ok(client, "/models/spans/embed", inputs=text) == vectors["spans"]
+    assert post_ok(client, "/models/spans/v1/embeddings", input=text)["model"] == "spans"
+    assert "words, kinds" in expect_error(client, "/embed", 404, inputs=text, model="none")
+    assert "words, kinds" in expect_error(client, "/models/none/embed", 404, inputs=text)
+    line = expect_error(client, "/ner", 422, inputs=text, model="words")
     assert "needs a model with a tag head: words has masked_lm, next_sentence" in line
 
 
-def test_limits_are_named_with_value_and_flag(client: httpx.Client) -> None:
-    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/embed", 413, inputs=["a"] * 33)
-    assert "33 texts, at most 32 (--max-texts)" in refused(client, "/rerank", 413, query="a", texts=["a"] * 33)
-    assert "--max-bytes-per-text" in refused(client, "/embed", 413, inputs="a" * 70_000)
-    assert "--max-numbers" in refused(client, "/embed", 413, inputs=["a"] * 32, layers=[-1] * 64, combine="concat")
-    assert "at least one" in refused(client, "/embed", 422, inputs=[])
+def test_limit_errors_have_value_and_flag(client: httpx.Client) -> None:
+    assert "33 texts, at most 32 (--max-texts)" in expect_error(client, "/embed", 413, inputs=["a"] * 33)
+    assert "33 texts, at most 32 (--max-texts)" in expect_error(client, "/rerank", 413, query="a", texts=["a"] * 33)
+    assert "--max-bytes-per-text" in expect_error(client, "/embed", 413, inputs="a" * 70_000)
+    assert "--max-numbers" in expect_error(client, "/embed", 413, inputs=["a"] * 32, layers=[-1] * 64, combine="concat")
+    assert "at least one" in expect_error(client, "/embed", 422, inputs=[])
 
 
-def test_fields_are_strict_and_near_misses_are_named(client: httpx.Client) -> None:
-    assert "did you mean truncate?" in refused(client, "/embed", 422, inputs="a", truncat=True)
-    assert "truncate: Input should be a valid boolean" in refused(client, "/embed", 422, inputs="a", truncate="yes")
-    assert "inputs[1]" in refused(client, "/embed", 422, inputs=["a", 3])
-    assert "inputs: Field required" in refused(client, "/embed", 422)
-    assert "top_k" in refused(client, "/fill-mask", 422, inputs="[MASK]", top_k=0)
+def test_fields_are_strict_and_suggest_the_nearest_name(client: httpx.Client) -> None:
+    assert "did you mean truncate?" in expect_error(client, "/embed", 422, inputs="a", truncat=True)
+    assert "truncate: Input should be a valid boolean" in expect_error(
+        client, "/embed", 422, inputs="a", truncate="yes"
+    )
+    assert "inputs[1]" in expect_error(client, "/embed", 422, inputs=["a", 3])
+    assert "inputs: Field required" in expect_error(client, "/embed", 422)
+    assert "top_k" in expect_error(client, "/fill-mask", 422, inputs="[MASK]", top_k=0)
     assert client.post("/embed", json=["a"]).status_code == 422

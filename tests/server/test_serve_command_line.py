@@ -29,7 +29,7 @@ def one_line(*words: object, status: int = 2) -> str:
     return done.stderr
 
 
-def test_what_is_wrong_is_one_line(place: Path, tmp_path: Path) -> None:
+def test_invalid_settings_are_one_line_errors(place: Path, tmp_path: Path) -> None:
     assert "nowhere" in one_line(tmp_path / "nowhere", status=65)
     assert "--host nowhere.invalid" in one_line(place, "--host", "nowhere.invalid", "--port", 0)
     assert "not an address of this machine" in one_line(place, "--host", "192.0.2.1", "--port", 0)
@@ -41,7 +41,7 @@ def test_what_is_wrong_is_one_line(place: Path, tmp_path: Path) -> None:
     assert "is unknown" in one_line(place, "--port", 0, "--device", "abacus")
 
 
-def test_keys_come_from_files_that_are_never_quoted(place: Path, tmp_path: Path) -> None:
+def test_api_key_file_errors_never_contain_the_key(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "key"
     assert "cannot be read" in one_line(place, "--api-key-file", file, status=65)
     for content in (b"", b"short", b"two words in one line of text", b"line one of it all\nline two", b"\xff" * 20):
@@ -51,13 +51,13 @@ def test_keys_come_from_files_that_are_never_quoted(place: Path, tmp_path: Path)
         assert not content or content.decode("latin-1") not in line
 
 
-def test_without_the_extra_it_says_what_to_install(place: Path) -> None:
+def test_missing_packages_are_named(place: Path) -> None:
     with mock.patch("bertsmith.cli.serve.find_spec", return_value=None):
         line = one_line(place)
     assert "fastapi, uvicorn, prometheus_client: pip install 'bertsmith[serve]'" in line
 
 
-def test_it_serves_until_it_is_told_to_stop(place: Path, tmp_path: Path) -> None:
+def test_server_runs_until_sigterm(place: Path, tmp_path: Path) -> None:
     key = "0123456789abcdef0123"
     (tmp_path / "key").write_text(f"{key}\n")
     words = ["serve", place, f"again={place}", "--port", 0, "--json-logs", "--api-key-file", tmp_path / "key"]

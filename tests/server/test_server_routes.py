@@ -1,4 +1,4 @@
-"""What the server says of itself: health after a real forward, models, counters, its description, its log."""
+"""Routes about the server: health, models, metrics, documentation; and its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unittest import mock
 import httpx
 import pytest
 import torch
-from server.http_fixtures import KINDS, called, predictor
+from server.http_fixtures import KINDS, client_for, predictor
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
@@ -25,11 +25,11 @@ from bertsmith.server.settings import Limits, name_models
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with called(*KINDS) as found:
+    with client_for(*KINDS) as found:
         yield found
 
 
-def test_health_is_a_real_forward(client: httpx.Client) -> None:
+def test_health_runs_a_forward_pass(client: httpx.Client) -> None:
     with mock.patch("bertsmith.server.service.HEALTH_CACHE_SECONDS", 0.0):
         assert client.get("/health").json() == {"status": "ok"}
         weight = next(predictor("spans").model.encoder.parameters())
@@ -47,8 +47,8 @@ def test_health_is_a_real_forward(client: httpx.Client) -> None:
         assert client.get("/health").json() == {"status": "ok"}
 
 
-def test_many_who_ask_for_health_cause_one_forward() -> None:
-    with called("words") as client:
+def test_health_is_cached() -> None:
+    with client_for("words") as client:
         for _ in range(5):
             assert client.get("/health").status_code == 200
         text = client.get("/metrics").text
@@ -70,7 +70,7 @@ def test_info(client: httpx.Client) -> None:
 
 
 def test_metrics_count_what_happened() -> None:
-    with called("words") as client:
+    with client_for("words") as client:
         tokens = 0
         for text in ("the cat", "the cat sat on a mat"):
             assert client.post("/embed", json={"inputs": text}).status_code == 200
@@ -90,7 +90,7 @@ def test_metrics_count_what_happened() -> None:
         assert "who-was-here" not in text
 
 
-def test_the_description_has_examples_that_are_valid_and_stays_on_site(client: httpx.Client) -> None:
+def test_openapi_examples_are_valid_and_docs_are_self_contained(client: httpx.Client) -> None:
     schema = client.get("/openapi.json").json()
     posts = [path for path, methods in schema["paths"].items() if "post" in methods]
     assert len(posts) == 13
@@ -110,9 +110,9 @@ def test_the_description_has_examples_that_are_valid_and_stays_on_site(client: h
     assert client.get("/docs.css").headers["content-type"].startswith("text/css")
 
 
-def test_a_line_for_each_request_without_what_was_sent() -> None:
+def test_log_lines_contain_no_request_data() -> None:
     lines: list[str] = []
-    with called("words", log=Log(as_json=True, write=lines.append)) as client:
+    with client_for("words", log=Log(as_json=True, write=lines.append)) as client:
         answer = client.post("/embed?secret=1", json={"inputs": "the secret cat"}, headers={"x-secret": "secret"})
         client.get("/secret")
     asked, wrong = (json.loads(line) for line in lines[:2])
@@ -129,15 +129,15 @@ def test_a_line_for_each_request_without_what_was_sent() -> None:
     assert (wrong["path"], wrong["status"]) == ("unknown", 404)
     assert "secret" not in "".join(lines)
     plain: list[str] = []
-    with called("words", log=Log(write=plain.append)) as client:
+    with client_for("words", log=Log(write=plain.append)) as client:
         client.get("/info")
     assert re.fullmatch(r"\S+Z GET /info 200 \S+ ms 0 tokens [0-9a-f]{16}", plain[0])
 
 
-def test_a_defect_is_told_without_its_message() -> None:
+def test_internal_errors_hide_their_message() -> None:
     lines: list[str] = []
     with (
-        called("words", log=Log(write=lines.append)) as client,
+        client_for("words", log=Log(write=lines.append)) as client,
         mock.patch.object(Predictor, "embed", side_effect=RuntimeError("secret")),
     ):
         answer = client.post("/embed", json={"inputs": "the cat"})
@@ -148,10 +148,10 @@ def test_a_defect_is_told_without_its_message() -> None:
     assert re.search(r"internal error RuntimeError at \S+\.py:\d+ < ", "".join(lines))
 
 
-def test_a_request_that_takes_too_long_is_told_so() -> None:
+def test_deadline_exceeded_is_503() -> None:
     held, over = threading.Event(), threading.Event()
     slow = mock.patch.object(Predictor, "embed", side_effect=lambda *args, **options: (held.wait(20), over.set()))
-    with called("words", deadline=0.2) as client, slow:
+    with client_for("words", deadline=0.2) as client, slow:
         answer = client.post("/embed", json={"inputs": "the cat"})
         assert not over.is_set(), "the answer did not wait for the work"
         held.set()
@@ -159,13 +159,13 @@ def test_a_request_that_takes_too_long_is_told_so() -> None:
         assert "--deadline" in answer.json()["error"]
 
 
-def test_limits_must_make_sense() -> None:
+def test_limits_must_be_positive() -> None:
     for wrong in ({"max_texts": 0}, {"deadline": -1.0}, {"batch_tokens": 0}):
         with pytest.raises(BertsmithError, match="greater than 0"):
             Limits(**wrong)
 
 
-def test_names_of_models(tmp_path: Path) -> None:
+def test_model_names(tmp_path: Path) -> None:
     for name in ("a/bert", "b/bert", "run/best", "odd=name"):
         (tmp_path / name).mkdir(parents=True)
     words = [f"{tmp_path}/{name}" for name in ("a/bert", "b/bert", "run/best", "odd=name")]

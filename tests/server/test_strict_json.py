@@ -1,4 +1,4 @@
-"""Only plain JSON passes, and no refusal repeats what was sent."""
+"""Strict JSON: what is accepted and rejected. Errors never repeat the body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUE = some.recursive(
 
 @given(VALUE)
 @settings(max_examples=50, deadline=None)
-def test_what_is_json_comes_through(value: object) -> None:
+def test_json_is_parsed(value: object) -> None:
     assert parse_json(json.dumps(value, ensure_ascii=False).encode(), LIMITS) == value
 
 
@@ -49,7 +49,7 @@ def test_what_is_json_comes_through(value: object) -> None:
         (b"[" + b"1," * MAX_VALUES + b"1]", 413),
     ],
 )
-def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
+def test_invalid_json_is_rejected(body: bytes | str, status: int) -> None:
     with pytest.raises(RequestError) as found:
         parse_json(body.encode() if isinstance(body, str) else body, LIMITS)
     assert found.value.status == status
@@ -57,7 +57,7 @@ def test_what_is_not_is_refused(body: bytes | str, status: int) -> None:
     assert found.value.message.isprintable()
 
 
-def test_a_limit_is_named_with_its_flag() -> None:
+def test_limit_error_names_the_flag() -> None:
     with pytest.raises(RequestError, match=r"11 bytes, at most 10 \(--max-bytes-per-text\)"):
         parse_json(b'["aaaaaaaaaaa"]', LIMITS)
     assert parse_json('["쇠쇠쇠"]'.encode(), LIMITS) == ["쇠쇠쇠"]

@@ -46,7 +46,10 @@ def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
     assert "of these swapped" in found
     assert "blind guessing 0.693" in found
     wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "max_length=32", *SIZES, "--json")
-    assert "sentence_order needs ordered_pairs, which packing.kind=pairs does not make" in wrong.stdout + wrong.stderr
+    assert (
+        "sentence_order needs the labels of packing.kind=ordered_pairs, but packing.kind=pairs"
+        in wrong.stdout + wrong.stderr
+    )
 
 
 def test_it_fills_gaps_and_gives_vectors(road: Path) -> None:

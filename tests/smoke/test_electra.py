@@ -110,7 +110,7 @@ def test_a_second_stage_takes_both_networks(base: Path) -> None:
     gone_well(*pretraining(base, base / "second"), *shorter)
     start = next(event for event in read_events(base / "second" / "events.jsonl") if event["kind"] == "start")
     wanted = [base / "run" / "last", base / "run" / "generator" / "last"]
-    assert start["notes"] == [f"began with the weights of {folder}" for folder in wanted]
+    assert start["notes"] == [f"started from the weights of {folder}" for folder in wanted]
     for folder in ("last", "generator/last"):
         ours, theirs = ((base / run / folder / "model.safetensors").read_bytes() for run in ("second", "run"))
         assert ours == theirs

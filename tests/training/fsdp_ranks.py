@@ -170,7 +170,7 @@ def main(folder: Path) -> None:
             "thaw": [told(toy(world, shard, plan=UNFREEZE)) for shard in (False, True)],
             "real": [told(real(world, shard)) for shard in (False, True)],
             "shared": [told(shared(world, shard)) for shard in (False, True)],
-            "recompute": told(real(world, True, recompute=True)),
+            "recompute": told(real(world, True, activation_checkpointing=True)),
             "other_seeds": told(toy(world, True, seed=world.rank)),
             "interrupted": interrupted(world, folder),
             "held": [held(world, shard) for shard in (False, True)],

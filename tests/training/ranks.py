@@ -63,7 +63,7 @@ def real_model(world: World) -> dict[str, Any]:
 def one_rank_is_told_to_stop(world: World, run: Path) -> dict[str, Any]:
     """SIGTERM to rank 1 alone; rank 0 saves where both have stopped."""
     with StopSignal() as stopper:
-        made = trainer(feed=shared_feed(world), world=world, stopper=stopper, dropout=0.3)
+        made = trainer(feed=shared_feed(world), world=world, stop_signal=stopper, dropout=0.3)
         for step in made:
             if step.number == 4 and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)

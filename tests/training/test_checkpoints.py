@@ -108,7 +108,7 @@ def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", not kept.environment["onednn"])
     notes = trainer().load(kept)
     assert notes == (f"onednn was {kept.environment['onednn']}, now {not kept.environment['onednn']}",)
-    with pytest.raises(DataError, match=r"of another model: heads.long.bias is in only one"):
+    with pytest.raises(DataError, match=r"belongs to another model: heads.long.bias is in only one"):
         trainer().load(
             TrainingState(
                 {name: value for name, value in kept.weights.items() if name != "heads.long.bias"}, {}, kept.progress
@@ -168,7 +168,7 @@ def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with Checkpoints(tmp_path) as checkpoints:
         path = checkpoints.save(state(1))
     monkeypatch.undo()
-    with pytest.raises(DataError, match=r"manifest.json: format 2 is not one that this version reads"):
+    with pytest.raises(DataError, match=r"manifest.json: format 2 is not supported by this version"):
         Checkpoint(path)
 
 

@@ -91,7 +91,7 @@ def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()  # nor were the three before it begun
     chosen = chosen_recipes(["bert/tiny", "bert-tiny,seed=1"], lambda name: recipes.find("bert/tiny"))
     alike = {name.replace(",seed=1", ""): recipe for name, recipe in chosen.items()}
-    with pytest.raises(ConfigError, match="two of these come to one folder: bert/tiny, bert-tiny"):
+    with pytest.raises(ConfigError, match="two of these have the same folder name: bert/tiny, bert-tiny"):
         compare(alike, shards, tmp_path / "new", device="cpu")
     with pytest.raises(ConfigError, match="at least one recipe"):
         chosen_recipes(SMALL, recipes.find)

@@ -264,7 +264,7 @@ def test_torchrun_that_is_told_to_stop_starts_nothing_again(
     stopped.send_signal(signal.SIGTERM)
     _, said = stopped.communicate(timeout=120)
     assert stopped.returncode != 0
-    assert said.count("which is saved: the same command goes on from there") == 1
+    assert said.count("which is saved: the same command resumes from there") == 1
     assert starts(tmp_path / "run") == [0]
     steps = last_of_each_step(read_events(tmp_path / "run" / "events.jsonl"), "step")
     with Checkpoints(tmp_path / "run") as checkpoints:  # and the folder is free

@@ -95,7 +95,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path: Path, monkeypatc
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     for wrong in (b'{"kind": "a"}\nnonsense\n', b'{"kind": "a"}\n[1]\n', b'{"kind": "a"}\n{"b": 1}\n'):
         (tmp_path / "log").write_bytes(wrong)
-        with pytest.raises(DataError, match="log:2 is no event"):
+        with pytest.raises(DataError, match="log:2 is not an event"):
             read_events(tmp_path / "log")
     with pytest.raises(StorageError, match="opening"):
         EventLog(tmp_path)

@@ -173,7 +173,7 @@ def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -
     often = looked(recipe(planned, *dry), shards, until=line)[line]
     assert often.facts["epochs"] > 20
     assert often.state == "note"
-    assert often.text.endswith("may be better learnt with encoder.dropout=0.1 encoder.attention_dropout=0.1")
+    assert often.text.endswith("dropout may help: encoder.dropout=0.1 encoder.attention_dropout=0.1")
     assert looked(recipe(planned), shards, until=line)[line].state == "ok"  # with dropout
     assert looked(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # not so often
 
@@ -181,7 +181,7 @@ def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -
 def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
     found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
     assert found.state == "note"
-    assert found.text.endswith("is a second stage, but begins anew: --start it from what bert/quick has made")
+    assert found.text.endswith("is a second stage, but starts with new weights: --start it from a run of bert/quick")
 
 
 def test_a_plan_of_one_step(shards: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_run_that_can_go_on(begun: Path, shards: Path) -> None:
     before = files(begun)
     found = looked(recipe(), shards, output=begun, until="run folder")["run folder"]
     assert (found.state, found.facts["resumes_at"]) == ("ok", 4)
-    assert "goes on after step 4 of 40" in found.text
+    assert "resumes after step 4 of 40" in found.text
     assert looked(recipe("micro_batch_size=4"), shards, output=begun, until="run folder")["run folder"].state == "note"
     assert files(begun) == before
 
@@ -217,14 +217,14 @@ def test_a_folder_that_is_busy_or_none(begun: Path, shards: Path, tmp_path: Path
     assert "is a file" in looked(recipe(), shards, output=tmp_path / "file", until="run folder")["run folder"].text
 
 
-def test_a_damaged_checkpoint_is_passed_over(begun: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped(begun: Path, shards: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(begun, folder)
     newest = sorted((folder / "checkpoints").iterdir())[-1] / "weights.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     found = looked(recipe(), shards, output=folder, until="run folder")["run folder"]
     assert (found.state, found.facts["resumes_at"]) == ("note", 2)
-    assert len(found.facts["passed_over"]) == 1
+    assert len(found.facts["skipped"]) == 1
 
 
 def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_disk_that_is_too_small(shards: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(preflight_module.shutil, "disk_usage", lambda place: Usage())
     found = looked(recipe(), shards, output=tmp_path / "run")["disk"]
     assert isinstance(found.error, StorageError)
-    assert "0.0 MB are free" in found.text
+    assert "0.0 MB free" in found.text
 
 
 def test_one_checkpoint_alone_is_refused(shards: Path) -> None:
@@ -288,7 +288,7 @@ def write(path: Path, text: str) -> Path:
     [
         (1, 40, [], "only one document"),
         (60, 1, ["packing.random_next=0"], "no text of"),
-        (60, 4, ["packing.kind=full_sentences", "max_length=32"], "packing.kind=full_sentences does not make"),
+        (60, 4, ["packing.kind=full_sentences", "max_length=32"], "but packing.kind=full_sentences"),
     ],
     ids=["one document", "one sentence", "no pairs"],
 )
@@ -326,7 +326,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
     def exhausted(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(ForwardBackward, "learn", exhausted)
+    monkeypatch.setattr(ForwardBackward, "accumulate_gradients", exhausted)
     found = looked(recipe(), shards, until="step")["step"]
     assert found.text == "out of memory with 8 rows in one forward: set micro_batch_size=4"
     assert found.error is not None

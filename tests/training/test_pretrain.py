@@ -128,7 +128,7 @@ def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_
         _, message = process.communicate()
         assert process.returncode == (75 if kill == signal.SIGTERM else -signal.SIGKILL), message
         if kill == signal.SIGTERM:
-            assert "the same command goes on from there" in message
+            assert "the same command resumes from there" in message
     subprocess.run([*command, str(folder)], check=True, env=threads)
     assert losses(folder) == losses(straight)
     for name in ("model.safetensors", "config.json", "vocab.txt"):
@@ -250,7 +250,7 @@ def test_the_best_model_is_not_forgotten_over_a_resume(shards: Path, tmp_path: P
 
 def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path: Path) -> None:
     made = read_recipe(whole / "recipe.json")
-    with pytest.raises(ConfigError, match=r"holds a run that has begun \(step-00000016\)"):
+    with pytest.raises(ConfigError, match=r"already holds a run \(step-00000016\)"):
         pretrain(made, shards, whole, device="cpu", quiet=True, resume="never")
     middle = whole / "checkpoints" / "step-00000012"
     with pytest.raises(ConfigError, match=r"gone further than .*step-00000016"):
@@ -265,7 +265,7 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
     made = recipe("steps=2", "warmup=0", "after=bert/quick")
     pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
     (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
-    assert note == f"{made.name} is a second stage, but begins anew: --start it from what bert/quick has made"
+    assert note == f"{made.name} is a second stage, but starts with new weights: --start it from a run of bert/quick"
     pretrain(replace(made, after=""), shards, tmp_path / "first", device="cpu", quiet=True)
     assert losses(tmp_path / "anew") == losses(tmp_path / "first")
     started = replace(made, start=str(whole / "last"))
@@ -279,7 +279,7 @@ def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: 
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
     assert first.read_bytes() == second.read_bytes()  # the rate is nought: nothing has moved
     notes = read_events(tmp_path / "second" / "events.jsonl")[0]["notes"]
-    assert notes == [f"began with the weights of {whole / 'last'}"]
+    assert notes == [f"started from the weights of {whole / 'last'}"]
     without = recipe("steps=2", "warmup=0", "encoder.pooler=false", f"start={whole / 'last'}", name="bert/no_nsp")
     pretrain(without, shards, tmp_path / "third", device="cpu", quiet=True)
     notes = read_events(tmp_path / "third" / "events.jsonl")[0]["notes"]
@@ -352,7 +352,7 @@ def test_on_cuda_a_measurement_settles_the_precision(
 ) -> None:
     monkeypatch.setattr(pretraining, "_time_precisions", lambda *given: seconds)
     monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: 1e15)
-    monkeypatch.setattr(World, "number", lambda self, value: torch.tensor(float(value)))
+    monkeypatch.setattr(World, "scalar", lambda self, value: torch.tensor(float(value)))
     found, facts = resolve_auto(recipe(), tmp_path, World(device=torch.device("cuda")))
     assert found.precision == expected
     assert facts == ({"precision_seconds": seconds} if seconds else {})
@@ -385,7 +385,7 @@ def test_batches_from_other_processes_are_the_same_and_outlive_them(
 ) -> None:
     data, world, small = PretrainData.open(shards), World(), recipe()
     here = pretrain_data.PretrainLoader(small, data.packing(small), world)
-    monkeypatch.setattr(pretrain_data, "_makers", lambda world: 2)
+    monkeypatch.setattr(pretrain_data, "_worker_count", lambda world: 2)
     there = pretrain_data.PretrainLoader(small, data.packing(small), world)
     assert there.steps == 3
     for step in (0, 1, 2, 7, 3):

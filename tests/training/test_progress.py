@@ -20,7 +20,7 @@ def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
     stream = io.StringIO()
     trainer: Any = SimpleNamespace(
-        done=0,
+        steps_done=0,
         seconds=0.0,
         plan=TrainingPlan(learning_rate=1e-3, steps=10),
         world=SimpleNamespace(device=torch.device("cpu")),

@@ -63,8 +63,8 @@ def test_nothing_is_set_aside_unasked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "how", "says"),
     [
-        (["dev_fraction=0.1"], {"dev": True}, "has dev examples of its own: leave out dev_fraction=0.1"),
-        (["dev_fraction=0.01"], {"rows": 2}, "of 2 examples to learn from, and sets 0 aside"),
+        (["dev_fraction=0.1"], {"dev": True}, "has dev examples: leave out dev_fraction=0.1"),
+        (["dev_fraction=0.01"], {"rows": 2}, "splits 2 examples into 2 for training and 0 for dev"),
         (["dev_fraction=1"], {}, "dev_fraction=1 must be at least 0 and below 1"),
     ],
 )
@@ -79,6 +79,6 @@ def test_seeds_without_dev_examples(tmp_path: Path) -> None:
     wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "batch_size=16"]
     refused = call(*wanted)
     assert refused.returncode == 78
-    assert "pass --dev FILE, or set some of train aside: dev_fraction=0.1" in refused.stderr
+    assert "pass --dev FILE, or use some of the training examples: dev_fraction=0.1" in refused.stderr
     found = call(*wanted, "dev_fraction=0.3")
     assert found.returncode == 0, found.stderr

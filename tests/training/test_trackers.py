@@ -187,7 +187,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, s
 def test_standard_error_hears_of_it(tmp_path: Path, stand_ins: Heard, capsys: pytest.CaptureFixture[str]) -> None:
     stand_ins.fails = {"wandb.init"}
     open_in(tmp_path, "wandb").close()
-    assert capsys.readouterr().err.startswith("bertsmith: wandb is left out")
+    assert capsys.readouterr().err.startswith("bertsmith: wandb failed")
 
 
 def test_a_damaged_identity_is_no_reason_to_end(tmp_path: Path, stand_ins: Heard) -> None:

@@ -141,7 +141,7 @@ def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.Monkey
     assert plain.seconds() is None
     assert Step(1, 0.1, 8, 0.002, plain, {}).seconds == 0.002
     timed = DeviceValues(("word",), torch.zeros(1), Event(1000.0))  # type: ignore[arg-type]
-    monkeypatch.setattr(timed, "_there", Event(1023.0))
+    monkeypatch.setattr(timed, "_copied", Event(1023.0))
     assert Step(1, 0.1, 8, 0.002, timed, {}).seconds == pytest.approx(0.023)
 
 
@@ -157,7 +157,7 @@ def test_scores_without_learning() -> None:
     assert made.module.eval()(made.model.corrupt(toy_batch(7))).mean().item() == pytest.approx(scores.loss, rel=1e-6)
     next(made)
     assert made.module.training
-    with pytest.raises(DataError, match="nothing to score"):
+    with pytest.raises(DataError, match="no batch to evaluate"):
         made.evaluate([])
     with pytest.raises(DataError, match="step 1 was given no batch"):
         next(trainer(feed=lambda step: []))
@@ -276,7 +276,7 @@ def test_stops_after_too_many_in_a_row() -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[1, 2, 4, 5, 6, 7])
     made = trainer(plan=LEVEL, model=model, compute=ComputeConfig(max_skipped_steps=3))
     seen = [step.skipped for step in itertools.islice(made, 7)]
-    with pytest.raises(Diverged, match=r"not finite in 3 steps in a row \(step 7: loss nan, gradient norm"):
+    with pytest.raises(Diverged, match=r"not finite in 3 consecutive steps \(step 7: loss nan, gradient norm"):
         next(made)
     assert seen == [False, True, True, False, True, True, True]
     with pytest.raises(Diverged):
@@ -367,7 +367,7 @@ def test_ends_with_the_plan() -> None:
 
 def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
     stopper = StopSignal()
-    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stopper=stopper)
+    made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stop_signal=stopper)
     for step in made:
         if step.number == 3:
             stopper.request()

@@ -39,7 +39,7 @@ class Config(TransformerConfig):
     segment_types: int = 0  # segments of a text; 0: no segment embeddings; next_sentence needs 2
     dropout: float = 0.0  # on embeddings and on the output of each attention and feed-forward layer
     attention_dropout: float = 0.0  # on attention probabilities
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float = 1e-5  # added to the variance in layer normalisation
     pooler: bool = False  # one vector per text, which next_sentence reads
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = {**SIZES, "base": (22, 768), "large": (28, 1024)}

@@ -15,7 +15,7 @@ class Config(TransformerConfig):
 
     vocab_size: int = 50_265  # rows of the token table; pre-training takes its tokenizer's, rounded up
     segment_types: int = 1  # only separators mark the two texts of a pair
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float = 1e-5  # added to the variance in layer normalisation
     truncated_init: bool = False  # redraw new weights beyond two standard deviations
     pooler: bool = False  # one vector per text; pre-training needs none, fine-tuning adds it
     pooler_dropout: float = 0.0  # before the pooler, as in RoBERTa's classification head

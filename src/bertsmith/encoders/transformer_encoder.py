@@ -48,7 +48,7 @@ class TransformerConfig:
     dropout: float = 0.1  # on embeddings and on the output of each attention and feed-forward layer
     attention_dropout: float = 0.1  # on attention probabilities
     activation: str = "gelu"  # of the feed-forward: gelu, gelu_new, relu, silu or tanh
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: float = 1e-12  # added to the variance in layer normalisation
     initializer_range: float = 0.02  # standard deviation of new weights
     truncated_init: bool = True  # redraw new weights beyond two standard deviations
     causal: bool = False  # tokens attend only to earlier tokens: the left-to-right model of P-BERT §5.1

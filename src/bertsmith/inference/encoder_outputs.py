@@ -86,7 +86,6 @@ class EmbeddingQuery:
     objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Query`."""
         vectors_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
         if len(vectors_ND) > 1 and self.combine == "concat":
             return list(torch.cat(vectors_ND, dim=-1).cpu().numpy())
@@ -103,7 +102,6 @@ class TokenEmbeddingQuery:
     objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Query`."""
         (layer_TD,) = _layer_outputs(model.encoder, batch, (self.layer,))
         values: NDArray[np.float32] = layer_TD.float().cpu().numpy()
         texts = np.split(values, np.cumsum([one.tokens for one in inputs])[:-1])
@@ -119,7 +117,6 @@ class AttentionQuery:
     objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Query`."""
         encoding = model.encoder(batch, pool=False, return_attentions=True)
         return [torch.cat(encoding.attentions).float().cpu().numpy()]
 

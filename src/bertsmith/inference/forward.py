@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from bertsmith.data.collate import collate_unpadded
 from bertsmith.errors import BertsmithError
 from bertsmith.model_io.model import Model
-from bertsmith.objectives.objective import Pipeline, objectives_with
+from bertsmith.objectives.objective import Pipeline, objective_class, objectives_with
 from bertsmith.tasks.task import Features
 from bertsmith.tokenizers.tokenizer import Tokenizer
-from bertsmith.training.finetune_data import split_logits
 from bertsmith.types import Batch, Row
 
 BATCH_TOKENS = {"cuda": 65_536}  # tokens of one forward pass, by device
@@ -79,7 +78,6 @@ class LocalBackend:
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(device, DEFAULT_BATCH_TOKENS)
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Backend`."""
         results: list[Any] = [None] * len(inputs)
         for batch in self._batches(query, inputs):
             for index, result in zip(batch, self._forward(query, [inputs[index] for index in batch]), strict=True):
@@ -116,8 +114,8 @@ class LogitsQuery:
     one_per_batch: ClassVar[bool] = False
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Query`."""
-        return list(split_logits(model.predict(batch, self.objective), inputs, self.objective))
+        logits: NDArray[np.float32] = model.predict(batch, self.objective).float().cpu().numpy()
+        return list(objective_class(self.objective).split_logits(logits, inputs))
 
 
 class TextModel(Protocol):

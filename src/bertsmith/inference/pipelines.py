@@ -57,14 +57,14 @@ def predict(model: TextModel, inputs: Any, *, top_k: int) -> list[Any] | dict[st
     check_top_k(top_k)
     task = _text_task(model)
     texts, single = as_texts(inputs)
-    found = predict_texts(model, texts, task)
+    output = predict_texts(model, texts, task)
     results: list[Any] = []
-    for index, prediction in enumerate(found.predictions):
+    for index, prediction in enumerate(output.predictions):
         if isinstance(task, RegressionTask):
-            results.append(found.with_windows(index, {"score": prediction.value}))
+            results.append(output.with_windows(index, {"score": prediction.value}))
             continue
         best = sorted(prediction.detail["probabilities"].items(), key=lambda item: -item[1])[:top_k]
-        labels = [found.with_windows(index, {"label": label, "score": score}) for label, score in best]
+        labels = [output.with_windows(index, {"label": label, "score": score}) for label, score in best]
         results.append(labels[0] if top_k == 1 else labels)
     return results[0] if single else results
 
@@ -74,9 +74,9 @@ def predict_proba(model: TextModel, inputs: Any) -> Probabilities:
     require_pipeline(model.model, "text-classification")
     task = _text_task(model)
     assert isinstance(task, ClassificationTask)
-    found = predict_texts(model, as_texts(inputs)[0], task)
-    values = [list(prediction.detail["probabilities"].values()) for prediction in found.predictions]
-    return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, found.windows)
+    output = predict_texts(model, as_texts(inputs)[0], task)
+    values = [list(prediction.detail["probabilities"].values()) for prediction in output.predictions]
+    return Probabilities(np.array(values, np.float64).reshape(-1, len(task.labels)), task.labels, output.windows)
 
 
 def score_pairs(model: TextModel, query: str, documents: Sequence[str], *, positive: str) -> list[dict[str, Any]]:
@@ -87,12 +87,12 @@ def score_pairs(model: TextModel, query: str, documents: Sequence[str], *, posit
             f"this model has {len(task.labels)} labels ({', '.join(task.labels)}): "
             "name the label whose probability is the score with positive=..."
         )
-    found = predict_texts(model, [(query, document) for document in documents], task)
+    output = predict_texts(model, [(query, document) for document in documents], task)
     scores = [
         one.detail["probabilities"][task.positive] if isinstance(task, ClassificationTask) else one.value
-        for one in found.predictions
+        for one in output.predictions
     ]
-    return [found.with_windows(index, {"score": score}) for index, score in enumerate(scores)]
+    return [output.with_windows(index, {"score": score}) for index, score in enumerate(scores)]
 
 
 def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:

@@ -41,7 +41,7 @@ class GeneratorConfig:
     """Settings of a generator."""
 
     generator_width: float = 0.25  # as a share of the encoder's width; 0: no generator, for inference only
-    masking: GeneratorMasking = field(default_factory=GeneratorMasking)
+    masking: GeneratorMasking = field(default_factory=GeneratorMasking)  # tokens that the generator replaces
 
     def __post_init__(self) -> None:
         if not 0 <= self.generator_width <= 1:

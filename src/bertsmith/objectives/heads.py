@@ -44,7 +44,7 @@ class RecurrentConfig:
     """Settings of a recurrent network between encoder and head (P-BERT §5.1 and §5.3)."""
 
     recurrent: Recurrent = "none"  # the network between encoder and head
-    recurrent_layers: int = 2
+    recurrent_layers: int = 2  # of the BiLSTM
     recurrent_width: int = 768  # in each direction
     recurrent_dropout: float = 0.0  # on the input of each layer
 

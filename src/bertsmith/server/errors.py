@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bertsmith.server.settings import flag
 
 MIN_REDACTED = 8  # characters: a shorter input may be a word of the message itself
-ERROR_TYPES = (
-    "validation",
-    "too_large",
-    "overloaded",
-    "unhealthy",
-    "unauthorized",
-    "not_found",
-    "deadline",
-    "internal",
-)
+ErrorType = Literal[
+    "validation", "too_large", "overloaded", "unhealthy", "unauthorized", "not_found", "deadline", "internal"
+]
 
 
 class RequestError(Exception):
@@ -27,7 +20,7 @@ class RequestError(Exception):
     def __init__(
         self,
         status: int,
-        error_type: str,
+        error_type: ErrorType,
         message: str,
         *,
         headers: Mapping[str, str] | None = None,
@@ -35,7 +28,6 @@ class RequestError(Exception):
         delayed: bool = False,
     ) -> None:
         super().__init__(message)
-        assert error_type in ERROR_TYPES
         self.status, self.error_type, self.message = status, error_type, " ".join(message.split())
         self.headers = dict(headers or {})
         self.close = close  # close the connection after the response

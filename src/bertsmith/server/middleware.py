@@ -104,7 +104,6 @@ class Gateway:
         self.aborted = 0  # accepted requests that were dropped when the server stopped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -270,7 +269,6 @@ class _ResponseSender:
         self.send, self.context, self.service = send, context, service
 
     async def __call__(self, message: Message) -> None:
-        """See ASGI."""
         if message["type"] == "http.response.start":
             self.context.status = message["status"]
             present = {name.lower() for name, _ in message["headers"]}

@@ -75,7 +75,6 @@ class LibraryLogHandler(logging.Handler):
         self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging."""
         kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         message = " ".join(record.msg.split()) if isinstance(record.msg, str) else type(record.msg).__name__
         self.log.event("library", f"{record.name}: {message} {kind}".rstrip(), source=record.name, message=message)

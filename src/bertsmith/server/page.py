@@ -54,7 +54,7 @@ NO_RUNS = "this server shows no runs: start it with --runs FOLDER"
 MAX_DEPTH = 6  # of folders that are searched for evaluations
 MAX_READERS = 16  # logs kept in memory, so that an update reads only new lines
 MAX_RUNS = 10  # in one chart
-RUN_FIELDS = (
+RUN_KEYS = (
     "recipe",
     "state",
     "steps",
@@ -78,9 +78,9 @@ def is_public(path: str) -> bool:
 def routes(*, runs: Path | None) -> list[Route]:
     """The routes of the page; `runs` is the folder that is searched for runs and evaluations."""
     records = Records(runs) if runs is not None else None
-    found = [Route("/", lambda request: RedirectResponse("playground", 307, HEADERS), methods=["GET"])]
-    found += [Route(f"/{name}", _static(_panel(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
-    found.append(Route("/assets/{name}", _assets(), methods=["GET"]))
+    pages = [Route("/", lambda request: RedirectResponse("playground", 307, HEADERS), methods=["GET"])]
+    pages += [Route(f"/{name}", _static(_panel(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
+    pages.append(Route("/assets/{name}", _assets(), methods=["GET"]))
     data: dict[str, Callable[[Records, Request], Any]] = {
         "/runs": lambda records, request: records.runs(),
         "/runs/{name:path}/history": lambda records, request: records.history(
@@ -89,7 +89,7 @@ def routes(*, runs: Path | None) -> list[Route]:
         "/evaluations": lambda records, request: records.evaluations(),
         "/evaluations/{name:path}": lambda records, request: records.evaluation(request.path_params["name"]),
     }
-    return found + [Route(path, _data(records, read), methods=["GET"]) for path, read in data.items()]
+    return pages + [Route(path, _data(records, read), methods=["GET"]) for path, read in data.items()]
 
 
 def _panel(panel: str) -> bytes:
@@ -223,8 +223,8 @@ class Records:
         return run
 
     def _summarize_run(self, name: str, folder: Path) -> dict[str, Any]:
-        found = summary(self._read_run(name, folder))
-        return {field: found[field] for field in RUN_FIELDS}
+        fields = summary(self._read_run(name, folder))
+        return {name: fields[name] for name in RUN_KEYS}
 
 
 class _SummaryCache:
@@ -252,7 +252,7 @@ class _SummaryCache:
             except BertsmithError as error:
                 failed.append({"name": name, "error": message(error)})
         self._cache = fresh
-        return [*(found for _, found in fresh.values()), *failed]
+        return [*(one for _, one in fresh.values()), *failed]
 
 
 def _lookup(folders: dict[str, Path], name: str, kind: str) -> Path:

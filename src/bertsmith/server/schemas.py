@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertsmith.server.errors import RequestError
+from bertsmith.server.errors import ErrorType, RequestError
 from bertsmith.server.request import ParsedRequest
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
@@ -31,8 +31,6 @@ def strict(**example: Any) -> ConfigDict:
 
 
 class EmbedRequest(BaseModel):
-    """Request of /embed."""
-
     model_config = strict(inputs=["The smith works.", "The forge is hot."], normalize=True)
     inputs: Inputs
     normalize: Annotated[bool, Field(description="Divide vectors by their L2 norm.")] = True
@@ -49,8 +47,6 @@ class EmbedRequest(BaseModel):
 
 
 class EmbedAllRequest(BaseModel):
-    """Request of /embed_all."""
-
     model_config = strict(inputs="The smith works.")
     inputs: Inputs
     truncate: Truncate = False
@@ -59,8 +55,6 @@ class EmbedAllRequest(BaseModel):
 
 
 class EmbeddingsRequest(BaseModel):
-    """Request of /v1/embeddings, in OpenAI's format."""
-
     model_config = strict(input=["The smith works."], model="bert")
     input: Annotated[
         str | list[str] | list[int] | list[list[int]],
@@ -73,8 +67,6 @@ class EmbeddingsRequest(BaseModel):
 
 
 class PredictRequest(BaseModel):
-    """Request of /predict."""
-
     model_config = strict(inputs=["A fine film.", "A dull one."], top_k=2)
     inputs: Annotated[
         str | list[str | list[str]], Field(description="One text, several texts, or pairs: [[first, second], ...].")
@@ -84,8 +76,6 @@ class PredictRequest(BaseModel):
 
 
 class RerankRequest(BaseModel):
-    """Request of /rerank."""
-
     model_config = strict(query="What is an anvil?", texts=["A block of iron.", "A kind of tea."])
     query: str
     texts: list[str]
@@ -104,8 +94,6 @@ class Sentences(BaseModel):
 
 
 class SimilarityRequest(BaseModel):
-    """Request of /similarity."""
-
     model_config = strict(inputs={"source_sentence": "The smith works.", "sentences": ["The forge is hot."]})
     inputs: Sentences
     truncate: Truncate = False
@@ -113,8 +101,6 @@ class SimilarityRequest(BaseModel):
 
 
 class TokenizeRequest(BaseModel):
-    """Request of /tokenize."""
-
     model_config = strict(inputs="The smith works.")
     inputs: Inputs
     add_special_tokens: bool = True
@@ -122,8 +108,6 @@ class TokenizeRequest(BaseModel):
 
 
 class FillMaskRequest(BaseModel):
-    """Request of /fill-mask."""
-
     model_config = strict(inputs="The smith [MASK] iron.", top_k=3)
     inputs: Inputs
     top_k: TopK = 5
@@ -132,8 +116,6 @@ class FillMaskRequest(BaseModel):
 
 
 class NERRequest(BaseModel):
-    """Request of /ner."""
-
     model_config = strict(inputs="Ada Lovelace lived in London.")
     inputs: Inputs
     unit: Annotated[Literal["word", "part", "character"], Field(description="Unit of the training labels.")] = "word"
@@ -164,8 +146,6 @@ class QARequest(BaseModel):
 
 
 class ChooseRequest(BaseModel):
-    """Request of /choose."""
-
     model_config = strict(question="The smith took", choices=["the hammer.", "the sea."])
     question: str
     choices: list[str]
@@ -173,8 +153,6 @@ class ChooseRequest(BaseModel):
 
 
 class NextSentenceRequest(BaseModel):
-    """Request of /next-sentence."""
-
     model_config = strict(first="The smith works.", second="The iron glows.")
     first: str
     second: str
@@ -182,8 +160,6 @@ class NextSentenceRequest(BaseModel):
 
 
 class AttentionRequest(BaseModel):
-    """Request of /attention."""
-
     model_config = strict(inputs="The smith works.", layer=1)
     inputs: str
     second: str | None = None
@@ -196,9 +172,7 @@ class Error(BaseModel):
     """An error response."""
 
     error: str
-    error_type: Literal[
-        "validation", "too_large", "overloaded", "unhealthy", "unauthorized", "not_found", "deadline", "internal"
-    ]
+    error_type: ErrorType
 
 
 class OpenAIErrorDetail(BaseModel):
@@ -302,7 +276,6 @@ class ParsedBodyRoute(APIRoute):
     """A route whose body the middleware has read and parsed."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See FastAPI."""
         handle = super().get_route_handler()
 
         async def handle_parsed(request: Request) -> Response:

@@ -72,7 +72,6 @@ class DeadlineProtocol(H11Protocol):
             self._update_state()
 
     def on_response_complete(self) -> None:
-        """See uvicorn."""
         super().on_response_complete()
         self._update_state()
 
@@ -213,7 +212,6 @@ class Server(uvicorn.Server):
         self._sweep: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
         await super().startup(sockets)
         self._sweep = asyncio.create_task(sweep_connections(self.server_state.connections, self.limits))
         self.ready.set()
@@ -245,7 +243,6 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """See uvicorn."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True

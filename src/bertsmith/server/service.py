@@ -124,7 +124,6 @@ class _TokenCounter:
         self.backend, self.tokens = backend, 0
 
     def run(self, query: Query, inputs: Sequence[ModelInput]) -> list[Any]:
-        """See `Backend`."""
         self.tokens += sum(one.tokens for one in inputs)
         return self.backend.run(query, inputs)
 
