@@ -33,8 +33,8 @@ from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.metrics.confidence import summarize_seeds
 from bertsmith.reports.run_history import FINISHED, LAST, RECIPE, RunHistory, is_finished, read_run
 from bertsmith.reports.terminal_runs import mean_and_deviation
-from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NOTHING, TABLE, ablate, candidates, trials
-from bertsmith.studies.published import MEASURES
+from bertsmith.studies.ablations import BILSTM, CELL, FRESH, NO_MODEL, TABLE, ablate, candidates, trials
+from bertsmith.studies.published import METRICS as MEASURES
 from bertsmith.system.durable import read_checksummed_json
 from bertsmith.training.recipe import Recipe, read_recipe, with_overrides
 
@@ -188,12 +188,12 @@ def tune_members(options: argparse.Namespace) -> None:
         candidates(list(words)),
         trials(options.task, options.data, options.set),
         options.output / SCORES,
-        rates=parse_learning_rates(options.rates),
+        learning_rates=parse_learning_rates(options.rates),
         seeds=options.seeds,
         jobs=options.jobs,
         device=options.device,
         quiet=options.quiet,
-        say=lambda text: None if options.quiet else print(text, flush=True),
+        report=lambda text: None if options.quiet else print(text, flush=True),
     )
 
 
@@ -204,7 +204,7 @@ def table(output: Path) -> str:
         (path.parts[-3], path.parts[-2]): read_checksummed_json(path) for path in (output / SCORES).glob(f"*/*/{CELL}")
     }
     names = list(dict.fromkeys([*runs, *sorted(name for name, _ in cells)]))
-    tasks = {folder: cell["found"] for (_, folder), cell in sorted(cells.items())}
+    tasks = {folder: cell["result"] for (_, folder), cell in sorted(cells.items())}
     # what `ablate` tells of a task
     measures = {folder: MEASURES.get(found["task"], found["main"]) for folder, found in tasks.items()}
     heads = ["", "parameters", "encoder", "tokens", "tokens/s", "useful PFLOP", "held-out loss (right)"]
@@ -259,8 +259,8 @@ def _score(cell: Mapping[str, Any] | None, measure: str) -> str:
     """Over the seeds, of the rate that is best on dev; nothing where the seeds are not through."""
     if cell is None:
         return ABSENT
-    best = max(cell["found"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
-    found = [run["scores"][measure] for run in cell["found"]["runs"] if run["learning_rate"] == best]
+    best = max(cell["result"]["learning_rates"], key=lambda row: row["mean"])["learning_rate"]
+    found = [run["scores"][measure] for run in cell["result"]["runs"] if run["learning_rate"] == best]
     return mean_and_deviation(asdict(summarize_seeds(found)))
 
 
@@ -268,7 +268,7 @@ def _without_text(path: Path) -> dict[str, str]:
     """By folder of a task, the score of the best answer that looks at no text; of the last call's tasks."""
     if not path.exists():
         return {}
-    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NOTHING)
+    nothing = next(row for row in read_checksummed_json(path)["rows"] if row["name"] == NO_MODEL)
     return {task.replace("/", "-"): mean_and_deviation(cell["score"]) for task, cell in nothing["cells"].items()}
 
 

@@ -2,7 +2,7 @@
 
     python bench/prepare.py [TEXT ...]      without TEXT: Python's own documentation, repeated
 
-Interleaved runs, medians. Also prints bytes per token and the peak memory of the whole process tree.
+Interleaved runs, medians. Also prints bytes per token and the peak memory of the process tree.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ROUNDS = 3
 
 
 def bare(paths: list[str], folder: Path) -> int:
-    """What everybody writes first: read, encode_batch, keep the ids."""
+    """The baseline: read, encode_batch, count the ids."""
     backend = load(folder).backend
     tokens, batch = 0, []
     for document in Corpus(paths, ReadOptions()):
         batch.append(document.text)
         if len(batch) == 256:
-            tokens += sum(len(found.ids) for found in backend.encode_batch(batch, add_special_tokens=False))
+            tokens += sum(len(encoding.ids) for encoding in backend.encode_batch(batch, add_special_tokens=False))
             batch = []
-    return tokens + sum(len(found.ids) for found in backend.encode_batch(batch, add_special_tokens=False))
+    return tokens + sum(len(encoding.ids) for encoding in backend.encode_batch(batch, add_special_tokens=False))
 
 
 def prepared(paths: list[str], folder: Path, output: Path) -> int:
@@ -59,11 +59,11 @@ class TreeMemory(threading.Thread):
             while frontier:
                 parent = frontier.pop()
                 try:
-                    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+                    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
                 except OSError:
                     continue
-                tree |= {int(child) for child in found}
-                frontier |= {int(child) for child in found}
+                tree |= {int(child) for child in children}
+                frontier |= {int(child) for child in children}
             self.peak = max(self.peak, sum(map(_pss, tree)))
             time.sleep(0.05)
 

@@ -1,9 +1,9 @@
-"""Our sentence splitter beside libraries that do the same: speed on one core and agreement with the gold sets.
+"""The sentence splitter compared with libraries: speed on one core and agreement with the gold sets.
 
     python bench/sentences.py [--english FILE] [--korean FILE] [--seconds 5]
 
-Files may be anything that `Corpus` reads; without them the demo's text is split. Libraries that are not installed, or
-do not load, are listed as absent. We wrote the gold sets as well as our rules, so they flatter ours: docs/corpora.md.
+`Corpus` reads the files; the default is the sample text. Libraries that are not installed, or do not load, are listed
+as absent. The authors of the rules also wrote the gold sets, which favours bertsmith (docs/corpora.md).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def kiwipiepy(language: str) -> Splitter:
 
 
 def speed(splitter: Splitter, texts: list[str], seconds: float) -> float:
-    """MB of UTF-8 a second of processor time, over as many documents as the time allows."""
+    """MB of UTF-8 per second of processor time."""
     sized = [(text, len(text.encode())) for text in texts]
     done, began = 0, time.process_time()
     for text, size in cycle(sized):
@@ -78,7 +78,7 @@ def speed(splitter: Splitter, texts: list[str], seconds: float) -> float:
     raise ValueError("no text")
 
 
-def text_of(path: Path | None, language: str) -> list[str]:
+def read_text(path: Path | None, language: str) -> list[str]:
     documents = Corpus([path]) if path else python_documentation() if language == "english" else korean_samples()
     texts: list[str] = []
     left = TEXT
@@ -95,8 +95,8 @@ def main() -> None:
     parser.add_argument("--english", type=Path)
     parser.add_argument("--korean", type=Path)
     parser.add_argument("--seconds", type=float, default=5.0, help="for each splitter and language")
-    given = parser.parse_args()
-    texts = {language: text_of(getattr(given, language), language) for language in ("english", "korean")}
+    arguments = parser.parse_args()
+    texts = {language: read_text(getattr(arguments, language), language) for language in ("english", "korean")}
     makers = {"bertsmith": lambda language: split_sentences, **{name: globals()[name] for name in LICENCES}}
     print(f"{'splitter':<18}{'licence':<12}{'language':<10}{'MB/s':>8}{'precision':>11}{'recall':>8}{'F1':>8}")
     for name, maker in makers.items():
@@ -107,10 +107,10 @@ def main() -> None:
             except (ImportError, OSError, PackageNotFoundError) as error:
                 print(f"{name:<18}{LICENCES[name]:<12}absent: {type(error).__name__}")
                 break
-            found, invented, missed = gold_sentences.agreement(language, splitter)
-            precision, recall = found / (found + invented), found / (found + missed)
+            correct, spurious, missed = gold_sentences.agreement(language, splitter)
+            precision, recall = correct / (correct + spurious), correct / (correct + missed)
             f1 = 2 * precision * recall / (precision + recall)
-            rate = speed(splitter, documents, given.seconds)
+            rate = speed(splitter, documents, arguments.seconds)
             print(f"{label:<18}{LICENCES.get(name, ''):<12}{language:<10}{rate:>8.2f}", end="")
             print(f"{precision:>11.3f}{recall:>8.3f}{f1:>8.3f}", flush=True)
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from bertsmith.data.shards import EncodedDocuments, Part, ShardBuilder, Shards, verify
 
-SENTENCE, DOCUMENT, UNIT = 15, 20, 1 << 20  # tokens a sentence, sentences a document, tokens a work unit
-READ = 1 << 25  # tokens read for each line
+SENTENCE, DOCUMENT, UNIT = 15, 20, 1 << 20  # tokens per sentence, sentences per document, tokens per work unit
+READ = 1 << 25  # tokens read per measurement
 
 
 def build(folder: Path, millions: int) -> float:
@@ -34,7 +34,7 @@ def build(folder: Path, millions: int) -> float:
 
 
 def read_rows(shards: Shards, length: int, rows: int) -> float:
-    """Tokens a second in batches of `rows` random rows."""
+    """Tokens per second in batches of `rows` random rows."""
     batches = max(1, READ // (length * rows))
     starts = np.random.default_rng(length).integers(0, shards.tokens - length, (batches, rows))
     begin = time.perf_counter()
@@ -53,7 +53,7 @@ def main(millions: int) -> None:
         seconds = build(folder, millions)
         shards = Shards.open(folder)
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        print(f"{shards.tokens:,} tokens in {len(shards.parts)} files, {size / shards.tokens:.3f} bytes a token")
+        print(f"{shards.tokens:,} tokens in {len(shards.parts)} files, {size / shards.tokens:.3f} bytes per token")
         print(f"{'':34}{'M tokens/s':>12}")
         print(f"{'write':34}{shards.tokens / seconds / 1e6:12.0f}")
         begin = time.perf_counter()

@@ -1,6 +1,6 @@
 """Learning a vocabulary: ours with one and two workers against the trainer of the tokenizers library itself.
 
-    python bench/tokenizer_training.py [CORPUS] [--megabytes 100] [--kind wordpiece] [--vocabulary-size 30522]
+    python bench/tokenizer_training.py [CORPUS] [--megabytes 100] [--kind wordpiece] [--vocab-size 30522]
 
 Without CORPUS the text is the source of Python's own library, which is on every machine. Each run is a process of its
 own: its CPU time is all processes', its peak memory the parent's and, after the plus sign, the largest worker's.
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default="")
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--kind", choices=["wordpiece", "byte_bpe"], default="wordpiece")
-    parser.add_argument("--vocabulary-size", type=int, default=30522)
+    parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.workers is not None:

@@ -1,6 +1,6 @@
 """Learning unigram pieces: ours against the trainers of the tokenizers library and of sentencepiece.
 
-    python bench/unigram_training.py [CORPUS] [--megabytes 20] [--vocabulary-size 8000]
+    python bench/unigram_training.py [CORPUS] [--megabytes 20] [--vocab-size 8000]
 
 All three learn from the same table of lower-cased, white-space delimited words, in a process of their own. What they
 learned is used by the same code: tokens per word and log-likelihood per character (scores brought to a sum of 1) of
@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("corpus", nargs="?", default="")
     parser.add_argument("--megabytes", type=float, default=20)
-    parser.add_argument("--vocabulary-size", type=int, default=8000)
+    parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--trainer", choices=TRAINERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trainer:

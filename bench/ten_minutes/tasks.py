@@ -113,7 +113,7 @@ class Work:
         """What can be done at the same time."""
         if self.manner.own_code:
             return [replace(self, only=run) for run in _runs(self)]
-        return self.cell.parts(rates=self.manner.rates, seeds=self.manner.seeds, device=self.manner.device)
+        return self.cell.runs(learning_rates=self.manner.rates, seeds=self.manner.seeds, device=self.manner.device)
 
 
 def _beside_each_other(work: Sequence[Work], jobs: int) -> None:
@@ -171,8 +171,8 @@ def _nsmc(trial: Trial, output: Path) -> Trial:
 def _ours(work: Work) -> dict[str, Any]:
     """As `bertsmith ablate` does."""
     manner, cell = work.manner, work.cell
-    cell.run({}, rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
-    found = read_checksummed_json(cell.folder / CELL)["found"]
+    cell.run({}, learning_rates=manner.rates, seeds=manner.seeds, device=manner.device, quiet=manner.quiet)
+    found = read_checksummed_json(cell.folder / CELL)["result"]
     runs = [{"rate": run["learning_rate"], "seed": run["seed"], "scores": run["scores"]} for run in found["runs"]]
     return _told(work.one.name, work.task, "bertsmith", found["main"], runs)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from finetune_fixtures import COLOURS, METALS
-from studies.study_world import mrpc
+from studies.study_fixtures import mrpc
 from threads import threads
 
 from bertsmith.data import prepare as run
@@ -232,5 +232,5 @@ def test_a_compiled_peer_attends_without_a_mask_where_none_is_passed(monkeypatch
     assert len(masks_of_a_compiled_peer()) == 2
     assert None not in masks_of_a_compiled_peer()
     for _ in range(2):
-        needless_masks.leave_out()
+        needless_masks.skip_needless_masks()
         assert masks_of_a_compiled_peer() == [None, None]

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 from finetune_fixtures import COLOURS, METALS, tiny_model, tuning_of
-from studies.study_world import mrpc
+from studies.study_fixtures import mrpc
 from threads import threads
 
 from bertsmith.data.shards import Shards

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import call
 from smoke.smoke_fixtures import make_shards, write_text
-from studies.study_world import mrpc
+from studies.study_fixtures import mrpc
 
 from bench.ten_minutes import ablations, command_line
 from bench.ten_minutes.ablations import SHAPES, STUDIES, Plan, commands, run_studies

@@ -1,4 +1,4 @@
-"""Small files for tests of reading: write them, read them back, or catch the one line that refuses them."""
+"""Write small files, read them back, or return the error of reading them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reads the gold files, in which ‖ stands where a sentence ends, and counts agreement with a splitter.
+"""Reads the gold files, in which ‖ marks the end of a sentence, and counts the agreement with a splitter.
 
 The passages were written for this purpose; `bench/sentences.py` uses them too.
 """
@@ -16,26 +16,26 @@ def passages(language: str) -> list[str]:
 
 
 def decisions(language: str) -> int:
-    """How many places there are at which a sentence might end within a passage."""
+    """The number of possible sentence ends within the passages."""
     return sum(len(DECISION.findall(passage)) for passage in passages(language))
 
 
 def ends(sentences: Iterable[str]) -> set[int]:
-    """Where sentences end within a passage, counted in characters that are not white space."""
-    places, place = [], 0
+    """Ends of sentences within a passage, in characters that are not white space."""
+    offsets, offset = [], 0
     for sentence in sentences:
-        place += len("".join(sentence.split()))
-        places.append(place)
-    return set(places[:-1])
+        offset += len("".join(sentence.split()))
+        offsets.append(offset)
+    return set(offsets[:-1])
 
 
 def agreement(language: str, split: Callable[[str], Iterable[str]]) -> tuple[int, int, int]:
-    """(ends found, ends invented, ends missed)."""
-    found = invented = missed = 0
+    """True positives, false positives and false negatives."""
+    correct = spurious = missed = 0
     for passage in passages(language):
         true = ends(passage.split(MARK))
-        guess = ends(split(passage.replace(MARK, "")))
-        found += len(true & guess)
-        invented += len(guess - true)
-        missed += len(true - guess)
-    return found, invented, missed
+        predicted = ends(split(passage.replace(MARK, "")))
+        correct += len(true & predicted)
+        spurious += len(predicted - true)
+        missed += len(true - predicted)
+    return correct, spurious, missed

@@ -158,7 +158,7 @@ def _truncate_while_open(outcome: Outcome, world: Path, count: int, chance: rand
     for number in range(count):
         place = chance.randrange(len(shards.parts))
         part, path = shards.parts[place], shards._reader.paths[place]
-        left = chance.randrange(part.tokens)  # how many tokens remain in the file
+        left = chance.randrange(part.tokens - 5)  # tokens that remain in the file; at least 5 are lost
         case = f"open/{path.name}:{left}:{number}"
         if outcome.wants(case):
             with truncated(path, int(shards._reader.bodies[place]) + 2 * left) as landed:

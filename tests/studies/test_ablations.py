@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import call
-from studies.study_world import METALS, model_folder, mrpc, tokenizer_of
+from studies.study_fixtures import METALS, model_folder, mrpc, tokenizer_of
 from threads import threads
 
 from bertsmith import recipes
@@ -19,7 +19,6 @@ from bertsmith.errors import ConfigError, DataError
 from bertsmith.studies import ablations, published
 from bertsmith.studies.ablations import Candidate, Cell, Trial, candidates, trials
 from bertsmith.studies.published import FEATURES, MASKS, OBJECTIVES, SIZES, scores_for
-from bertsmith.training import finetune
 from bertsmith.training.finetune import open_with_head
 from bertsmith.training.sweep import parse_learning_rates
 
@@ -38,8 +37,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(finetune, "known_peak", lambda device, dtype: 1e9)
+def one_thread_and_known_peak_flops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("bertsmith.training.finetune.cached_peak_flops", lambda device, dtype: 1e9)
     with threads(1):
         yield
 
@@ -69,12 +68,12 @@ def test_one_table_and_nothing_is_done_twice(
     found = json.loads(done.stdout)
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "ltr", "ltr+bilstm"]
     nothing, base, ltr, bilstm = (row["cells"] for row in found["rows"])
-    assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["says"]) == (0.625, "always 0")
+    assert (nothing["glue/mrpc"]["score"]["mean"], nothing["glue/mrpc"]["baseline"]) == (0.625, "always 0")
     assert nothing["conll/conll2003"]["score"]["mean"] == 0
-    assert (base["glue/mrpc"]["measure"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
+    assert (base["glue/mrpc"]["metric"], base["glue/mrpc"]["published"]) == ("accuracy", 86.7)
     assert (base["conll/conll2003"]["published"], ltr["conll/conll2003"]["published"]) == (95.4, None)
     assert found["source"] == "P-BERT Table 5, P-BERT Table 8"
-    assert (base["glue/mrpc"]["rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
+    assert (base["glue/mrpc"]["learning_rate"], base["glue/mrpc"]["score"]["runs"]) == (1e-2, 2)
     assert base["glue/mrpc"]["score"]["mean"] > 0.8
     asked_of_all = {"recurrent_width": 8, "recurrent_layers": 1}
     assert ltr["glue/mrpc"]["head"] == asked_of_all | {"pooling": "last"}
@@ -102,9 +101,9 @@ def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Pa
     tried = [
         Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=6", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
     ]
-    how = {"rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
+    how = {"learning_rates": [1e-9, 1e-2], "seeds": 1, "device": "cpu", "quiet": True}
     first = ablations.ablate(those, tried, tmp_path / "s", **how)
-    assert first["rows"][1]["cells"]["glue/mrpc"]["rate"] == 1e-2
+    assert first["rows"][1]["cells"]["glue/mrpc"]["learning_rate"] == 1e-2
     (tmp_path / "s" / "base" / "glue-mrpc" / "ablation.json").unlink()
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("events.jsonl")}
     assert len(marks) == 2
@@ -123,22 +122,22 @@ def test_work_travels_to_other_processes(
         return (pickle.loads(pickle.dumps(function))(pickle.loads(pickle.dumps(unit))) for unit in units)
 
     monkeypatch.setattr("bertsmith.training.sweep.ordered_map", sent)
-    said: list[str] = []
+    reported: list[str] = []
     those = candidates([f"base={folders['base']}", "base+fresh"])
     tried = [
         Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
     ]
-    how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "say": said.append}
+    how: dict[str, Any] = {"device": "cpu", "jobs": 3, "seeds": 2, "report": reported.append}
     found = ablations.ablate(those, tried, tmp_path / "s", **how)
     assert workers == [(3, 4)]  # every seed of its own
     monkeypatch.setattr("bertsmith.training.sweep.finetune", None)  # nothing is done twice
     assert ablations.ablate(those, tried, tmp_path / "s", **how) == found
     assert workers[1:] == [(3, 0)]
-    del said[2:]
-    assert said == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
+    del reported[2:]
+    assert reported == ["base on glue/mrpc: done", "base+fresh on glue/mrpc: done"]
     assert [row["name"] for row in found["rows"]] == ["no model", "base", "base+fresh"]
     base, fresh = (Cell.planned(one, tried[0], tmp_path) for one in those)
-    models = [open_with_head(cell.tuning, cell.task)[0] for cell in (base, fresh)]
+    models = [open_with_head(cell.settings, cell.task)[0] for cell in (base, fresh)]
     assert not torch.equal(*(model.encoder.token_embeddings for model in models))
 
 
@@ -161,14 +160,14 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     causal, bidirectional = (Candidate(name, folders[name]) for name in ("ltr", "base"))
     assert (causal.causal, bidirectional.causal) == (True, False)
     cell = Cell.planned(causal, trial, tmp_path)
-    model, _, _ = open_with_head(cell.tuning, cell.task)
+    model, _, _ = open_with_head(cell.settings, cell.task)
     assert model.encoder.direction == "forward"
-    assert model.objectives["classify"].readout.readout == "last"
+    assert model.objectives["classify"].config.pooling == "last"
     named = Cell.planned(causal, Trial("glue/mrpc", trial.data, ("head.pooling=mean",)), tmp_path)
-    assert named.tuning.head == {"pooling": "mean"}
-    assert Cell.planned(bidirectional, trial, tmp_path).tuning.head == {}
+    assert named.settings.head == {"pooling": "mean"}
+    assert Cell.planned(bidirectional, trial, tmp_path).settings.head == {}
     behind = Candidate("base+bilstm", bidirectional.folder)
-    assert Cell.planned(behind, trial, tmp_path).tuning.head == {"recurrent": "bilstm", "pooling": "raw_first"}
+    assert Cell.planned(behind, trial, tmp_path).settings.head == {"recurrent": "bilstm", "pooling": "cls"}
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 
@@ -193,11 +192,11 @@ def test_words_for_folders(folders: dict[str, Path], tmp_path: Path) -> None:
         (b, False, True),
         (b, True, True),
     ]
-    with pytest.raises(ConfigError, match="a name of its own"):
+    with pytest.raises(ConfigError, match="must be unique"):
         candidates([f"x={a}", f"x={b}"])
     with pytest.raises(ConfigError, match="letters, digits"):
         candidates([f"x/y={a}"])
-    with pytest.raises(DataError, match="nowhere is no folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         candidates(["base=nowhere"])
 
 
@@ -235,7 +234,7 @@ def test_one_study_may_be_of_several_tables_of_the_paper() -> None:
     assert one.scores["ltr"][sst2] == 92.1
     assert one.source == "P-BERT Table 5, P-BERT Table 6"
     assert scores_for(["mine"], [mrpc]).scores == {}
-    assert both.measures[mrpc] == "accuracy"
+    assert both.metrics[mrpc] == "accuracy"
 
 
 def test_the_papers_rows_are_our_recipes() -> None:
@@ -243,7 +242,7 @@ def test_the_papers_rows_are_our_recipes() -> None:
         for name in table.scores:
             assert recipes.find(f"bert/{name.removesuffix('+bilstm')}")
         for row in table.scores.values():
-            assert set(row) <= set(published.MEASURES)
+            assert set(row) <= set(published.METRICS)
             assert all(50 < score < 100 for score in row.values())
     for names, task, table in (  # what two tables tell differently
         (["base"], published.SST2, OBJECTIVES),

@@ -1,4 +1,4 @@
-"""Features on disk: the same bytes however they came about, and never wrong ones, whatever happens to the disk."""
+"""FeatureCache on disk: the same bytes however they came about, and never wrong ones, whatever happens to the disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from model_fixtures import random_rows
 
 from bertsmith.errors import BertsmithError, ConfigError, DataError, StorageError
 from bertsmith.studies import feature_files
-from bertsmith.studies.feature_files import Features, Kind, Part, keep_features, row_key
+from bertsmith.studies.feature_files import FeatureCache, FeatureFile, FeatureSpec, cache_features, row_key
 from bertsmith.system.durable import Disk
 from bertsmith.types import Row
 
 ROWS = random_rows([5, 9, 7, 7, 12, 6, 30, 11])
-KIND = Kind("0123456789abcdef", (0, 2, 3), width=4)
+SPEC = FeatureSpec("0123456789abcdef", (0, 2, 3), width=4)
 
 
 def numbers_of(row: Row) -> np.ndarray:
@@ -29,7 +29,7 @@ def numbers_of(row: Row) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(3, len(row), 4)).astype(np.float32)
 
 
-class Speaker:
+class Extractor:
     """Counts the rows that it was asked for."""
 
     def __init__(self) -> None:
@@ -43,15 +43,15 @@ class Speaker:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_files, "PART_BYTES", 1000)
+    monkeypatch.setattr(feature_files, "FILE_BYTES", 1000)
 
 
-def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) -> tuple[Features, int]:
-    speaker = Speaker()
-    return keep_features(folder, rows, KIND, speaker, disk=disk or QuickDisk(), quiet=True), speaker.asked
+def keep(folder: Path, rows: Sequence[Row] = ROWS, *, disk: Disk | None = None) -> tuple[FeatureCache, int]:
+    extractor = Extractor()
+    return cache_features(folder, rows, SPEC, extractor, disk=disk or QuickDisk(), quiet=True), extractor.asked
 
 
-def check(features: Features) -> None:
+def check(features: FeatureCache) -> None:
     for row in ROWS:
         key, right = row_key(row.ids, row.segment_ids), numbers_of(row)
         assert np.array_equal(features.read(key, range(2, 4)), right[1:])
@@ -74,23 +74,23 @@ def test_every_row_once_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
 
 def test_another_encoder_precision_or_row_is_another_folder(tmp_path: Path) -> None:
     keep(tmp_path)
-    for kind in (Kind("f" * 16, (0, 2, 3), 4), Kind(KIND.encoder, (0, 2, 3), 4, "float16")):
-        speaker = Speaker()
-        keep_features(tmp_path, ROWS, kind, speaker, quiet=True)
-        assert speaker.asked == len(ROWS)
+    for spec in (FeatureSpec("f" * 16, (0, 2, 3), 4), FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")):
+        extractor = Extractor()
+        cache_features(tmp_path, ROWS, spec, extractor, quiet=True)
+        assert extractor.asked == len(ROWS)
     assert keep(tmp_path, ROWS[1:])[1] == len(ROWS) - 1
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_half_precision_is_rounded_and_never_infinite(tmp_path: Path) -> None:
-    kind = Kind(KIND.encoder, (0, 2, 3), 4, "float16")
-    features = keep_features(tmp_path, ROWS, kind, Speaker(), quiet=True)
+    spec = FeatureSpec(SPEC.encoder, (0, 2, 3), 4, "float16")
+    features = cache_features(tmp_path, ROWS, spec, Extractor(), quiet=True)
     found = features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(2, 4))
     assert 0 < np.abs(found - numbers_of(ROWS[0])[1:]).max() < 2e-3
-    with pytest.raises(BertsmithError, match="too large for float16"):
-        keep_features(tmp_path / "b", ROWS, kind, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
+    with pytest.raises(BertsmithError, match="overflows float16"):
+        cache_features(tmp_path / "b", ROWS, spec, lambda rows: (1e5 * numbers_of(row) for row in rows), quiet=True)
     with pytest.raises(ConfigError, match="precision=int8"):
-        Kind("", (0,), 4, "int8")  # type: ignore[arg-type]
+        FeatureSpec("", (0,), 4, "int8")  # type: ignore[arg-type]
 
 
 def test_segments_are_part_of_a_row() -> None:
@@ -126,10 +126,10 @@ def test_what_is_damaged_is_written_anew_and_nothing_else(tmp_path: Path) -> Non
 def test_a_build_that_believes_its_notes_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(tmp_path)
 
-    def believing(part: Part) -> bool:
-        return part.note.exists()
+    def believing(part: FeatureFile) -> bool:
+        return part.index.exists()
 
-    monkeypatch.setattr(Part, "is_whole", believing)
+    monkeypatch.setattr(FeatureFile, "is_complete", believing)
     wrong = 0
     for _ in damaged(tmp_path):
         try:
@@ -172,9 +172,9 @@ def test_after_a_loss_of_power_nothing_wrong_is_believed(tmp_path: Path) -> None
 
 def test_rows_that_are_not_there(tmp_path: Path) -> None:
     features, _ = keep(tmp_path)
-    with pytest.raises(BertsmithError, match="no features were kept"):
+    with pytest.raises(BertsmithError, match="not in the feature cache"):
         features.read("0" * 32, range(1))
     for path in tmp_path.rglob("*.bin"):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="has become shorter"):
+    with pytest.raises(DataError, match="is truncated"):
         features.read(row_key(ROWS[0].ids, ROWS[0].segment_ids), range(1))

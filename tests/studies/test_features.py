@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 from command_line import call
-from studies.study_world import model_folder, tag_files, tokenizer_of
+from studies.study_fixtures import model_folder, tag_files, tokenizer_of
 from threads import threads
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model_folder import open_model
 from bertsmith.reports.run_history import read_run
 from bertsmith.studies import features as study
-from bertsmith.studies.features import feature_tuning, features
+from bertsmith.studies.features import feature_config, features
 from bertsmith.studies.published import FEATURES
 from bertsmith.training import finetune_data
 from bertsmith.training.finetune import finetune
-from bertsmith.training.finetune_data import batches_by_length, build_task
+from bertsmith.training.finetune_data import build_task
 from bertsmith.training.log import last_of_each_step, read_events
 from bertsmith.training.plan import Unfreeze
 from bertsmith.training.sweep import best_scores
@@ -45,8 +45,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(finetune, "known_peak", lambda device, dtype: 1e9)
+def one_thread_and_known_peak_flops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("bertsmith.training.finetune.cached_peak_flops", lambda device, dtype: 1e9)
     with threads(1):
         yield
 
@@ -86,7 +86,7 @@ def test_the_best_tagger_is_kept_whole_and_answers_as_it_did(model: Path, tmp_pa
     kept, tokenizer, _ = open_model(found["model"])
     original, _, _ = open_model(model)
     assert torch.equal(kept.encoder.token_embeddings, original.encoder.token_embeddings)
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), QUICK)
+    tuning = feature_config("tagging", model, tag_files(tmp_path), QUICK)
     task = build_task(tuning)
     for split in ("dev", "test"):
         said = study.predict(kept, task, task.examples(split), tokenizer, length=32)
@@ -104,7 +104,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def test_training_is_that_of_a_live_encoder_asleep(model: Path, tmp_path: Path) -> None:
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
+    tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
     found = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
     asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, unfreeze=(Unfreeze(after=0, groups=1),))
     finetune(asleep, tmp_path / "live", device="cpu", quiet=True)
@@ -116,10 +116,10 @@ def test_training_is_that_of_a_live_encoder_asleep(model: Path, tmp_path: Path) 
 
 def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    speaking = study.speaking
+    feature_extractor = study.feature_extractor
 
     def counted(encoder: Any, layers: Any, **how: Any) -> Any:
-        say = speaking(encoder, layers, **how)
+        say = feature_extractor(encoder, layers, **how)
 
         def one(rows: Any) -> Any:
             read.extend(bytes(row.ids) for row in rows)
@@ -127,8 +127,8 @@ def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest
 
         return one
 
-    monkeypatch.setattr(study, "speaking", counted)
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=0.5"])
+    monkeypatch.setattr(study, "feature_extractor", counted)
+    tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=0.5"])
     features(tuning, tmp_path / "s", layers=["top", "mix"], seeds=2, device="cpu", quiet=True)
     assert len(read) == len(set(read)) > 30
     features(tuning, tmp_path / "s", layers=["top", "mix"], seeds=2, device="cpu", quiet=True)
@@ -136,7 +136,7 @@ def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2", "save_every=3"])
+    tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2", "save_every=3"])
     how: dict[str, Any] = {"layers": ["top"], "seeds": 2, "device": "cpu", "quiet": True}
     whole = features(tuning, tmp_path / "whole", **how)
     train, begun = study.finetune, []
@@ -186,14 +186,14 @@ def test_several_at_a_time_are_those_one_after_the_other(model: Path, tmp_path: 
 def test_scores_that_were_not_written_down_are_found_again(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
+    tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
     how: dict[str, Any] = {"layers": ["top"], "seeds": 1, "device": "cpu", "quiet": True}
 
     def killed(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(study._Study, "keep", killed)
+        patch.setattr(study._Study, "save", killed)
         with pytest.raises(KeyboardInterrupt):
             features(tuning, tmp_path / "s", **how)
     steps = losses(tmp_path / "s" / "top" / "seed-0")
@@ -202,30 +202,16 @@ def test_scores_that_were_not_written_down_are_found_again(
     assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
 
 
-def test_a_bilstm_answers_few_texts_at_a_time(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def batches(*given: Any, places: int, **named: Any) -> Any:
-        asked.append(places)
-        return batches_by_length(*given, max_tokens=places, **named)
-
-    monkeypatch.setattr(finetune_data, "TOKENS", 2**20)
-    monkeypatch.setattr(finetune_data, "batches_by_length", batches)
-    tuning = feature_tuning("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=1"])
-    features(tuning, tmp_path / "s", layers=["top"], seeds=1, device="cpu", quiet=True)
-    assert set(asked) == {finetune_data.FEW_PLACES}
-
-
 def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tag_files(tmp_path)
-    with pytest.raises(ConfigError, match="name the layers with --layers"):
-        feature_tuning("tagging", model, files, ["head.layers=top"])
+    with pytest.raises(ConfigError, match=r"the study sets head\.layers"):
+        feature_config("tagging", model, files, ["head.layers=top"])
     with pytest.raises(ConfigError, match="pass --dev FILE"):
-        features(feature_tuning("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)
+        features(feature_config("tagging", model, {"train": files["train"]}, QUICK), tmp_path / "s", quiet=True)
     (tmp_path / "x.csv").write_text("text,label\na,yes\nb,no\n" * 4, encoding="utf-8")
     other = {"train": tmp_path / "x.csv", "dev": tmp_path / "x.csv"}
-    with pytest.raises(ConfigError, match="classification: features are studied with tags"):
-        features(feature_tuning("classification", model, other, ["epochs=1"]), tmp_path / "s", quiet=True)
+    with pytest.raises(ConfigError, match="classification is not a tagging task"):
+        features(feature_config("classification", model, other, ["epochs=1"]), tmp_path / "s", quiet=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="the work of one process"):
-        features(feature_tuning("tagging", model, files, QUICK), tmp_path / "s", quiet=True)
+    with pytest.raises(ConfigError, match="runs in one process"):
+        features(feature_config("tagging", model, files, QUICK), tmp_path / "s", quiet=True)

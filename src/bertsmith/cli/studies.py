@@ -51,12 +51,12 @@ def features(
 ) -> None:
     """Train taggers on features of a frozen model. One BiLSTM per layer selection, as in table 7 of the BERT paper."""
     from bertsmith.reports import terminal_runs
-    from bertsmith.studies.features import feature_tuning
+    from bertsmith.studies.features import feature_config
     from bertsmith.studies.features import features as study
 
     files = given_files(train=train, dev=dev, test=test, data=data)
     result = study(
-        feature_tuning(task, model, files, overrides or []),
+        feature_config(task, model, files, overrides or []),
         output,
         layers=[name for name in layers.split(",") if name],
         seeds=seeds,
@@ -109,11 +109,11 @@ def ablate(
         candidates(models),
         trials(task, data, settings or []),
         output,
-        rates=parse_learning_rates(learning_rates),
+        learning_rates=parse_learning_rates(learning_rates),
         seeds=seeds,
         jobs=jobs,
         device=device,
         quiet=quiet,
-        say=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),
+        report=(lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr)),
     )
     print_result(result, as_json, lambda: terminal_runs.ablations(result))

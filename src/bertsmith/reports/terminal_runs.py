@@ -130,7 +130,7 @@ def sweep(result: Mapping[str, Any]) -> None:
 def features(result: Mapping[str, Any]) -> None:
     """Scores by layer selection, next to the paper's where it has them."""
     source = result["source"]
-    rows = plain_table("layers", right=(f"dev {result['main']}", "test", *([source] if source else [])))
+    rows = plain_table("layers", right=(f"dev {result['main_metric']}", "test", *([source] if source else [])))
     for row in result["rows"]:
         published = [_percent(row["published"])] if source else []
         dev, test = (mean_and_deviation(row[split]) for split in ("dev", "test"))
@@ -144,7 +144,7 @@ def features(result: Mapping[str, Any]) -> None:
 def ablations(result: Mapping[str, Any]) -> None:
     """One row per model, one column per task, the paper's numbers in parentheses."""
     measures = {
-        task: next(filter(None, (row["cells"][task].get("measure") for row in result["rows"])), "")
+        task: next(filter(None, (row["cells"][task].get("metric") for row in result["rows"])), "")
         for task in result["tasks"]
     }
     rows = plain_table("model", right=tuple(f"{task} {measure}".rstrip() for task, measure in measures.items()))

@@ -1,1 +1,1 @@
-"""Studies: many fine-tunings that answer one question, as one table beside the numbers of the paper."""
+"""Studies: many fine-tuning runs, summarised in one table beside the numbers of the paper."""

@@ -1,4 +1,4 @@
-"""What each part of pre-training is worth (P-BERT §5): several folders, fine-tuned alike on several tasks."""
+"""Ablations of pre-training (P-BERT §5): several model folders, fine-tuned alike on several tasks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from bertsmith.training.finetune_data import build_task, dev_examples
 from bertsmith.training.recipe import FinetuneConfig, make_finetune_config
 from bertsmith.training.sweep import SweepRun, run_parallel, sweep, sweep_runs
 
-BILSTM, FRESH = "+bilstm", "+fresh"  # in the name of a folder that is tuned with one on top; without what it learned
-NOTHING = "no model"  # the row of what needs none
+BILSTM, FRESH = "+bilstm", "+fresh"  # suffixes of a name: a BiLSTM on top; random instead of pre-trained weights
+NO_MODEL = "no model"  # the row of the baselines
 CELL, TABLE, PAGE = "ablation.json", "ablations.json", "ablations.html"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pre-trained folder as it is put into the table."""
+    """A pre-trained model folder: one row of the table."""
 
     name: str
     folder: Path
@@ -48,14 +48,14 @@ class Candidate:
 
     @property
     def causal(self) -> bool:
-        """Whether a place sees only what stands before it."""
+        """Whether attention is left to right."""
         return read_json(self.folder, CONFIG).get("is_decoder") is True
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """`base=runs/a/best base+fresh ltr=runs/b/best ltr+bilstm`: a name that was given before, with a mark.
+    """Candidates from the command line: `base=runs/a/best base+fresh ltr=runs/b/best ltr+bilstm`.
 
-    `+bilstm` has a BiLSTM on top; `+fresh` begins with random weights, in the shape of the folder's.
+    A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape.
     """
     found: dict[str, Candidate] = {}
     for word in words:
@@ -63,25 +63,25 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
         if not equals:
             plain = word.replace(BILSTM, "").replace(FRESH, "")
             known = found.get(plain) if plain != word else None
-            name, path = (word, str(known.folder)) if known else (_called(Path(word)), word)
-        if not name or name in found or name == NOTHING:
-            raise ConfigError(f"{word}: every folder needs a name of its own: write name=FOLDER")
+            name, path = (word, str(known.folder)) if known else (_default_name(Path(word)), word)
+        if not name or name in found or name == NO_MODEL:
+            raise ConfigError(f"{word}: the name must be unique: write name=FOLDER")
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise ConfigError(f"{name!r} becomes the name of a folder: letters, digits and . _ + - only")
+            raise ConfigError(f"{name!r} is not a valid folder name: use letters, digits and . _ + -")
         if not Path(path).is_dir():
-            raise DataError(f"{path} is no folder: {name} needs a model folder, such as a run's best")
+            raise DataError(f"{path} is not a folder: {name} needs a model folder, such as best/ of a run")
         found[name] = Candidate(name, Path(path))
     return list(found.values())
 
 
-def _called(folder: Path) -> str:
-    """`runs/a/best` is called a."""
+def _default_name(folder: Path) -> str:
+    """`a` for `runs/a/best`."""
     return folder.parent.name if folder.name in ("best", "last") and folder.parent.name else folder.name
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a task is tried: where its data lie and which settings are its own."""
+    """A task with its data folder and settings."""
 
     task: str
     data: Path
@@ -89,157 +89,161 @@ class Trial:
 
 
 def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[Trial]:
-    """Data are a folder for all tasks or `task=DIR`, a family counting as its members; settings `[task:]name=value`."""
+    """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Set: `[TASK:]NAME=VALUE`."""
     found = []
     for task in dict.fromkeys(tasks):
-        places = {name: path for name, path in (_of_task(word, "=") for word in data) if _is_of(task, name)}
-        place = places.get(task) or places.get(task.partition("/")[0]) or places.get("")
-        if place is None:
-            raise ConfigError(f"{task}: where are its files? pass --data {task}=DIR")
-        named = [_of_task(change, ":") for change in changes]
-        own = tuple(change for name, change in named if _is_of(task, name))
-        found.append(Trial(task, Path(place), own))
+        folders = {name: path for name, path in (_task_prefix(word, "=") for word in data) if _applies(task, name)}
+        folder = folders.get(task) or folders.get(task.partition("/")[0]) or folders.get("")
+        if folder is None:
+            raise ConfigError(f"{task} has no data folder: pass --data {task}=DIR")
+        named = [_task_prefix(change, ":") for change in changes]
+        own = tuple(change for name, change in named if _applies(task, name))
+        found.append(Trial(task, Path(folder), own))
     return found
 
 
-def _of_task(word: str, mark: str) -> tuple[str, str]:
-    """The task that a word is for, nothing where it is for all, and the rest of it."""
-    name, found, rest = word.partition(mark)
-    is_task = found and name.partition("/")[0] in config.kinds("bertsmith.tasks")
+def _task_prefix(word: str, separator: str) -> tuple[str, str]:
+    """The task before the separator, "" for all tasks, and the rest."""
+    name, separated, rest = word.partition(separator)
+    is_task = separated and name.partition("/")[0] in config.kinds("bertsmith.tasks")
     return (name, rest) if is_task else ("", word)
 
 
-def _is_of(task: str, name: str) -> bool:
+def _applies(task: str, name: str) -> bool:
     return name in ("", task, task.partition("/")[0])
 
 
 def ablate(
-    those: Sequence[Candidate],
-    tried: Sequence[Trial],
+    models: Sequence[Candidate],
+    tasks: Sequence[Trial],
     output: str | Path,
     *,
-    rates: Sequence[float] = (),
+    learning_rates: Sequence[float] = (),
     seeds: int = 1,
     jobs: int = 1,
     device: str = "auto",
     quiet: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Fine-tunes every folder on every task, and returns the table; what is finished is not done again.
+    """Fine-tunes each model on each task and returns the table; finished runs are reused.
 
-    `jobs` runs at a time, each in a process of its own, which then tell nothing of their progress. `say` is told,
-    in words, what is about to be done, or with several jobs what was.
+    `jobs`: runs in parallel, each in its own process without a progress bar. `report` gets a message before each cell,
+    or with several jobs after it.
     """
     output = Path(output)
     Disk().make_folder(output)
-    planned = [Cell.planned(one, trial, output) for one in those for trial in tried]  # mistakes show now
-    table = scores_for([one.name for one in those], {cell.task.name for cell in planned})
-    how: dict[str, Any] = {"rates": rates, "seeds": seeds, "device": device}
-    work = [cell.parts(**how) if jobs > 1 else [] for cell in planned]
+    planned = [Cell.planned(one, trial, output) for one in models for trial in tasks]  # fails early
+    table = scores_for([one.name for one in models], {cell.task.name for cell in planned})
+    options: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds, "device": device}
+    work = [cell.runs(**options) if jobs > 1 else [] for cell in planned]
     rows: dict[str, dict[str, Any]] = {}
-    with closing(run_parallel([part for runs in work for part in runs], jobs=jobs)) as done:
-        for (one, _), cell, runs in zip(product(those, tried), planned, work, strict=True):
+    with closing(run_parallel([run for runs in work for run in runs], jobs=jobs)) as done:
+        for (one, _), cell, runs in zip(product(models, tasks), planned, work, strict=True):
             name = cell.task.name
             if jobs == 1:
-                say(f"{one.name} on {name}")
+                report(f"{one.name} on {name}")
             for _ in runs:
                 next(done)
-            found = cell.run(table.measures, **how, quiet=quiet or jobs > 1)
+            result = cell.run(table.metrics, **options, quiet=quiet or jobs > 1)
             if jobs > 1:
-                say(f"{one.name} on {name}: done")
+                report(f"{one.name} on {name}: done")
             row = rows.setdefault(
                 one.name, {"name": one.name, "folder": str(one.folder), "causal": one.causal, "cells": {}}
             )
-            row["cells"][cell.trial] = found | {"published": table.scores.get(one.name, {}).get(name)}
-    asked = {cell.trial: cell for cell in planned}
-    return _written([_without_model(asked, table.measures), *rows.values()], table.source, output)
+            row["cells"][cell.trial] = result | {"published": table.scores.get(one.name, {}).get(name)}
+    baselines = _baseline_row({cell.trial: cell for cell in planned}, table.metrics)
+    return _write_table([baselines, *rows.values()], table.source, output)
 
 
-def _without_model(asked: Mapping[str, Cell], measures: Mapping[str, str]) -> dict[str, Any]:
-    """The row of what is said without looking at a text."""
+def _baseline_row(planned: Mapping[str, Cell], metrics: Mapping[str, str]) -> dict[str, Any]:
+    """The row of the baselines without a model."""
     cells: dict[str, Any] = {}
-    for trial, cell in asked.items():
+    for trial, cell in planned.items():
         task = cell.task
-        found = baseline(task, dev_examples(cell.tuning, task))
-        measure = measures.get(task.name, task.main_metric)
-        score = asdict(summarize_seeds([found.scores[measure]]))
-        cells[trial] = {"measure": measure, "score": score, "says": found.description, "kept": None, "published": None}
-    return {"name": NOTHING, "folder": None, "causal": False, "cells": cells}
+        scored = baseline(task, dev_examples(cell.settings, task))
+        metric = metrics.get(task.name, task.main_metric)
+        score = asdict(summarize_seeds([scored.scores[metric]]))
+        cells[trial] = {
+            "metric": metric,
+            "score": score,
+            "baseline": scored.description,
+            "run": None,
+            "published": None,
+        }
+    return {"name": NO_MODEL, "folder": None, "causal": False, "cells": cells}
 
 
-def _written(rows: list[dict[str, Any]], source: str, output: Path) -> dict[str, Any]:
-    told = {"source": source, "tasks": list(rows[0]["cells"]), "rows": rows}
-    Disk().write_file(output / TABLE, [checksummed_json(told)])
-    kept = [cell["kept"] for row in rows for cell in row["cells"].values() if cell["kept"]]
-    page = str(write_report(kept, output / PAGE)) if kept else None
-    return told | {"page": page}
+def _write_table(rows: list[dict[str, Any]], source: str, output: Path) -> dict[str, Any]:
+    table = {"source": source, "tasks": list(rows[0]["cells"]), "rows": rows}
+    Disk().write_file(output / TABLE, [checksummed_json(table)])
+    runs = [cell["run"] for row in rows for cell in row["cells"].values() if cell["run"]]
+    page = str(write_report(runs, output / PAGE)) if runs else None
+    return table | {"page": page}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One folder on one task."""
+    """One model on one task."""
 
-    trial: str  # the task as it was asked for
+    trial: str  # name of the task on the command line
     task: Task
-    tuning: FinetuneConfig
+    settings: FinetuneConfig
     folder: Path  # of its runs
 
     @classmethod
     def planned(cls, one: Candidate, trial: Trial, output: Path) -> Self:
-        """A left-to-right model is read where it has seen the whole text: at the last token."""
-        tuning = make_finetune_config(trial.task, one.folder, {"data": trial.data}, trial.changes)
-        task = build_task(tuning)
+        """The cell of a model and a task; a left-to-right model is pooled at the last token."""
+        settings = make_finetune_config(trial.task, one.folder, {"data": trial.data}, trial.changes)
+        task = build_task(settings)
         known = {item.name for item in dataclasses.fields(config.find_kind(OBJECTIVES, task.objective).Config)}
-        head = dict(tuning.head)
-        # differs from the paper: it does not say what its left-to-right model reads
+        head = dict(settings.head)
+        # the paper does not say which token its left-to-right model reads
         if one.causal and "pooling" in known:
             head.setdefault("pooling", "last")
         if one.bilstm:
             head["recurrent"] = "bilstm"
-            if "pooling" in known:  # the pooler knows nothing of a BiLSTM
+            if "pooling" in known:  # the pooler was trained without a BiLSTM
                 head.setdefault("pooling", "cls")
         folder = output / one.name / trial.task.replace("/", "-")
-        tuning = replace(tuning, head=head, random_init=tuning.random_init or one.fresh)
-        return cls(trial.task, task, tuning, folder)
+        settings = replace(settings, head=head, random_init=settings.random_init or one.fresh)
+        return cls(trial.task, task, settings, folder)
 
-    def parts(self, *, rates: Sequence[float], seeds: int, device: str) -> list[SweepRun]:
-        """The runs that `run` would have to train, for those who do them at the same time."""
-        if _known(self.folder / CELL, self._wanted(rates, seeds)) is not None:
+    def runs(self, *, learning_rates: Sequence[float], seeds: int, device: str) -> list[SweepRun]:
+        """The unfinished runs of the cell, to be trained in parallel."""
+        if read_result(self.folder / CELL, self._key(learning_rates, seeds)) is not None:
             return []
-        how: dict[str, Any] = {"learning_rates": self._rates(rates), "seeds": seeds, "device": device, "lean": True}
-        return sweep_runs(self.tuning, self.folder, **how)
+        rates = self._learning_rates(learning_rates)
+        return sweep_runs(self.settings, self.folder, learning_rates=rates, seeds=seeds, device=device, lean=True)
 
-    def _rates(self, rates: Sequence[float]) -> list[float]:
-        return list(rates) or [self.tuning.learning_rate]
+    def _learning_rates(self, given: Sequence[float]) -> list[float]:
+        return list(given) or [self.settings.learning_rate]
 
-    def _wanted(self, rates: Sequence[float], seeds: int) -> dict[str, Any]:
-        return {"settings": config.to_dict(self.tuning), "rates": self._rates(rates), "seeds": seeds}
+    def _key(self, learning_rates: Sequence[float], seeds: int) -> dict[str, Any]:
+        rates = self._learning_rates(learning_rates)
+        return {"settings": config.to_dict(self.settings), "learning_rates": rates, "seeds": seeds}
 
     def run(
-        self, measures: Mapping[str, str], *, rates: Sequence[float], seeds: int, device: str, quiet: bool
+        self, metrics: Mapping[str, str], *, learning_rates: Sequence[float], seeds: int, device: str, quiet: bool
     ) -> dict[str, Any]:
-        """The scores of the best rate over the seeds, by the task's measure in the paper or its own."""
-        chosen, wanted = self._rates(rates), self._wanted(rates, seeds)
-        found = _known(self.folder / CELL, wanted)
-        if found is None:
-            found = sweep(
-                self.tuning, self.folder, learning_rates=chosen, seeds=seeds, device=device, quiet=quiet, lean=True
-            )
-            Disk().write_file(self.folder / CELL, [checksummed_json(wanted | {"found": found})])
-        best = max(found["learning_rates"], key=lambda row: row["mean"])[
-            "learning_rate"
-        ]  # by the score that decides in this task
-        measure = measures.get(self.task.name, self.task.main_metric)
-        score = summarize_seeds([run["scores"][measure] for run in found["runs"] if run["learning_rate"] == best])
-        kept, head = found["kept"]["run"], self.tuning.head
-        return {"measure": measure, "score": asdict(score), "rate": best, "kept": kept, "head": head}
+        """The scores of the best learning rate over the seeds, in the paper's metric or the task's main metric."""
+        rates, key = self._learning_rates(learning_rates), self._key(learning_rates, seeds)
+        result = read_result(self.folder / CELL, key)
+        if result is None:
+            options: dict[str, Any] = {"seeds": seeds, "device": device, "quiet": quiet, "lean": True}
+            result = sweep(self.settings, self.folder, learning_rates=rates, **options)
+            Disk().write_file(self.folder / CELL, [checksummed_json(key | {"result": result})])
+        best = max(result["learning_rates"], key=lambda row: row["mean"])["learning_rate"]  # by the main metric
+        metric = metrics.get(self.task.name, self.task.main_metric)
+        score = summarize_seeds([run["scores"][metric] for run in result["runs"] if run["learning_rate"] == best])
+        run, head = result["kept"]["run"], self.settings.head
+        return {"metric": metric, "score": asdict(score), "learning_rate": best, "run": run, "head": head}
 
 
-def _known(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a sweep with just these settings found, if it was done."""
+def read_result(path: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The stored result of a run with these settings; None if it is missing, damaged or of other settings."""
     try:
-        note = read_checksummed_json(path)
-    except DataError:  # not there, or damaged: the runs themselves tell
+        stored = read_checksummed_json(path)
+    except DataError:
         return None
-    found: dict[str, Any] = note["found"]
-    return found if {key: note.get(key) for key in wanted} == wanted else None
+    result: dict[str, Any] = stored["result"]
+    return result if {name: stored.get(name) for name in key} == key else None

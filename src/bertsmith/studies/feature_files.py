@@ -1,7 +1,6 @@
-"""What a frozen encoder says of rows, on disk: parts of whole rows, each with a sealed note of what it holds.
+"""On-disk cache of the layers of a frozen encoder: files of rows, each with a checksummed index.
 
-A row is found by its own tokens, whatever batch it comes in: an encoder that does not learn always says the same of it.
-Knows rows and numbers, no encoder.
+The key of a row is a digest of its tokens, since a frozen encoder computes the same features for it in any batch.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from bertsmith.system.progress import Progress
 from bertsmith.types import Row
 
 FORMAT = 1
-PART_BYTES = 1 << 28  # of one part: what is lost where the work is stopped
-PIECE = 1 << 24  # bytes that are read at a time to check a part
+FILE_BYTES = 1 << 28  # of one file: the work that is lost on interruption
+READ_BYTES = 1 << 24  # at a time to verify a file
 Precision = Literal["float32", "float16"]
 Numbers = NDArray[np.float32]
-Say = Callable[[Sequence[Row]], Iterator[Numbers]]  # for each row in order: [layers, L, D]
+Extract = Callable[[Sequence[Row]], Iterator[Numbers]]  # for each row in order: [layers, L, D]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is kept of every row."""
+class FeatureSpec:
+    """What is stored of each row."""
 
     encoder: str  # digest of settings and weights
     layers: tuple[int, ...]  # ascending; 0 is the embeddings
@@ -44,161 +43,167 @@ class Kind:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the numbers on disk, the same on every machine."""
+        """Of the numbers on disk: little-endian on every machine."""
         return np.dtype(self.precision).newbyteorder("<")
 
     def bytes_of(self, length: int) -> int:
-        """What a row of so many tokens takes."""
+        """The size of a row with this number of tokens."""
         return len(self.layers) * length * self.width * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a row lies."""
+class RowLocation:
+    """Where a row is stored."""
 
-    part: Path
+    file: Path
     begin: int  # byte
     length: int  # tokens
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows that share a file."""
+class FeatureFile:
+    """The rows of one file."""
 
     path: Path
     rows: tuple[tuple[str, Row], ...]  # key and row
-    kind: Kind
+    spec: FeatureSpec
 
     @classmethod
-    def planned(cls, folder: Path, rows: Mapping[str, Row], kind: Kind) -> list[Self]:
-        """Short rows first, cut into parts: a function of the rows, not of their order."""
+    def planned(cls, folder: Path, rows: Mapping[str, Row], spec: FeatureSpec) -> list[Self]:
+        """The rows by length, split into files, independent of their given order."""
         order = sorted(rows.items(), key=lambda item: (len(item[1]), item[0]))
-        found: list[list[tuple[str, Row]]] = []
-        filled = PART_BYTES
+        files: list[list[tuple[str, Row]]] = []
+        filled = FILE_BYTES
         for key, row in order:
-            if filled >= PART_BYTES:
-                found.append([])
+            if filled >= FILE_BYTES:
+                files.append([])
                 filled = 0
-            found[-1].append((key, row))
-            filled += kind.bytes_of(len(row))
-        return [cls(folder / f"part-{number:05}.bin", tuple(some), kind) for number, some in enumerate(found)]
+            files[-1].append((key, row))
+            filled += spec.bytes_of(len(row))
+        return [cls(folder / f"part-{number:05}.bin", tuple(some), spec) for number, some in enumerate(files)]
 
     @property
-    def note(self) -> Path:
+    def index(self) -> Path:
         return self.path.with_suffix(".json")
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return sum(self.kind.bytes_of(len(row)) for _, row in self.rows)
+        return sum(self.spec.bytes_of(len(row)) for _, row in self.rows)
 
     def contents(self) -> dict[str, Any]:
-        """What the note says besides bytes and checksum, as plain JSON."""
-        kind = asdict(self.kind) | {"layers": list(self.kind.layers)}
-        return {"format": FORMAT, "kind": kind, "rows": [[key, len(row)] for key, row in self.rows]}
+        """The index without size and checksum, as JSON values."""
+        spec = asdict(self.spec) | {"layers": list(self.spec.layers)}
+        return {"format": FORMAT, "spec": spec, "rows": [[key, len(row)] for key, row in self.rows]}
 
-    def is_whole(self) -> bool:
-        """Whether it lies there just as it was written."""
+    def is_complete(self) -> bool:
+        """Whether the file matches its index and checksum."""
         try:
-            note = read_checksummed_json(self.note)
+            index = read_checksummed_json(self.index)
         except DataError:
             return False
-        claim = {"bytes": note.pop("bytes", None), "sha256": note.pop("sha256", None)}
-        note.pop("seal", None)
-        return note == self.contents() and claim == _measured(self.path)
+        expected = {"bytes": index.pop("bytes", None), "sha256": index.pop("sha256", None)}
+        index.pop("seal", None)
+        return index == self.contents() and expected == _checksum(self.path)
 
-    def write(self, say: Say, disk: Disk) -> None:
-        """The rows first, then the note that vouches for them."""
-        written = disk.write_file(self.path, self._chunks(say))
+    def write(self, extract: Extract, disk: Disk) -> None:
+        """Writes the rows, then the index."""
+        written = disk.write_file(self.path, self._chunks(extract))
         contents = self.contents() | {"bytes": written.bytes, "sha256": written.sha256}
-        disk.write_file(self.note, [checksummed_json(contents)])
+        disk.write_file(self.index, [checksummed_json(contents)])
 
-    def _chunks(self, say: Say) -> Iterator[bytes]:
+    def _chunks(self, extract: Extract) -> Iterator[bytes]:
         rows = [row for _, row in self.rows]
-        for row, said in zip(rows, say(rows), strict=True):
-            assert said.shape == (len(self.kind.layers), len(row), self.kind.width)
+        for row, values in zip(rows, extract(rows), strict=True):
+            assert values.shape == (len(self.spec.layers), len(row), self.spec.width)
             with np.errstate(over="ignore"):
-                kept = np.ascontiguousarray(said, self.kind.dtype)
-            if not np.isfinite(kept).all():
+                stored = np.ascontiguousarray(values, self.spec.dtype)
+            if not np.isfinite(stored).all():
                 raise BertsmithError(
-                    f"a feature is too large for {self.kind.precision} or not finite: pass --precision float32, "
-                    "or look at the model"
+                    f"a feature overflows {self.spec.precision} or is not finite: pass --precision float32, "
+                    "or check the model"
                 )
-            yield kept.tobytes()
+            yield stored.tobytes()
 
-    def places(self) -> Iterator[tuple[str, Place]]:
+    def locations(self) -> Iterator[tuple[str, RowLocation]]:
         begin = 0
         for key, row in self.rows:
-            yield key, Place(self.path, begin, len(row))
-            begin += self.kind.bytes_of(len(row))
+            yield key, RowLocation(self.path, begin, len(row))
+            begin += self.spec.bytes_of(len(row))
 
 
-class Features:
-    """Features by row, read from the disk as they are wanted."""
+class FeatureCache:
+    """Features by row, read from disk on demand."""
 
-    def __init__(self, kind: Kind, places: Mapping[str, Place]) -> None:
-        self.kind, self.indices = kind, places
+    def __init__(self, spec: FeatureSpec, locations: Mapping[str, RowLocation]) -> None:
+        self.spec, self.locations = spec, locations
 
     def read(self, key: str, layers: range) -> Numbers:
-        """Neighbouring layers of one row [layers, L, D]."""
-        place = self.indices.get(key)
-        if place is None:
-            raise BertsmithError("a row that no features were kept of: its text, tokenizer or length is another")
-        first = self.kind.layers.index(layers[0])
-        assert self.kind.layers[first : first + len(layers)] == tuple(layers), "these layers were not kept"
-        step = place.length * self.kind.width * self.kind.dtype.itemsize  # bytes of one layer
-        with open(place.part, "rb", buffering=0) as file:
-            file.seek(place.begin + first * step)
+        """Contiguous layers of one row [layers, L, D]."""
+        location = self.locations.get(key)
+        if location is None:
+            raise BertsmithError("a row is not in the feature cache: its text, tokenizer or max_length differs")
+        first = self.spec.layers.index(layers[0])
+        assert self.spec.layers[first : first + len(layers)] == tuple(layers), "these layers are not cached"
+        step = location.length * self.spec.width * self.spec.dtype.itemsize  # bytes of one layer
+        with open(location.file, "rb", buffering=0) as file:
+            file.seek(location.begin + first * step)
             data = file.read(len(layers) * step)
         if len(data) != len(layers) * step:
-            raise DataError(f"{place.part} has become shorter: run the same command again to write it anew")
-        found = np.frombuffer(data, self.kind.dtype).reshape(len(layers), place.length, self.kind.width)
-        return found.astype(np.float32, copy=False)
+            raise DataError(f"{location.file} is truncated: run the same command again to rewrite it")
+        values = np.frombuffer(data, self.spec.dtype).reshape(len(layers), location.length, self.spec.width)
+        return values.astype(np.float32, copy=False)
 
 
 def row_key(ids: NDArray[Any], segments: NDArray[Any]) -> str:
-    """What a row is found by: a digest of all that an encoder sees of it."""
+    """The key of a row: a digest of its token and segment ids."""
     data = ids.astype("<i4").tobytes() + segments.astype(np.uint8).tobytes()
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def keep_features(
-    folder: Path, rows: Sequence[Row], kind: Kind, say: Say, *, disk: Disk | None = None, quiet: bool = False
-) -> Features:
-    """The features of rows, in a folder of their own below `folder`; what lies there whole is not computed again."""
+def cache_features(
+    folder: Path,
+    rows: Sequence[Row],
+    spec: FeatureSpec,
+    extract: Extract,
+    *,
+    disk: Disk | None = None,
+    quiet: bool = False,
+) -> FeatureCache:
+    """The features of rows, in a subfolder named after encoder, spec and rows; complete files are reused."""
     disk = disk or Disk()
     distinct = {row_key(row.ids, row.segment_ids): row for row in rows}
-    home = folder / _name(kind, distinct)
+    home = folder / _digest(spec, distinct)
     disk.make_folder(home)
-    parts = Part.planned(home, distinct, kind)
-    done, total = 0, sum(part.size for part in parts)
+    files = FeatureFile.planned(home, distinct, spec)
+    done, total = 0, sum(file.size for file in files)
     if not quiet:
         print(f"features of {len(distinct):,} rows take {total / 1e9:.2f} GB in {home}", file=sys.stderr)
     with disk.lock(home), Progress("features", total=total, quiet=quiet) as progress:
-        for part in parts:
-            done += part.size
-            if part.is_whole():
+        for file in files:
+            done += file.size
+            if file.is_complete():
                 progress.resume_from(done)
                 continue
-            part.write(say, disk)
+            file.write(extract, disk)
             progress.update(done)
-    return Features(kind, dict(place for part in parts for place in part.places()))
+    return FeatureCache(spec, dict(location for file in files for location in file.locations()))
 
 
-def _name(kind: Kind, rows: Mapping[str, Row]) -> str:
-    """Sixteen hexadecimal digits of the encoder, of what is kept, and of the rows."""
-    found = hashlib.sha256(repr((FORMAT, PART_BYTES, asdict(kind))).encode())
+def _digest(spec: FeatureSpec, rows: Mapping[str, Row]) -> str:
+    """Sixteen hexadecimal digits of encoder, spec and rows."""
+    digest = hashlib.sha256(repr((FORMAT, FILE_BYTES, asdict(spec))).encode())
     for key in sorted(rows):
-        found.update(key.encode())
-    return found.hexdigest()[:16]
+        digest.update(key.encode())
+    return digest.hexdigest()[:16]
 
 
-def _measured(path: Path) -> dict[str, Any] | None:
-    """Size and checksum of a file, None where it cannot be read."""
+def _checksum(path: Path) -> dict[str, Any] | None:
+    """Size and checksum of a file; None if it cannot be read."""
     digest, size = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:
-            while data := file.read(PIECE):
+            while data := file.read(READ_BYTES):
                 digest.update(data)
                 size += len(data)
     except OSError:

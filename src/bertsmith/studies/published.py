@@ -1,4 +1,4 @@
-"""The numbers of the papers, in percent, each with its source; names are those of our recipes and tasks."""
+"""Published scores in percent with their source; rows and tasks have the names of recipes and tasks here."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Published:
-    """One table of a paper: by row and task, a score on dev."""
+    """One table of a paper: dev scores by row and task."""
 
     source: str
     scores: Mapping[str, Mapping[str, float]]
-    measures: Mapping[str, str] = field(default_factory=dict)  # by task, where it is not the task's own
+    metrics: Mapping[str, str] = field(default_factory=dict)  # by task, if not its main metric
 
 
 MNLI, QNLI, MRPC, SST2 = "glue/mnli", "glue/qnli", "glue/mrpc", "glue/sst-2"
 SQUAD, CONLL = "squad/1.1", "conll/conll2003"
-MEASURES = {MNLI: "accuracy", QNLI: "accuracy", MRPC: "accuracy", SST2: "accuracy", SQUAD: "f1", CONLL: "f1"}
+METRICS = {MNLI: "accuracy", QNLI: "accuracy", MRPC: "accuracy", SST2: "accuracy", SQUAD: "f1", CONLL: "f1"}
 
 
 def _rows(tasks: tuple[str, ...], rows: Mapping[str, tuple[float, ...]]) -> dict[str, dict[str, float]]:
@@ -36,7 +36,7 @@ OBJECTIVES = Published(
             "ltr+bilstm": (82.1, 84.1, 75.7, 91.6, 84.9),
         },
     ),
-    MEASURES,
+    METRICS,
 )
 SIZES = Published(
     "P-BERT Table 6",
@@ -51,7 +51,7 @@ SIZES = Published(
             "large": (86.6, 87.8, 93.7),
         },
     ),
-    MEASURES,
+    METRICS,
 )
 MASKS = Published(
     "P-BERT Table 8",
@@ -66,9 +66,9 @@ MASKS = Published(
             "mask_0_0_100": (83.6, 94.9),
         },
     ),
-    MEASURES,
+    METRICS,
 )
-# Rows are what is read of the encoder; the models that are fine-tuned as a whole have a test score too.
+# Rows are the layers that the tagger reads; fully fine-tuned models also have a test score.
 FEATURES = Published(
     "P-BERT Table 7",
     _rows(
@@ -82,24 +82,27 @@ FEATURES = Published(
             "all_sum": (95.5,),
         },
     ),
-    MEASURES,
+    METRICS,
 )
 FINE_TUNED = {"base": (96.4, 92.4), "large": (96.6, 92.8)}  # P-BERT Table 7: F1 on dev and test
 
 
 def scores_for(names: Collection[str], tasks: Collection[str]) -> Published:
-    """What the tables of ablations say of these rows and tasks, as one table.
+    """The published ablation scores of these rows and tasks, as one table.
 
-    Of a score that stands in several of them, that of the table with the most of these rows counts; the earlier one's
-    where two have as many.
+    A score that occurs in several tables is taken from the table with the most of these rows, or the earlier one.
     """
     scores: dict[str, dict[str, float]] = {}
     sources: list[str] = []
     for table in sorted((OBJECTIVES, SIZES, MASKS), key=lambda table: -len(set(names) & set(table.scores))):
-        asked = {name: table.scores[name] for name in names if name in table.scores}
-        said = {(name, task): row[task] for name, row in asked.items() for task in tasks if task in row}
-        new = {place: score for place, score in said.items() if place[1] not in scores.get(place[0], {})}
+        rows = {name: table.scores[name] for name in names if name in table.scores}
+        new = {
+            (name, task): row[task]
+            for name, row in rows.items()
+            for task in tasks
+            if task in row and task not in scores.get(name, {})
+        }
         sources += [table.source] if new else []
         for (name, task), score in new.items():
             scores.setdefault(name, {})[task] = score
-    return Published(", ".join(sorted(sources)), scores, MEASURES)
+    return Published(", ".join(sorted(sources)), scores, METRICS)

@@ -17,6 +17,7 @@ from bertsmith import config
 from bertsmith.data.shards.folder import (
     BUILDING,
     INDEX,
+    INDEX_FORMAT,
     SPLITS,
     TOKENIZER,
     file_entry,
@@ -29,7 +30,6 @@ from bertsmith.data.shards.folder import (
     shards_in,
 )
 from bertsmith.data.shards.format import (
-    FORMAT,
     EncodedDocuments,
     Header,
     ShardEntry,
@@ -65,7 +65,7 @@ class ShardBuilder:
         self._dtype = token_type(vocab_size)
         self._tokenizer_files = tokenizer_files
         self._plan: dict[str, Any] = {
-            "format": FORMAT,
+            "format": INDEX_FORMAT,
             "fingerprint": fingerprint,
             "vocab_size": vocab_size,
             "shard_tokens": shard_tokens,

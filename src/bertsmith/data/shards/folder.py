@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.data.shards.format import FORMAT, ShardEntry, check_file
+from bertsmith.data.shards.format import ShardEntry, check_file
 from bertsmith.errors import BertsmithError, DataError, StorageError
 from bertsmith.system.durable import PARTIAL, Disk, checksummed_json, read_checksummed_json
 
 SPLITS = ("train", "held-out")
+INDEX_FORMAT = 2  # of building.json and index.json; the shard files have a format of their own
 INDEX, BUILDING, TOKENIZER = "index.json", "building.json", "tokenizer"
 PLAN = ("format", "fingerprint", "vocab_size", "shard_tokens", "settings", "tokenizer")  # all of building.json
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-(\d{{5,}})\.shard")
@@ -40,8 +41,10 @@ def file_entry(name: str, data: bytes) -> dict[str, Any]:
 def read_plan(path: Path) -> dict[str, Any]:
     """building.json or the index, with checksum, format and file names checked."""
     plan = read_checksummed_json(path)
-    if plan.get("format") != FORMAT or not plan.keys() >= set(PLAN):
-        raise DataError(f"{path} has format {plan.get('format')}, this version reads {FORMAT}: prepare again")
+    if plan.get("format") != INDEX_FORMAT or not plan.keys() >= set(PLAN):
+        raise DataError(
+            f"{path} has format {plan.get('format')}, this version reads {INDEX_FORMAT}: run `bertsmith prepare` again"
+        )
     invalid = [file["name"] for file in plan["tokenizer"] if not is_plain(file["name"])]
     invalid += [file["name"] for file in plan.get("files", []) if not split_and_part(file["name"])]
     if invalid:

@@ -1,7 +1,4 @@
-"""An encoder that repeats what another one said: nothing in it learns, nothing is computed twice.
-
-T flat places, D width.
-"""
+"""A frozen encoder whose layers come from a feature cache instead of a forward pass. T flat tokens, D width."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ from bertsmith import config
 from bertsmith.data.collate import collate
 from bertsmith.encoders.encoder import Encoder, select_tokens
 from bertsmith.errors import BertsmithError
-from bertsmith.studies.feature_files import Features, Numbers, Say, row_key
+from bertsmith.studies.feature_files import Extract, FeatureCache, Numbers, row_key
 from bertsmith.types import Batch, Encoding, Row
 
-PLACES = 8192  # of one forward
+TOKENS = 8192  # of one forward
 
 
-class Replay(Encoder):
-    """Looks like the encoder it repeats, but has no weights, no pooler, and only some of its layers."""
+class CachedEncoder(Encoder):
+    """Stands in for an encoder: without weights and pooler, and only with the cached layers."""
 
     empty: Tensor
 
-    def __init__(self, features: Features, like: Encoder, layers: range) -> None:
+    def __init__(self, features: FeatureCache, like: Encoder, layers: range) -> None:
         super().__init__()
         self.features, self.read = features, layers
         self.width, self.layers = like.width, like.layers
@@ -48,9 +45,9 @@ class Replay(Encoder):
         return_layers: bool = False,
         return_attentions: bool = False,
     ) -> Encoding:
-        """See `Encoder.forward`; layers that are not read are empty, and so is the top where it is not."""
+        """See `Encoder.forward`; layers that are not read are empty, the last one included."""
         if return_attentions:
-            raise BertsmithError("attention is not kept among features: ask the encoder itself")
+            raise BertsmithError("the feature cache has no attentions: use the encoder itself")
         selection = select_tokens(batch, None if return_layers else indices, pool=False)
         layers = self._layers(batch)
         top = layers[-1] if selection.indices is None else layers[-1][selection.indices]
@@ -61,57 +58,57 @@ class Replay(Encoder):
     def _layers(self, batch: Batch) -> list[Tensor]:
         ids, segments = (values.flatten().cpu().numpy() for values in (batch.input_ids, batch.segment_ids))
         bounds = batch.cu_seqlens.cpu().numpy()
-        found = np.zeros((len(self.read), ids.size, self.width), np.float32)
+        values = np.zeros((len(self.read), ids.size, self.width), np.float32)
         for first in batch.cls_positions.tolist():
             if first >= 0:
                 text = slice(first, int(bounds[np.searchsorted(bounds, first, "right")]))
-                found[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
-        said = torch.from_numpy(found).to(batch.input_ids.device)
-        return [said[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
+                values[:, text] = self.features.read(row_key(ids[text], segments[text]), self.read)
+        layers = torch.from_numpy(values).to(batch.input_ids.device)
+        return [layers[self.read.index(n)] if n in self.read else self.empty for n in range(self.layers + 1)]
 
     def layer_groups(self) -> list[nn.Module]:
-        """None: nothing learns."""
+        """Empty: nothing is trainable."""
         return []
 
     @property
     def token_embeddings(self) -> Tensor:
-        """Of no tokens [0, D]: no word can be guessed from features."""
+        """Empty [0, D]: features cannot predict tokens."""
         return self.empty
 
 
-def speaking(encoder: Encoder, layers: Sequence[int], *, padding_id: int, device: str) -> Say:
-    """What the encoder says of rows, without dropout and in float32, row by row [layers, L, D]."""
+def feature_extractor(encoder: Encoder, layers: Sequence[int], *, padding_id: int, device: str) -> Extract:
+    """Computes layers of the encoder for rows, without dropout and in float32: per row [layers, L, D]."""
 
     @torch.no_grad()
-    def say(rows: Sequence[Row]) -> Iterator[Numbers]:
+    def extract(rows: Sequence[Row]) -> Iterator[Numbers]:
         encoder.to(device).eval()
         for some in _groups(rows):
             length = max(len(row) for row in some)
             batch = collate(some, length=length, padding_id=padding_id).to(device)
             encoding = encoder(batch, pool=False, return_layers=True)
-            said = torch.stack([encoding.layers[number] for number in layers]).float().cpu().numpy()
+            values = torch.stack([encoding.layers[number] for number in layers]).float().cpu().numpy()
             for number, row in enumerate(some):
-                yield said[:, number * length : number * length + len(row)]
+                yield values[:, number * length : number * length + len(row)]
 
-    return say
+    return extract
 
 
 def _groups(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Neighbours that come to about so many places together."""
+    """Consecutive rows with at most `TOKENS` padded tokens."""
     some: list[Row] = []
     for row in rows:
-        if some and (len(some) + 1) * max(len(row), *map(len, some)) > PLACES:
+        if some and (len(some) + 1) * max(len(row), *map(len, some)) > TOKENS:
             yield some
             some = []
         some.append(row)
     yield some
 
 
-def digest_of(encoder: Encoder) -> str:
-    """Sixteen hexadecimal digits of an encoder's settings and weights."""
-    settings = config.to_dict(getattr(encoder, "config"))  # noqa: B009 - every encoder with a folder has one
-    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+def encoder_digest(encoder: Encoder) -> str:
+    """Sixteen hexadecimal digits of an encoder's config and weights."""
+    settings = config.to_dict(getattr(encoder, "config"))  # noqa: B009 - an encoder of a model folder has one
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, value in encoder.state_dict().items():
-        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -21,9 +21,9 @@ from bertsmith.model_io.model import Model
 from bertsmith.nn.pooling import LayerChoice
 from bertsmith.objectives import classify, tag
 from bertsmith.objectives.objective import BuildContext
-from bertsmith.studies.feature_files import Kind, Precision, keep_features
-from bertsmith.studies.features import ROWS, chosen_layers, layer_numbers
-from bertsmith.studies.replay import Replay, digest_of, speaking
+from bertsmith.studies.cached_encoder import CachedEncoder, encoder_digest, feature_extractor
+from bertsmith.studies.feature_files import FeatureSpec, Precision, cache_features
+from bertsmith.studies.features import ROWS, chosen_layers, layer_indices
 from bertsmith.types import Batch
 
 LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
@@ -31,8 +31,8 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 5, 16]
 
 def batch_of(*, pack: bool = True) -> Batch:
     rows = random_rows(LENGTHS)
-    labels, places = random_labels(rows)
-    tags = {"labels": {"tag": labels["tag"]}, "places": places}
+    labels, indices = random_labels(rows)
+    tags = {"labels": {"tag": labels["tag"]}, "indices": indices}
     return collate(rows, length=40, padding_id=PADDING, pack=pack, shape=(9, 10), **tags)
 
 
@@ -41,18 +41,22 @@ def model_of(**head: object) -> Model:
     return randomize_weights(Model.build(settings, [tag.Config(recurrent_width=8, **head)]))  # type: ignore[arg-type]
 
 
-def replayed(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> Replay:
-    numbers = layer_numbers(layers, model.encoder)
-    kind = Kind(digest_of(model.encoder), tuple(numbers), model.encoder.width, precision)
-    say = speaking(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
-    return Replay(keep_features(folder, random_rows(LENGTHS), kind, say, quiet=True), model.encoder, numbers)
+def cached_encoder(model: Model, folder: Path, layers: LayerChoice, precision: Precision = "float32") -> CachedEncoder:
+    numbers = layer_indices(layers, model.encoder)
+    spec = FeatureSpec(encoder_digest(model.encoder), tuple(numbers), model.encoder.width, precision)
+    extract = feature_extractor(model.encoder, list(numbers), padding_id=PADDING, device="cpu")
+    return CachedEncoder(
+        cache_features(folder, random_rows(LENGTHS), spec, extract, quiet=True), model.encoder, numbers
+    )
 
 
 @pytest.mark.parametrize("recurrent", ["none", "bilstm"])
 @pytest.mark.parametrize("layers", [*ROWS, "mix"])
-def test_logits_and_gradients_are_those_of_the_live_encoder(layers: LayerChoice, between: str, tmp_path: Path) -> None:
-    live = model_of(layers=layers, between=between, dropout=0.0).eval()
-    cached, batch = live.with_encoder(replayed(live, tmp_path, layers)), batch_of()
+def test_logits_and_gradients_are_those_of_the_live_encoder(
+    layers: LayerChoice, recurrent: str, tmp_path: Path
+) -> None:
+    live = model_of(layers=layers, recurrent=recurrent, dropout=0.0).eval()
+    cached, batch = live.with_encoder(cached_encoder(live, tmp_path, layers)), batch_of()
     assert relative_difference(cached.predict(batch, "tag"), live.predict(batch, "tag")) < 1e-6
     gradients = []
     for model in (live, cached):
@@ -65,13 +69,13 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(layers: LayerChoice,
 
 def test_half_precision_is_near(tmp_path: Path) -> None:
     live = model_of(layers="all_sum", recurrent="bilstm").eval()
-    cached = live.with_encoder(replayed(live, tmp_path, "all_sum", "float16"))
+    cached = live.with_encoder(cached_encoder(live, tmp_path, "all_sum", "float16"))
     assert 0 < relative_difference(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
 
 
 def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
     live = model_of(layers="top", recurrent="bilstm")
-    cached = live.with_encoder(replayed(live, tmp_path, "top"))
+    cached = live.with_encoder(cached_encoder(live, tmp_path, "top"))
     assert not list(cached.encoder.parameters())
     assert not cached.encoder.state_dict()
     assert cached.layer_groups() == [cached.objectives]
@@ -80,10 +84,10 @@ def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> No
 
 def test_what_it_cannot_do(tmp_path: Path) -> None:
     live = model_of(layers="top", recurrent="bilstm")
-    replay = replayed(live, tmp_path, "top")
-    with pytest.raises(BertsmithError, match="attention is not kept"):
+    replay = cached_encoder(live, tmp_path, "top")
+    with pytest.raises(BertsmithError, match="has no attentions"):
         replay(batch_of(), return_attentions=True)
-    with pytest.raises(BertsmithError, match="no features were kept"):
+    with pytest.raises(BertsmithError, match="not in the feature cache"):
         replay(batch_of().replace(input_ids=batch_of().input_ids + 1), return_layers=True)
     with pytest.raises(ConfigError, match="the encoder has no pooler"):
         Model(replay, [classify.Config().build(BuildContext(width=32, vocab_size=97))])
@@ -95,10 +99,10 @@ def test_other_weights_or_settings_are_another_encoder() -> None:
     same.load_state_dict(first.state_dict())
     other = small_bert_config(heads=2).build()
     other.load_state_dict(first.state_dict())
-    assert digest_of(first) == digest_of(same) != digest_of(other)
+    assert encoder_digest(first) == encoder_digest(same) != encoder_digest(other)
     with torch.no_grad():
-        same.table[5, 3] += 1e-3
-    assert digest_of(first) != digest_of(same)
+        same.token_embeddings[5, 3] += 1e-3
+    assert encoder_digest(first) != encoder_digest(same)
 
 
 def test_a_small_encoder_has_fewer_rows() -> None:
@@ -107,5 +111,5 @@ def test_a_small_encoder_has_fewer_rows() -> None:
     assert chosen_layers(small_bert_config(layers=2).build(), ["mix", "top", "mix"]) == ("mix", "top")
     with pytest.raises(ConfigError, match="the encoder has only 2 layers"):
         chosen_layers(small_bert_config(layers=2).build(), ["last_four_sum"])
-    with pytest.raises(ConfigError, match="--layers last: it must be among"):
+    with pytest.raises(ConfigError, match="--layers last must be one of"):
         chosen_layers(small_bert_config(layers=2).build(), ["last"])
