@@ -2,10 +2,10 @@
 
 PYTHONPATH=src python bench/qa_features.py SQUAD.json VOCAB.txt [rounds]
 
-The baseline passes question and passage to the tokenizer of transformers, which returns overlapping windows with offsets, and
-finds the first and last token of each answer in a loop over tokens, as in the question-answering examples of that library. It
-does not pad. Its stride is an overlap, chosen to give steps of 128 tokens after a question of average length, so that the
-number of windows is the same. CPU time of all threads, rounds interleaved, medians.
+The baseline passes question and passage to the tokenizer of transformers, which returns overlapping windows with
+offsets, and finds the first and last token of each answer in a loop over tokens, as in the question-answering examples
+of that library. It does not pad. Its stride is an overlap, chosen to give steps of 128 tokens after a question of
+average length, so that the number of windows is the same. CPU time of all threads, rounds interleaved, medians.
 """
 
 from __future__ import annotations

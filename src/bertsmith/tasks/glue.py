@@ -89,7 +89,7 @@ class Config:
         title, detected = f"glue/{name}", dict[str, str]()
         paths = benchmark_files(title, files, member.layout, subfolders=(member.folder, *member.subfolders))
         if name == "mrpc" and "data" in files:
-            paths = _full_mrpc(Path(files["data"]), member, found, files)
+            paths = _full_mrpc(Path(files["data"]), member, paths, files)
         read, submit = partial(_read, name, detected), partial(submission, name)
         main = member.metrics[0]
         if not member.labels:
@@ -171,7 +171,7 @@ def _read(name: str, detected: dict[str, str], path: Path, split: str) -> list[E
     return table_examples(table, texts, label if labelled else None, parse, id_prefix=subset)
 
 
-def _full_mrpc(data: Path, member: Member, found: Files, files: Mapping[str, Path]) -> Files:
+def _full_mrpc(data: Path, member: Member, paths: Files, files: Mapping[str, Path]) -> Files:
     """Microsoft's MRPC file beside GLUE's list of dev pairs, if both exist: prepared train files lack rows."""
     for folder in (data, find_subfolder(data, member.folder)):
         if (folder / MRPC_ALL).is_file() and (folder / MRPC_DEV).is_file():
