@@ -268,7 +268,7 @@ def build(settings: Settings, data: PretrainData) -> Any:
     import transformers
 
     transformers.logging.disable_progress_bar()
-    needless_masks.leave_out()
+    needless_masks.skip_needless_masks()
     layers, width = settings.shape
     shape = transformers.BertConfig(
         vocab_size=-(-data.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from objectives.head_fixtures import asking, packed
+from objectives.head_fixtures import model_with, packed
 
 from bertsmith.objectives import choose, classify, regress, span, tag
 from bertsmith.training.distributed import World
@@ -40,7 +40,7 @@ QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 @pytest.mark.parametrize("case", CASES)
 def test_heads_compile_as_one_graph_without_synchronisation(case: str) -> None:
     torch._dynamo.reset()  # which else counts the cases before as the same function again
-    here, there = asking(CASES[case], **QUIET), asking(CASES[case], **QUIET).cuda()
+    here, there = model_with(CASES[case], **QUIET), model_with(CASES[case], **QUIET).cuda()
     batch = packed()
     expected = here(batch).mean()
     expected.backward()
@@ -67,7 +67,7 @@ def test_heads_compile_as_one_graph_without_synchronisation(case: str) -> None:
 
 
 def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
-    model, batch = asking(BETWEEN).train(), packed()
+    model, batch = model_with(BETWEEN).train(), packed()
     passes = ForwardBackward(
         model, precision="auto", compute=ComputeConfig(), world=World(device=torch.device("cuda")), seed=0
     )
@@ -90,7 +90,7 @@ def test_a_bilstm_trains_in_half_precision_without_synchronisation() -> None:
 def test_steps_with_a_bilstm_run_as_cuda_graphs(case: str, recwarn: pytest.WarningsRecorder) -> None:
     def losses(*, graphs: bool) -> list[float]:
         trainer = Trainer(
-            asking(RECURRENT[case], **QUIET).train(),
+            model_with(RECURRENT[case], **QUIET).train(),
             lambda step: [packed()],
             plan=TrainingPlan(steps=12, learning_rate=1e-3),
             optimizer=adamw.Config(),

@@ -231,7 +231,7 @@ def test_unsupported_checkpoints(tmp_path: Path) -> None:
         "in data file 3 of 1": {b"": header, b"a": variable(shard=3)},
         "overlaps": {b"": header, b"a": variable(), b"b": variable(place=4)},
         "truncated: 20 bytes": {b"": header, b"a": variable(place=1 << 62)},
-        "two of its variables are one weight": {b"": header, b"a/gamma": variable(), b"a/kernel": variable(place=8)},
+        "have the same weight name": {b"": header, b"a/gamma": variable(), b"a/kernel": variable(place=8)},
         "does not match its checksum": {b"": header, b"a": variable()},
     }
     (tmp_path / "x.data-00000-of-00001").write_bytes(bytes(20))

@@ -15,7 +15,7 @@ LENGTHS = [12, 9, 23, 7, 40, 5, 31, 16]
 SHAPE = (6, 10)  # two slots for texts stay empty
 
 
-def asking(settings: Any, **changes: Any) -> Model:
+def model_with(settings: Any, **changes: Any) -> Model:
     """A small BERT with large weights and one head, asleep."""
     return randomize_weights(Model.build(small_bert_config(**{"layers": 5} | changes), [settings])).eval()
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.head_fixtures import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import choose
@@ -16,7 +16,7 @@ QUESTIONS = [(0, 1), (2, 3, 4), (5, 6), (7,)]  # as `questions` makes them of ei
 
 
 def test_loss_question_by_question() -> None:
-    model = asking(choose.Config())
+    model = model_with(choose.Config())
     batch = packed()
     labels = batch.labels["choose"]
     loss = model(batch)
@@ -33,7 +33,7 @@ def test_loss_question_by_question() -> None:
 
 
 def test_an_unlabelled_question_does_not_change_the_loss() -> None:
-    model = asking(choose.Config())
+    model = model_with(choose.Config())
     batch = packed()
     before = model(batch)
     batch.labels["choose"][2:5] = IGNORE_INDEX

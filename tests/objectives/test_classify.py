@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.head_fixtures import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import classify
@@ -14,7 +14,7 @@ from bertsmith.objectives.objective import BuildContext
 
 
 def test_loss_text_by_text() -> None:
-    model = asking(classify.Config(labels=("no", "yes", "maybe")))
+    model = model_with(classify.Config(labels=("no", "yes", "maybe")))
     batch = packed()
     loss = model(batch)
     total, right = 0.0, 0
@@ -29,7 +29,7 @@ def test_loss_text_by_text() -> None:
 
 
 def test_dropout_applies_to_text_vectors_in_training_only() -> None:
-    model = asking(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
+    model = model_with(classify.Config(dropout=0.5), dropout=0.0, attention_dropout=0.0)
     batch = packed()
     asleep = model.predict(batch, "classify")
     assert torch.equal(model.predict(batch, "classify"), asleep)

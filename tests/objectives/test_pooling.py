@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import relative_difference
-from objectives.head_fixtures import LENGTHS, alone, asking, layers_of, packed
+from objectives.head_fixtures import LENGTHS, alone, layers_of, model_with, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.model_io.model import Model
@@ -51,7 +51,7 @@ def test_every_choice_is_tested() -> None:
 @pytest.mark.parametrize("pooling", TEXTS)
 def test_one_vector_per_text(pooling: Any, layers: Any) -> None:
     """In packed rows with empty slots, from texts that never met."""
-    model = asking(classify.Config(pooling=pooling, layers=layers))
+    model = model_with(classify.Config(pooling=pooling, layers=layers))
     head = model.objectives["classify"]
     with torch.no_grad():
         logits = model.predict(packed(), "classify")
@@ -66,11 +66,11 @@ def test_one_vector_per_text(pooling: Any, layers: Any) -> None:
 @pytest.mark.parametrize("pooling", TEXTS)
 def test_pooling_after_a_bilstm(pooling: Any, settings: Any) -> None:
     """What it says of each text alone is read as what the encoder says is."""
-    model = asking(
+    model = model_with(
         settings.Config(pooling=pooling, layers="all_sum", recurrent="bilstm", recurrent_width=7, recurrent_layers=1)
     )
     (head,) = model.objectives.values()
-    ahead, back = head.pooling.recurrent.ahead[0], head.pooling.recurrent.back[0]
+    ahead, back = head.pooling.recurrent.forward_lstms[0], head.pooling.recurrent.backward_lstms[0]
     with torch.no_grad():
         said = model.predict(packed(), head.name)
         for number in range(len(LENGTHS)):
@@ -89,7 +89,7 @@ def test_the_pooler_cannot_follow_a_bilstm() -> None:
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_one_vector_per_token(layers: Any) -> None:
-    model = asking(tag.Config(layers=layers))
+    model = model_with(tag.Config(layers=layers))
     head = model.objectives["tag"]
     batch = packed()
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_one_vector_per_token(layers: Any) -> None:
 
 
 def test_pooler_is_the_encoders_pooler() -> None:
-    model = asking(classify.Config())
+    model = model_with(classify.Config())
     head, batch = model.objectives["classify"].head, packed()
     with torch.no_grad():
         expected = model.encoder(batch).pooled @ head.weight.T + head.bias
@@ -125,7 +125,7 @@ def test_pooler_is_the_encoders_pooler() -> None:
 def test_the_last_layer_is_computed_only_where_it_is_read(
     settings: Any, read: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, seen = asking(settings), []
+    model, seen = model_with(settings), []
     forward = model.encoder.forward
 
     def watch(batch: Batch, **how: Any) -> Encoding:
@@ -143,8 +143,8 @@ def test_the_last_layer_is_computed_only_where_it_is_read(
 def test_two_objectives_that_read_differently() -> None:
     """One reads places of the top layer, one all layers, one the pooler: the same numbers as each alone."""
     settings = [tag.Config(dropout=0.0), classify.Config(pooling="mean", layers="all_sum", dropout=0.0)]
-    model = asking(settings[0])
-    other = Model(model.encoder, [model.objectives["tag"], asking(settings[1]).objectives["classify"]])
+    model = model_with(settings[0])
+    other = Model(model.encoder, [model.objectives["tag"], model_with(settings[1]).objectives["classify"]])
     batch = packed()
     loss = other(batch)
     assert loss.sums["tag"].item() == pytest.approx(model(batch).sums["tag"].item(), rel=1e-5)
@@ -168,7 +168,7 @@ def test_a_layer_mix_starts_with_equal_weights_and_is_trained() -> None:
     mix = settings.build(BuildContext(width=8, vocab_size=9, layers=3)).pooling.layers
     layers = [torch.full((2, 8), float(number)) for number in range(4)]
     assert torch.allclose(mix(Encoding(last_hidden=layers[-1], selections={}, layers=tuple(layers))), torch.tensor(1.5))
-    model = asking(settings)
+    model = model_with(settings)
     model(packed()).mean().backward()
     found = model.objectives["classify"].pooling.layers
     assert found.weights.grad.abs().min() > 0
@@ -183,7 +183,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"layers=middle must be one of top"):
         tag.Config(layers="middle")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"layers=last_four_sum: the encoder has only 3 layers"):
-        asking(tag.Config(layers="last_four_sum"), layers=3)
-    with pytest.raises(ConfigError, match=r"classify reads one vector for each text: it needs .* a pooler"):
-        asking(classify.Config(), pooler=False)
-    asking(classify.Config(pooling="mean"), pooler=False)
+        model_with(tag.Config(layers="last_four_sum"), layers=3)
+    with pytest.raises(ConfigError, match=r"classify reads the pooled vector of each text: the encoder has no pooler"):
+        model_with(classify.Config(), pooler=False)
+    model_with(classify.Config(pooling="mean"), pooler=False)

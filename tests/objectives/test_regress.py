@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.head_fixtures import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
 from bertsmith.errors import BertsmithError
 from bertsmith.objectives import regress
@@ -14,7 +14,7 @@ from bertsmith.training.step import Scores
 
 
 def test_loss_text_by_text() -> None:
-    model = asking(regress.Config())
+    model = model_with(regress.Config())
     batch = packed()
     labels = batch.labels["regress"]
     assert labels[len(LENGTHS) :].isnan().all(), "empty slots"
@@ -29,7 +29,7 @@ def test_loss_text_by_text() -> None:
 
 
 def test_regression_has_no_accuracy() -> None:
-    loss = asking(regress.Config())(packed())
+    loss = model_with(regress.Config())(packed())
     assert loss.correct == {}
     scores = Scores.of({"sum/regress": 6.0, "count/regress": 3.0}, loss.weights)
     assert scores.losses == {"regress": 2.0}
@@ -41,4 +41,4 @@ def test_integer_labels_are_refused() -> None:
     batch = packed()
     batch = batch.replace(labels={"regress": torch.ones(len(batch.cls_positions), dtype=torch.int64)})
     with pytest.raises(BertsmithError, match="must be floating-point numbers"):
-        asking(regress.Config())(batch)
+        model_with(regress.Config())(batch)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from objectives.head_fixtures import LENGTHS, alone, asking, packed
+from objectives.head_fixtures import LENGTHS, alone, model_with, packed
 
 from bertsmith.errors import ConfigError
 from bertsmith.objectives import span
@@ -17,7 +17,7 @@ SETTINGS = [span.Config(), span.Config(recurrent="bilstm", recurrent_width=12)]
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
-    model = asking(settings)
+    model = model_with(settings)
     with torch.no_grad():
         logits = model.predict(packed(), "span")
         assert logits.shape == (10, 40, 2)
@@ -30,7 +30,7 @@ def test_logits_are_those_of_each_text_alone(settings: span.Config) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.recurrent)
 def test_loss_text_by_text(settings: span.Config) -> None:
-    model = asking(settings)
+    model = model_with(settings)
     batch = packed()
     batch.labels["span"][2] = IGNORE_INDEX
     batch.labels["span"][5] = 0  # no answer
@@ -51,7 +51,7 @@ def test_loss_text_by_text(settings: span.Config) -> None:
 
 
 def test_an_answer_is_correct_where_both_ends_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = asking(span.Config())
+    model = model_with(span.Config())
     batch = packed()
     labels = batch.labels["span"].clamp(min=0)
     logits = torch.nn.functional.one_hot(labels, 40).transpose(1, 2) * 9.0
@@ -61,7 +61,7 @@ def test_an_answer_is_correct_where_both_ends_are(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_needs_no_pooler() -> None:
-    asking(span.Config(), pooler=False)(packed())
+    model_with(span.Config(), pooler=False)(packed())
 
 
 def test_what_is_refused() -> None:

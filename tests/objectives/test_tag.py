@@ -1,4 +1,4 @@
-"""Classes of words at their first tokens, with and without a recurrent network between."""
+"""Token classification at the first token of each word, with and without a BiLSTM."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from objectives.head_fixtures import LENGTHS, alone, asking, layers_of, packed, rows_and_labels
+from objectives.head_fixtures import LENGTHS, alone, layers_of, model_with, packed, rows_and_labels
 
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.objectives import tag
 
-BETWEEN = {"recurrent": "bilstm", "recurrent_width": 12}
+RECURRENT = {"recurrent": "bilstm", "recurrent_width": 12}
 
 
-@pytest.mark.parametrize("change", [{}, BETWEEN, BETWEEN | {"layers": "last_four_concat"}], ids=str)
+@pytest.mark.parametrize("change", [{}, RECURRENT, RECURRENT | {"layers": "last_four_concat"}], ids=str)
 def test_loss_word_by_word(change: dict[str, Any]) -> None:
-    model = asking(tag.Config(labels=("O", "B", "I"), **change))
+    model = model_with(tag.Config(labels=("O", "B", "I"), **change))
     batch = packed()
     loss = model(batch)
     _, labels, places = rows_and_labels()
@@ -34,9 +34,9 @@ def test_loss_word_by_word(change: dict[str, Any]) -> None:
 
 
 def test_the_bilstm_equals_torchs_on_each_text() -> None:
-    model = asking(tag.Config(recurrent="bilstm", recurrent_width=7, recurrent_layers=1))
+    model = model_with(tag.Config(recurrent="bilstm", recurrent_width=7, recurrent_layers=1))
     head = model.objectives["tag"]
-    ahead, back = head.recurrent.ahead[0], head.recurrent.back[0]
+    ahead, back = head.recurrent.forward_lstms[0], head.recurrent.backward_lstms[0]
     with torch.no_grad():
         for number in (0, 4):
             x = layers_of(model, number)[-1][None]
@@ -45,11 +45,11 @@ def test_the_bilstm_equals_torchs_on_each_text() -> None:
 
 
 def test_dropout_applies_to_the_input_of_each_bilstm_layer() -> None:
-    head = asking(tag.Config(**BETWEEN, recurrent_dropout=0.9)).objectives["tag"].recurrent
+    head = model_with(tag.Config(**RECURRENT, recurrent_dropout=0.9)).objectives["tag"].recurrent
     read: list[torch.Tensor] = []
-    for lstm in head.ahead:
+    for lstm in head.forward_lstms:
         lstm.register_forward_pre_hook(lambda module, given: read.append(given[0]))
-    x, lengths = torch.ones(2, 50, head.ahead[0].input_size), torch.tensor([50, 9])
+    x, lengths = torch.ones(2, 50, head.forward_lstms[0].input_size), torch.tensor([50, 9])
     for learns in (True, False):
         head.train(learns)(x, lengths)
     dropped = [float((one == 0).float().mean()) for one in read]
@@ -58,17 +58,17 @@ def test_dropout_applies_to_the_input_of_each_bilstm_layer() -> None:
 
 
 def test_a_bilstm_is_trained_on_a_frozen_encoder() -> None:
-    model = asking(tag.Config(**BETWEEN, dropout=0.0))
+    model = model_with(tag.Config(**RECURRENT, dropout=0.0))
     model.encoder.requires_grad_(False)
     model(packed()).mean().backward()
     assert all(parameter.grad is not None for parameter in model.objectives.parameters())
     assert all(parameter.grad is None for parameter in model.encoder.parameters())
 
 
-@pytest.mark.parametrize("change", [{}, BETWEEN], ids=str)
+@pytest.mark.parametrize("change", [{}, RECURRENT], ids=str)
 def test_without_indices(change: dict[str, Any]) -> None:
-    with pytest.raises(BertsmithError, match="tag has asked nothing of this batch"):
-        asking(tag.Config(**change))(packed().replace(indices={}))
+    with pytest.raises(BertsmithError, match="tag has no indices in this batch"):
+        model_with(tag.Config(**change))(packed().replace(indices={}))
 
 
 def test_what_is_refused() -> None:

@@ -26,9 +26,9 @@ def read_tokenizer(folder: Path, rows: int) -> Tokenizer:
     for name in present:
         with UntrustedFile(folder, name, most=MOST_BYTES) as file:
             data = file.read(0, file.size)
-            found = parse_object(data, file.path, most_values=MOST_VALUES) if name in JSON_FILES else {}
+            definition = parse_object(data, file.path, most_values=MOST_VALUES) if name in JSON_FILES else {}
         if name == "tokenizer.json" or (name == "vocab.txt" and "tokenizer.json" not in present):
-            check_fits(_tokens(found, data), rows, folder)  # before building, which is slow
+            check_fits(_tokens(definition, data), rows, folder)  # before building, which is slow
     try:
         return tokenizers.load(folder)
     except BertsmithError:

@@ -88,9 +88,13 @@ def _save(
 
 
 def _import_google(source: Path, output: Path, *, lowercase: bool | None, replace: bool, disk: Disk) -> list[str]:
-    found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
-    if len(found) != 1:
-        what = f"{len(found)} TensorFlow checkpoints" if found else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
+    checkpoints = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
+    if len(checkpoints) != 1:
+        what = (
+            f"{len(checkpoints)} TensorFlow checkpoints"
+            if checkpoints
+            else f"neither {WEIGHTS}, {PICKLED} nor a checkpoint"
+        )
         raise DataError(f"{source} has {what}: expected a folder with one model")
     UntrustedFile(source, GOOGLE_VOCABULARY, most=MOST_BYTES).close()
     tokens = read_vocabulary(source / GOOGLE_VOCABULARY)
@@ -103,7 +107,7 @@ def _import_google(source: Path, output: Path, *, lowercase: bool | None, replac
         check_fits(len(tokens), rows, source)
         return WordPiece.build(tokens, lowercase=lowercase)
 
-    with TensorFlowCheckpoint(source, found[0]) as weights:
+    with TensorFlowCheckpoint(source, checkpoints[0]) as weights:
         notes = _save(weights, GOOGLE_CONFIG, tokenizer, source, output, replace=replace, disk=disk)
     return [f"lowercase={str(lowercase).lower()}, {reason}", *notes]
 
@@ -129,10 +133,10 @@ def _import_pickled(source: Path, output: Path, *, replace: bool, disk: Disk) ->
 def _pickled_files(source: Path) -> list[str]:
     if exists(source, PICKLED):
         return [PICKLED]
-    found = read_json(source, PICKLED_INDEX).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    weight_map = read_json(source, PICKLED_INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise DataError(f"{source / PICKLED_INDEX}: weight_map must map every tensor to a file")
-    files = sorted(set(found.values()))
+    files = sorted(set(weight_map.values()))
     if not 0 < len(files) <= MOST_PICKLED_FILES:
         raise DataError(f"{source / PICKLED_INDEX} lists {len(files):,} files")
     return files

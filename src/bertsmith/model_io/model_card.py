@@ -22,12 +22,12 @@ def model_card(
     facts: Mapping[str, object],
 ) -> bytes:
     """The card; `shape` and `facts` are shown as they come, in two tables."""
-    theirs = architecture != ARCHITECTURE
+    in_transformers = architecture != ARCHITECTURE
     kind = type(model.encoder.config).__module__.rpartition(".")[2]
     family = huggingface.find(kind) if kind in huggingface.names() else None
     title = family.title if family else kind
     front: dict[str, object] = {
-        "library_name": "transformers" if theirs else "bertsmith",
+        "library_name": "transformers" if in_transformers else "bertsmith",
         "tags": [family.model_type if family else kind, "bertsmith"],
     }
     front |= {"pipeline_tag": tag} if (tag := pipeline_tag(model.objectives)) else {}
@@ -40,9 +40,13 @@ def model_card(
         "",
     ]
     article = "An" if title[0] in "AEIOU" else "A"
-    form = f"as a folder of Hugging Face transformers (`{architecture}`)" if theirs else "in bertsmith's own format"
+    form = (
+        f"as a folder of Hugging Face transformers (`{architecture}`)"
+        if in_transformers
+        else "in bertsmith's own format"
+    )
     lines += [f"{article} {title} model written by bertsmith, {form}.", ""]
-    lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if theirs else None)]
+    lines += [*table("Shape", shape), *table("Origin", facts), *_use(architecture if in_transformers else None)]
     return "\n".join(lines).encode("utf-8", "replace")
 
 
@@ -61,7 +65,7 @@ def table(title: str, rows: Mapping[str, object]) -> list[str]:
 
 def _use(architecture: str | None) -> list[str]:
     """How to open it: with transformers' class, or with bertsmith where it has none."""
-    theirs = [
+    code = [
         f"from transformers import AutoTokenizer, {architecture}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
@@ -71,7 +75,7 @@ def _use(architecture: str | None) -> list[str]:
         "## Use",
         "",
         "```python",
-        *(theirs if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']),
+        *(code if architecture else ["import bertsmith", "", 'model = bertsmith.load("path/to/this/folder")']),
         "```",
         "",
         "`checksums.json` holds size and sha256 of every file; bertsmith compares them when it opens the folder.",

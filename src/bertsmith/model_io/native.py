@@ -66,8 +66,8 @@ class NativeFormat:
         values = objectives[name]
         if not isinstance(values, Mapping):
             raise ConfigError(f"{reader.path}: {OBJECTIVES}.{name}={shown(values)} must be a table of settings")
-        found: ObjectiveConfig = _from_dict(FOLDER, name, values, reader.path)
-        return found
+        config: ObjectiveConfig = _from_dict(FOLDER, name, values, reader.path)
+        return config
 
     def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
         """The encoder's settings with the pooler that these objectives read, if the encoder has that setting."""
@@ -128,12 +128,12 @@ def _from_dict(folder: str, kind: Any, values: Mapping[str, Any], path: Path) ->
     if not isinstance(kind, str) or kind not in registry.kinds(folder):
         raise ConfigError(f"{path}: {shown(kind)} is not among the {what} of this version")
     try:
-        found = registry.from_dict(registry.find_kind(folder, kind).Config, values)
+        config = registry.from_dict(registry.find_kind(folder, kind).Config, values)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
-    for item in dataclasses.fields(found):
-        value = getattr(found, item.name)
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
         if "layers" in item.name and isinstance(value, int) and value > MAX_LAYERS:
             raise ConfigError(f"{path}: {item.name}={value} is more than {MAX_LAYERS:,}")
-    return found
+    return config

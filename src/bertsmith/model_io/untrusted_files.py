@@ -100,16 +100,16 @@ def parse_object(data: bytes, path: Path, *, what: str = "", most_values: int = 
     if values > most_values:
         raise DataError(f"{path}{what} has more than {most_values:,} values")
     try:
-        found = json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}{what} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
         raise DataError(f"{path}{what} is nested too deeply") from error
     except ValueError as error:
         raise DataError(f"{path}{what} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path}{what} must be a JSON object, not {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise DataError(f"{path}{what} must be a JSON object, not {type(value).__name__}")
+    return value
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -152,14 +152,14 @@ def _open(real: Path, path: Path) -> int:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise ValueError(f"the key {shown(key)} occurs twice")
             seen.add(key)
-    return found
+    return table
 
 
 def _refuse_constant(name: str) -> Any:

@@ -86,13 +86,12 @@ class Albert(Family):
         for key in ("position_embedding_type", "classifier_dropout", "is_decoder", "use_cache"):
             del values[key]
         alone = config.sharing == "none"
-        found = values | {
+        return values | {
             "embedding_size": config.embedding_width,
             "num_hidden_groups": config.layers if alone else config.groups,
             "inner_group_num": config.inner_layers,
             "classifier_dropout_prob": 0.1,
         }
-        return found
 
 
 FAMILY = Albert(

@@ -107,13 +107,13 @@ class Family:
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         return f"{self.prefix}{name}" if name.startswith(self.bare) else name
 
-    def current_names(self, found: Iterable[str], where: object) -> dict[str, str]:
+    def current_names(self, stored: Iterable[str], folder: object) -> dict[str, str]:
         """Today's name -> the stored name; two stored names of one weight are a DataError."""
         names: dict[str, str] = {}
-        for name in found:
+        for name in stored:
             new = self.current_name(name)
             if new in names:
-                raise DataError(f"{where}: {names[new]!r} and {name!r} are two names of one weight")
+                raise DataError(f"{folder}: {names[new]!r} and {name!r} are two names of one weight")
             names[new] = name
         return names
 
@@ -121,11 +121,11 @@ class Family:
         """The objectives whose weights are among these names, if no other objective has the same prefix."""
         known = {head: begin for head, begin in self.heads.items() if head not in LM_HEADS or head == LM_HEADS[causal]}
         owners = Counter(known.values())
-        found = tuple(names)
+        stored = tuple(names)
         return {
             head
             for head, begin in known.items()
-            if owners[begin] == 1 and any(name.startswith(begin) for name in found)
+            if owners[begin] == 1 and any(name.startswith(begin) for name in stored)
         }
 
     def architecture_of(self, objectives: Collection[str]) -> str:
@@ -200,7 +200,7 @@ class Family:
     def stored_layers(self, names: Iterable[str]) -> int:
         """The number of layers that have weights."""
         pattern = re.compile(rf"{re.escape(self.prefix)}encoder\.layer\.(\d+)\.")
-        return len({found[1] for name in names if (found := pattern.match(name))})
+        return len({match[1] for name in names if (match := pattern.match(name))})
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """The settings with a pooler if objectives read it; `stored`: or if the weights have one."""
@@ -251,9 +251,9 @@ class ClassifierFamily(Family):
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """With dropout before it where it is part of that head."""
-        found = super().with_pooler(config, readers=readers, stored=stored)
+        pooled = super().with_pooler(config, readers=readers, stored=stored)
         dropout = config.dropout if any(name in TEXT_HEADS for name in readers) else 0.0
-        return cast(TransformerConfig, replace(cast(Any, found), pooler_dropout=dropout))
+        return cast(TransformerConfig, replace(cast(Any, pooled), pooler_dropout=dropout))
 
 
 class SummaryFamily(ClassifierFamily):

@@ -32,9 +32,9 @@ class Modern(Family):
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
         """Every head in transformers starts with the layers of the MLM head; only that one has a decoder."""
-        found = tuple(names)
-        absent = {"masked_lm"} if "decoder.bias" not in found else set()
-        return super().stored_heads(found, causal=causal) - absent
+        stored = tuple(names)
+        absent = {"masked_lm"} if "decoder.bias" not in stored else set()
+        return super().stored_heads(stored, causal=causal) - absent
 
     def settings(self, reader: ConfigReader, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The config's values as settings of our encoder."""
@@ -61,7 +61,7 @@ class Modern(Family):
     def stored_layers(self, names: Iterable[str]) -> int:
         """See `Family.stored_layers`."""
         pattern = re.compile(rf"{re.escape(PREFIX)}layers\.(\d+)\.")
-        return len({found[1] for name in names if (found := pattern.match(name))})
+        return len({match[1] for name in names if (match := pattern.match(name))})
 
     def read_head(self, name: str, reader: ConfigReader) -> dict[str, Any]:
         """No settings: only one kind of MLM head is supported."""
@@ -134,11 +134,11 @@ def _base(reader: ConfigReader, kind: str, key: str, usual: float) -> float:
 
 def _same(reader: ConfigReader, keys: tuple[str, ...]) -> bool:
     """The common value of these flags."""
-    found = {key: reader.flag(key) for key in keys}
-    if len({*found.values()}) > 1:
-        claims = ", ".join(f"{key}={str(value).lower()}" for key, value in found.items())
+    flags = {key: reader.flag(key) for key in keys}
+    if len({*flags.values()}) > 1:
+        claims = ", ".join(f"{key}={str(value).lower()}" for key, value in flags.items())
         raise ConfigError(f"{reader.path}: {claims}; bertsmith reads models where all are equal")
-    return found[keys[0]]
+    return flags[keys[0]]
 
 
 FAMILY = Modern(

@@ -48,10 +48,10 @@ class RoFormer(SummaryFamily):
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
         """BERT's, without learned positions."""
-        found = super().config_values(config)
-        del found["position_embedding_type"]
+        values = super().config_values(config)
+        del values["position_embedding_type"]
         more = {"embedding_size": config.width, "rotary_value": False, "summary_activation": config.activation}
-        return found | more
+        return values | more
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
         """Sines and cosines of all positions."""
