@@ -25,7 +25,7 @@ from bertsmith.data.shards import reader as shard_reader
 from bertsmith.errors import StorageError
 from bertsmith.model_io.model import Model
 from bertsmith.system.durable import Disk
-from bertsmith.training import checkpoints, forward_backward, prefetch, pretrain
+from bertsmith.training import checkpoints, forward_backward, prefetch, pretrain, run
 from bertsmith.training.checkpoints import Checkpoints
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.trainer import Trainer
@@ -44,9 +44,6 @@ def _append(path: str, line: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.write(descriptor, line.encode())
     os.close(descriptor)
-
-
-# --- the disk --------------------------------------------------------------------------------------------------------
 
 
 def _at_each_change(act: Callable[[int], None]) -> None:
@@ -91,9 +88,6 @@ def refuse_change(number: int, how: str, told: str) -> None:
     _at_each_change(act)
 
 
-# --- moments of a run ------------------------------------------------------------------------------------------------
-
-
 def _at(phase: str, act: Callable[[], None]) -> None:
     """Has `act` called once, when the run first comes to a phase, such as `step-3`, `save-2` or `evaluation`."""
     where, _, moment = phase.partition("-")
@@ -102,16 +96,16 @@ def _at(phase: str, act: Callable[[], None]) -> None:
         "update": (Trainer, "_update"),
         "save": (checkpoints, "write_checkpoint"),
         "manifest": (checkpoints, "checksummed_json"),
-        "evaluation": (Trainer, "score"),
+        "evaluation": (Trainer, "evaluate"),
         "resume": (Checkpoints, "resume"),
         "model": (Model, "build"),
-        "write": (pretrain, "save_model"),
+        "write": (run, "save_model"),
     }[where]
     calls = [0]
 
     def wrapper(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         calls[0] += 1
-        now = given[0].done + 1 if where in ("step", "update") else calls[0]
+        now = given[0].steps_done + 1 if where in ("step", "update") else calls[0]
         if now == int(moment or 1):
             act()
         return original(*given, **named)
@@ -145,9 +139,6 @@ def pause_at(phase: str, path: str, seconds: float = 30.0) -> None:
             time.sleep(0.002)
 
     _at(phase, act)
-
-
-# --- data ------------------------------------------------------------------------------------------------------------
 
 
 def batches(number: int, how: str, patience: float = 0.0) -> None:
@@ -214,9 +205,6 @@ def _by_place(batch: Batch, labels: Any, name: str) -> Any:
     return found
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def not_finite(steps: list[int], value: str = "nan") -> None:
     """The losses of these steps are not finite."""
     now = [0]
@@ -234,9 +222,6 @@ def not_finite(steps: list[int], value: str = "nan") -> None:
 
     _around(forward_backward.ForwardBackward, "accumulate_gradients", learn)
     _around(Model, "forward", forward)
-
-
-# --- broken builds ---------------------------------------------------------------------------------------------------
 
 
 def order_from_a_generator() -> None:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 TESTS = Path(__file__).resolve().parents[1]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-ROOMS = ("cli", "tokenizers", "data", "encoders", "objectives", "training", "model_io", "recipes")
+PACKAGES = ("cli", "tokenizers", "data", "encoders", "objectives", "training", "model_io", "recipes")
 LONGEST = 60.0  # seconds that a call may take before it counts as hung
 HUNG = -1000  # its status then
 
@@ -156,9 +156,9 @@ def serve() -> None:
 
 def _import_everything() -> None:
     """What the command imports when it is called, so that no call spends its time on it."""
-    for room in ROOMS:
-        package = import_module(f"bertsmith.{room}")
-        for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{room}."):
+    for name in PACKAGES:
+        package = import_module(f"bertsmith.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"bertsmith.{name}."):
             import_module(module.name)
     for name in (
         "bertsmith.reports.terminal",
