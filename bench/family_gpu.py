@@ -1,20 +1,19 @@
-"""Pre-training speed of the family: RoBERTa, ALBERT and ELECTRA against transformers, in one process, round by round.
+"""Pre-training speed of RoBERTa, ALBERT and ELECTRA against transformers, one process, interleaved rounds.
 
     python bench/family_gpu.py SHARDS [--cases roberta/base/512 albert/base/512 electra/small/128] [--peers compiled]
         [--set encoder.dropout=0]... [--tokens 65536] [--rounds 3] [--steps 20] [--turn FILE [--of 3]] [--device cuda]
 
-A case is FAMILY/SIZE/LENGTH. Ours: packed text from shards by the run's own data path, with the packing and objectives
-of the recipe. transformers: RobertaForMaskedLM; AlbertForPreTraining; for ELECTRA ElectraForMaskedLM as generator and
-ElectraForPreTraining as discriminator over one set of tables, joined in one module as in the paper: guesses drawn at
-hidden places, 50 times the loss of judging. It is given a batch of random tokens in full rows that lies on the device
-and whose words are already hidden; ours reads its text and hides its words anew in every step. Both: the shape,
-dropout and vocabulary of the recipe on these shards, bf16 autocast on CUDA, AdamW (LAMB has no fused peer), gradients
-clipped to 1. `eager` is the peer that is not compiled.
+A case is FAMILY/SIZE/LENGTH. bertsmith: packed text from shards with the data pipeline of a run, with the packing and
+objectives of the recipe. transformers: RobertaForMaskedLM; AlbertForPreTraining; for ELECTRA ElectraForMaskedLM as
+generator and ElectraForPreTraining as discriminator with shared embeddings, as in the paper: samples at masked tokens,
+discriminator loss times 50. It gets a batch of random tokens without padding that is on the device and already masked;
+bertsmith reads and masks text in every step. Both: size, dropout and vocabulary of the recipe on these shards, bf16
+autocast on CUDA, AdamW (LAMB has no fused peer), gradients clipped to 1. `eager` is the peer without compilation.
 
-Shards of any tokenizer that has a mask will do; of `roberta` positions begin behind its padding's number, on both
-sides. ALBERT's n-grams are of tokens wherever the tokenizer does not tell which tokens go on with a word. Tokens are
-real ones, padding does not count; useful TFLOP/s as in `bertsmith.training.roofline`. Medians of interleaved rounds;
-× is ours over the peer. Ours trains in the fastest precision of this device. `--turn`, `--of` as in `pretrain_gpu.py`.
+The tokenizer of the shards needs a mask token; positions of `roberta` start at padding_id + 1 on both sides. ALBERT's
+n-grams consist of tokens where the tokenizer does not mark continuations of words. Tokens do not count padding; model
+TFLOP/s as in `bertsmith.training.roofline`. Medians of interleaved rounds; × is bertsmith over the peer. bertsmith
+trains in the fastest precision of this device. `--turn`, `--of` as in `pretrain_gpu.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from needless_masks import leave_out as leave_out_masks
-from pretrain_gpu import Candidate, made, ours, timed, turn
+from needless_masks import skip_needless_masks
+from pretrain_gpu import Candidate, ours, timed, turn, warmed_up
 from torch import Tensor, nn
 
 from bertsmith import recipes
@@ -37,7 +36,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.model_io import huggingface
 from bertsmith.model_io.model import Model
 from bertsmith.objectives.generator import HEAD_WIDTH
-from bertsmith.objectives.replaced_token import Config as Judging
+from bertsmith.objectives.replaced_token import Config as ReplacedTokenConfig
 from bertsmith.system.devices import measure_peak_flops
 from bertsmith.training.distributed import World
 from bertsmith.training.pretrain import resolve_auto
@@ -47,39 +46,41 @@ from bertsmith.training.roofline import flops_per_token
 from bertsmith.types import IGNORE_INDEX
 
 CASES = ("roberta/base/512", "albert/base/512", "electra/small/128")
-HIDDEN = 0.15
-SPECIAL = 8  # ids that no random token has: padding is among them
+MASKED = 0.15  # share of the tokens
+SPECIAL = 8  # ids that random tokens do not have, such as padding
 OURS = "bertsmith"
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
-    """Prints the table; tokens a second by case and candidate."""
+    """Prints the table; returns tokens per second by case and candidate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shards")
     parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="FAMILY/SIZE/LENGTH")
     parser.add_argument("--peers", nargs="*", default=["compiled"], choices=["compiled", "eager"])
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of both sides")
-    parser.add_argument("--tokens", type=int, default=65_536, help="places in a step")
+    parser.add_argument("--tokens", type=int, default=65_536, help="tokens per step, with padding")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--turn", metavar="FILE", help="a file that is locked while something is timed")
+    parser.add_argument("--turn", metavar="FILE", help="a file that is locked during timing")
     parser.add_argument("--of", type=int, default=0, metavar="N", help="calls that share the file of --turn")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(words)
     world, data = World(device=torch.device(options.device)), PretrainData.open(options.shards)
     peak = measure_peak_flops(world.device, torch.bfloat16 if options.device == "cuda" else torch.float32)
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}; ceiling {peak / 1e12:.2f} TFLOP/s; {options.tokens:,} places a step")
-    heads = f"{'k tokens/s':>10} {'slowest–fastest':>17} {'useful TFLOP/s':>14} {'of ceiling':>10} {'GiB':>6} {'×':>5}"
+    print(f"{name}, torch {torch.__version__}; peak {peak / 1e12:.2f} TFLOP/s; {options.tokens:,} tokens per step")
+    heads = f"{'k tokens/s':>10} {'slowest–fastest':>17} {'model TFLOP/s':>14} {'MFU':>10} {'GiB':>6} {'×':>5}"
     print(f"{'':<40} {heads}", flush=True)
     return {case: compare(recipe_of(case, data, options), data, world, options, peak) for case in options.cases}
 
 
 def recipe_of(case: str, data: PretrainData, options: argparse.Namespace) -> Recipe:
-    """The recipe of a case, a step's rows all at once."""
+    """The recipe of a case, with one micro-batch per step."""
     name, _, length = case.rpartition("/")
     if not length.isdigit() or name.partition("/")[0] not in MODELS:
-        raise ConfigError(f"{case} is no case: {', '.join(MODELS)}, then a size and a length, such as {CASES[0]}")
+        raise ConfigError(
+            f"{case} is not a case: expected one of {', '.join(MODELS)}, a size and a length, such as {CASES[0]}"
+        )
     rows = max(1, options.tokens // int(length))
     changes = [f"max_length={length}", f"batch_size={rows}", f"micro_batch_size={rows}", "steps=1000000"]
     changes += ["optimizer.kind=adamw", "compute.max_grad_norm=1.0", *options.set]
@@ -89,14 +90,14 @@ def recipe_of(case: str, data: PretrainData, options: argparse.Namespace) -> Rec
 def compare(
     recipe: Recipe, data: PretrainData, world: World, options: argparse.Namespace, peak: float
 ) -> dict[str, float]:
-    """One case: everybody built, warmed up, and timed in turn."""
-    torch.compiler.reset()  # graphs of the case before would have the next ones compiled for any length
+    """One case: all candidates are built, warmed up, and timed alternately."""
+    torch.compiler.reset()  # or the next case would be compiled with dynamic shapes
     recipe, _ = resolve_auto(recipe, Path("no run yet"), world)
     makers: dict[str, Callable[[], Callable[[], int]]] = {OURS: lambda: ours("real", recipe, data, world)}
     for kind in options.peers:
         makers[f"transformers {kind}"] = lambda kind=kind: theirs(kind, recipe, data, world)
-    useful = useful_flops(recipe)
-    candidates = [made(name, make, useful) for name, make in makers.items()]
+    flops = model_flops(recipe)
+    candidates = [warmed_up(name, make, flops) for name, make in makers.items()]
     speeds: dict[str, list[float]] = {one.name: [] for one in candidates}
     with turn(options.turn, options.of, recipe.name):
         for _ in range(options.rounds):
@@ -121,33 +122,33 @@ def compare(
 def show(case: str, one: Candidate, found: Sequence[float], peak: float, ours: float) -> None:
     """One line of the table."""
     middle = statistics.median(found)
-    spread, flops = f"{min(found) / 1e3:.1f}–{max(found) / 1e3:.1f}", middle * one.useful
+    spread, flops = f"{min(found) / 1e3:.1f}–{max(found) / 1e3:.1f}", middle * one.flops
     ratio = "" if one.name == OURS else f"{ours / middle:.2f}"
     line = f"{middle / 1e3:10.1f} {spread:>17} {flops / 1e12:14.2f} {flops / peak:10.1%} {one.memory:6.1f} {ratio:>5}"
     print(f"{case + ' ' + one.name:<40} {line}", flush=True)
 
 
-def useful_flops(recipe: Recipe) -> float:
-    """For each token, the same for both sides; ELECTRA's generator is in it."""
+def model_flops(recipe: Recipe) -> float:
+    """Per token, equal for both sides; with ELECTRA's generator."""
     with torch.device("meta"):
         model = Model.build(recipe.encoder, recipe.objectives.values())
-    asked = {"masked_lm": HIDDEN, "replaced_token": 1.0}
-    return flops_per_token(model, length=recipe.max_length, labels=asked)
+    labels = {"masked_lm": MASKED, "replaced_token": 1.0}
+    return flops_per_token(model, length=recipe.max_length, labels=labels)
 
 
 def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Callable[[], int]:
-    """A step of transformers' same model."""
-    leave_out_masks()
+    """A training step of transformers' model."""
+    skip_needless_masks()
     torch.manual_seed(0)
     device, rows, length = world.device, recipe.batch_size, recipe.max_length
     model = MODELS[recipe.name.partition("/")[0]](recipe).to(device).train()
-    given = {name: value.to(device) for name, value in random_batch(recipe, data.tokenizer.mask_id).items()}
+    inputs = {name: value.to(device) for name, value in random_batch(recipe, data.tokenizer.mask_id).items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     forward = torch.compile(model, dynamic=False) if kind == "compiled" else model
 
     def step() -> int:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = forward(**given)
+            loss = forward(**inputs)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.compute.max_grad_norm)
         optimizer.step()
@@ -158,36 +159,36 @@ def theirs(kind: str, recipe: Recipe, data: PretrainData, world: World) -> Calla
 
 
 def random_batch(recipe: Recipe, mask_id: int | None) -> dict[str, Tensor]:
-    """Random tokens in full rows, words hidden as the recipe's family hides them; what the family's peer takes."""
+    """The arguments of the peer: random tokens without padding, masked."""
     rows, length, family = recipe.batch_size, recipe.max_length, recipe.name.partition("/")[0]
     ids = torch.randint(SPECIAL, recipe.encoder.vocab_size, (rows, length))
-    places = torch.randperm(rows * length)[: max(1, round(HIDDEN * rows * length))].sort().values
-    labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, places, ids.flatten()[places]).view(rows, length)
+    indices = torch.randperm(rows * length)[: max(1, round(MASKED * rows * length))].sort().values
+    labels = torch.full((rows * length,), IGNORE_INDEX).scatter(0, indices, ids.flatten()[indices]).view(rows, length)
     assert mask_id is not None
-    hidden = torch.where(labels == IGNORE_INDEX, ids, mask_id)
-    given = {"input_ids": hidden, "labels": labels}
+    masked = torch.where(labels == IGNORE_INDEX, ids, mask_id)
+    inputs = {"input_ids": masked, "labels": labels}
     if family == "albert":
-        given["sentence_order_label"] = torch.randint(0, 2, (rows,))
+        inputs["sentence_order_label"] = torch.randint(0, 2, (rows,))
     if family == "electra":
-        given["places"] = places
-    return given
+        inputs["indices"] = indices
+    return inputs
 
 
-class Alone(nn.Module):
-    """A model of transformers that returns its loss."""
+class LossModel(nn.Module):
+    """A transformers model that returns its loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, **given: Tensor) -> Tensor:
+    def forward(self, **inputs: Tensor) -> Tensor:
         """The loss []."""
-        loss: Tensor = self.model(**given).loss
+        loss: Tensor = self.model(**inputs).loss
         return loss
 
 
 class Electra(nn.Module):
-    """transformers' generator and discriminator over one set of tables (P-ELECTRA §2, §3.2)."""
+    """transformers' generator and discriminator with shared embeddings (P-ELECTRA §2, §3.2)."""
 
     def __init__(self, generator: Any, discriminator: Any, *, weight: float) -> None:
         super().__init__()
@@ -195,23 +196,23 @@ class Electra(nn.Module):
         generator.electra.embeddings = discriminator.electra.embeddings
         generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
 
-    def forward(self, input_ids: Tensor, labels: Tensor, places: Tensor) -> Tensor:
-        """The loss [] of a hidden batch [B, L] whose flat places [R] are asked; no gradient goes through guesses."""
-        guessed = self.generator(input_ids=input_ids, labels=labels)
+    def forward(self, input_ids: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """The loss [] of a batch [B, L] masked at flat `indices` [R]; no gradient flows through samples."""
+        generated = self.generator(input_ids=input_ids, labels=labels)
         with torch.no_grad():
-            logits = guessed.logits.flatten(0, 1)[places].float()
+            logits = generated.logits.flatten(0, 1)[indices].float()
             noise = -torch.log(-torch.log(torch.rand_like(logits)))
-            drawn = (logits + noise).argmax(-1)
-            filled = input_ids.flatten().scatter(0, places, drawn).view_as(input_ids)
+            samples = (logits + noise).argmax(-1)
+            filled = input_ids.flatten().scatter(0, indices, samples).view_as(input_ids)
             original = torch.where(labels == IGNORE_INDEX, input_ids, labels)
             replaced = (filled != original).long()
-        judged = self.discriminator(input_ids=filled, labels=replaced)
-        total: Tensor = guessed.loss + self.weight * judged.loss
+        discriminated = self.discriminator(input_ids=filled, labels=replaced)
+        total: Tensor = generated.loss + self.weight * discriminated.loss
         return total
 
 
 def config_of(encoder: Any) -> Any:
-    """transformers' settings of an encoder of ours, with its fused attention."""
+    """transformers' config of an encoder, with sdpa attention."""
     import transformers
 
     family = huggingface.find(type(encoder).__module__.rpartition(".")[2])
@@ -221,30 +222,30 @@ def config_of(encoder: Any) -> Any:
 
 
 def roberta(recipe: Recipe) -> nn.Module:
-    """With its masked words."""
+    """With masked LM."""
     import transformers
 
-    return Alone(transformers.RobertaForMaskedLM(config_of(recipe.encoder)))
+    return LossModel(transformers.RobertaForMaskedLM(config_of(recipe.encoder)))
 
 
 def albert(recipe: Recipe) -> nn.Module:
-    """With its masked words and the order of sentences."""
+    """With masked LM and sentence order."""
     import transformers
 
-    return Alone(transformers.AlbertForPreTraining(config_of(recipe.encoder)))
+    return LossModel(transformers.AlbertForPreTraining(config_of(recipe.encoder)))
 
 
 def electra(recipe: Recipe) -> nn.Module:
-    """With a generator of the share of the width that the recipe says, as deep as the discriminator."""
+    """With a generator of the recipe's width, as deep as the discriminator."""
     import transformers
 
-    judging: Judging = recipe.objectives["replaced_token"]
-    width = max(1, round(judging.generator_width * recipe.encoder.width))
-    narrow = replace(recipe.encoder, width=width, heads=max(1, width // HEAD_WIDTH), feed_forward=4 * width)
+    objective: ReplacedTokenConfig = recipe.objectives["replaced_token"]
+    width = max(1, round(objective.generator_width * recipe.encoder.width))
+    generator = replace(recipe.encoder, width=width, heads=max(1, width // HEAD_WIDTH), feed_forward=4 * width)
     return Electra(
-        transformers.ElectraForMaskedLM(config_of(narrow)),
+        transformers.ElectraForMaskedLM(config_of(generator)),
         transformers.ElectraForPreTraining(config_of(recipe.encoder)),
-        weight=judging.discriminator_weight,
+        weight=objective.discriminator_weight,
     )
 
 

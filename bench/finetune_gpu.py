@@ -1,10 +1,10 @@
-"""Fine-tuning speed on SQuAD-shaped data: ours against transformers, same model, batch and precision, in one run.
+"""Fine-tuning speed on SQuAD: bertsmith against transformers, same model, batch size and precision, in one run.
 
     python bench/finetune_gpu.py SQUAD.json VOCAB_FOLDER [--size base] [--rows 32] [--length 384] [--rounds 3]
 
-Ours: rows packed without padding, one compiled graph. transformers: BertForQuestionAnswering with sdpa, bf16 autocast,
-fused AdamW, clipping, every window padded to the full length as its script does; eager and compiled. Windows a second,
-medians of interleaved rounds.
+bertsmith: packed rows without padding, one compiled graph. transformers: BertForQuestionAnswering with sdpa, bf16
+autocast, fused AdamW, gradient clipping, every window padded to the full length as in its script; eager and compiled.
+Windows per second, medians of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from bertsmith.training.optimizers import adamw
 from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.trainer import Trainer
 
-STEPS, WARM = 30, 8
+STEPS, WARMUP_STEPS = 30, 8
 
 
 def main() -> None:
@@ -46,33 +47,35 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = load(options.vocabulary)
     task = squad.Config().build(files={"train": options.file})
-    asked = task.rows(task.examples("train"), tokenizer, max_length=options.length, training=True)
-    mean = np.mean([len(one.rows[0]) for one in asked])
-    print(f"{len(asked):,} windows, {mean:.0f} tokens on average, {torch.cuda.get_device_name()}", flush=True)
+    features = task.rows(task.examples("train"), tokenizer, max_length=options.length, training=True)
+    mean = np.mean([len(feature.rows[0]) for feature in features])
+    print(f"{len(features):,} windows, {mean:.0f} tokens on average, {torch.cuda.get_device_name()}", flush=True)
     runs: dict[str, Callable[[], float]] = {
-        "bertsmith": ours(asked, tokenizer, options, graphs=True),
-        "bertsmith, no graphs": ours(asked, tokenizer, options, graphs=False),
-        "transformers": theirs(asked, options, compiled=False),
-        "transformers, compiled": theirs(asked, options, compiled=True),
+        "bertsmith": bertsmith_run(features, tokenizer, options, graphs=True),
+        "bertsmith, no graphs": bertsmith_run(features, tokenizer, options, graphs=False),
+        "transformers": transformers_run(features, options, compiled=False),
+        "transformers, compiled": transformers_run(features, options, compiled=True),
     }
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, run in runs.items():
-            found[name].append(run())
-    medians = {name: statistics.median(speeds) for name, speeds in found.items()}
+            speeds[name].append(run())
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
     for name, speed in medians.items():
         ratio = medians["bertsmith"] / speed
-        print(f"{name:<24} {speed:8.1f} windows/s  {speed * mean / 1e3:8.1f} k tokens/s  ours is {ratio:.2f} ×")
+        print(f"{name:<24} {speed:8.1f} windows/s  {speed * mean / 1e3:8.1f} k tokens/s  bertsmith/this: {ratio:.2f}")
 
 
-def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, graphs: bool) -> Callable[[], float]:
-    """A trainer that goes on from call to call."""
+def bertsmith_run(
+    features: list[Features], tokenizer: Any, options: argparse.Namespace, *, graphs: bool
+) -> Callable[[], float]:
+    """A trainer that continues from call to call."""
     torch.manual_seed(0)
     world = World(device=torch.device("cuda"))
     config = bert.Config.size(options.size, vocab_size=tokenizer.vocab_size)
-    total = WARM + STEPS * options.rounds
-    feeder = FinetuneLoader(
-        asked,
+    total = WARMUP_STEPS + STEPS * options.rounds
+    loader = FinetuneLoader(
+        features,
         "span",
         length=options.length,
         padding_id=tokenizer.padding_id,
@@ -84,23 +87,23 @@ def ours(asked: list[Features], tokenizer: Any, options: argparse.Namespace, *, 
     )
     trainer = Trainer(
         Model.build(config, [span.Config()]),
-        feeder,
+        loader,
         plan=TrainingPlan(steps=total, learning_rate=3e-5),
         optimizer=adamw.Config(),
         compute=ComputeConfig(cuda_graphs=graphs),
         world=world,
     )
-    for _ in range(WARM):
+    for _ in range(WARMUP_STEPS):
         next(trainer)
 
     def run() -> float:
-        return timed(lambda: next(trainer), options.rows)
+        return windows_per_second(lambda: next(trainer), options.rows)
 
     return run
 
 
-def theirs(asked: list[Features], options: argparse.Namespace, *, compiled: bool) -> Callable[[], float]:
-    """transformers' model in the loop of its script, without its logging."""
+def transformers_run(features: list[Features], options: argparse.Namespace, *, compiled: bool) -> Callable[[], float]:
+    """transformers' model in the training loop of its script, without logging."""
     import transformers
 
     layers, width = bert.Config.sizes[options.size]
@@ -111,13 +114,13 @@ def theirs(asked: list[Features], options: argparse.Namespace, *, compiled: bool
     model: Any = transformers.BertForQuestionAnswering(config).cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, fused=True)
     forward: Any = torch.compile(model) if compiled else model
-    place = iter(range(1 << 30))
+    numbers = count()
 
     def step() -> None:
-        first = next(place) * options.rows % (len(asked) - options.rows)
+        first = next(numbers) * options.rows % (len(features) - options.rows)
         batch = {
             name: value.pin_memory().cuda(non_blocking=True)
-            for name, value in padded(asked[first : first + options.rows], options.length).items()
+            for name, value in padded(features[first : first + options.rows], options.length).items()
         }
         with torch.autocast("cuda", torch.bfloat16):
             loss = forward(**batch).loss
@@ -126,39 +129,39 @@ def theirs(asked: list[Features], options: argparse.Namespace, *, compiled: bool
         optimizer.step()
         optimizer.zero_grad()
 
-    for _ in range(WARM):
+    for _ in range(WARMUP_STEPS):
         step()
 
     def run() -> float:
-        return timed(step, options.rows)
+        return windows_per_second(step, options.rows)
 
     return run
 
 
-def padded(asked: list[Features], length: int) -> dict[str, torch.Tensor]:
-    """The same windows, one to a row, filled up to the full length."""
-    ids, kinds, mask = (np.zeros((len(asked), length), np.int64) for _ in range(3))
-    for place, one in enumerate(asked):
-        row = one.rows[0]
-        ids[place, : len(row)], kinds[place, : len(row)], mask[place, : len(row)] = row.ids, row.segment_ids, 1
-    targets = torch.tensor([one.target for one in asked])
+def padded(features: list[Features], length: int) -> dict[str, torch.Tensor]:
+    """The same windows, one per row, padded to the full length."""
+    ids, segment_ids, mask = (np.zeros((len(features), length), np.int64) for _ in range(3))
+    for index, feature in enumerate(features):
+        row = feature.rows[0]
+        ids[index, : len(row)], segment_ids[index, : len(row)], mask[index, : len(row)] = row.ids, row.segment_ids, 1
+    targets = torch.tensor([feature.target for feature in features])
     return {
         "input_ids": torch.from_numpy(ids),
-        "token_type_ids": torch.from_numpy(kinds),
+        "token_type_ids": torch.from_numpy(segment_ids),
         "attention_mask": torch.from_numpy(mask),
         "start_positions": targets[:, 0].contiguous(),
         "end_positions": targets[:, 1].contiguous(),
     }
 
 
-def timed(step: Callable[[], Any], rows: int) -> float:
-    """Windows a second over STEPS steps."""
+def windows_per_second(step: Callable[[], Any], rows: int) -> float:
+    """Windows per second over STEPS steps."""
     torch.cuda.synchronize()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(STEPS):
         step()
     torch.cuda.synchronize()
-    return STEPS * rows / (time.perf_counter() - began)
+    return STEPS * rows / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Speed of one training step of BERT by shape and kernel: tokens and useful FLOP a second, and what hiding costs.
+"""Speed of one training step of BERT by shape and attention kernel: tokens and FLOPs per second, time of masking.
 
-PYTHONPATH=src python bench/model_gpu_check.py [size] [tokens a batch]     (on the CPU: tiny 1024)
+PYTHONPATH=src python bench/model_gpu_check.py [size] [tokens per batch]     (on the CPU: tiny 1024)
 """
 
 from __future__ import annotations
@@ -26,81 +26,82 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STEPS = 20 if DEVICE == "cuda" else 2
 
 
-def rows(sizes: list[int]) -> list[Row]:
-    """Rows of random words with their frame."""
+def random_rows(sizes: list[int]) -> list[Row]:
+    """Rows of random tokens."""
     random = np.random.default_rng(0)
-    found = []
+    rows = []
     for size in sizes:
         texts = np.zeros(size, np.int8)
         texts[[0, -1]] = -1
         nothing = np.zeros((size, 2), np.int32)
         ids = random.integers(1000, VOCABULARY.size, size, np.int32)
-        found.append(Row(ids, np.zeros(size, np.uint8), texts, nothing, np.zeros(size, np.int32)))
-    return found
+        rows.append(Row(ids, np.zeros(size, np.uint8), texts, nothing, np.zeros(size, np.int32)))
+    return rows
 
 
 def batch_of(length: int, tokens: int, *, packed: bool) -> Batch:
-    """Full rows of one text; or rows of several texts that fill them to about 99 %."""
-    lines = tokens // length
-    sizes = [length] * lines if not packed else [length // 4] * (3 * lines) + [length // 8] * (2 * lines)
+    """Rows of one text without padding; or rows of several texts, filled to about 99 %."""
+    batch_size = tokens // length
+    sizes = [length] * batch_size if not packed else [length // 4] * (3 * batch_size) + [length // 8] * (2 * batch_size)
     labels = {"next_sentence": [number % 2 for number in range(len(sizes))]}
-    return collate(rows(sizes), length=length, pack=packed, labels=labels).to(DEVICE)
+    return collate(random_rows(sizes), length=length, pack=packed, labels=labels).to(DEVICE)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Of one call, after three to warm up."""
+def seconds(run: Callable[[], object]) -> float:
+    """Of one call, after three warm-up calls."""
     for _ in range(3):
-        work()
+        run()
     torch.cuda.synchronize() if DEVICE == "cuda" else None
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(STEPS):
-        work()
+        run()
     torch.cuda.synchronize() if DEVICE == "cuda" else None
-    return (time.perf_counter() - begin) / STEPS
+    return (time.perf_counter() - start) / STEPS
 
 
-def flops_a_token(config: bert.Config, length: int) -> float:
-    """The useful ones of SPEED.md: encoder, attention, and a head over 15 % of the places."""
+def flops_per_token(config: bert.Config, length: int) -> float:
+    """Model FLOPs: encoder, attention, and an MLM head at 15 % of the tokens."""
     block = 6 * (4 * config.width**2 + 2 * config.width * config.inner) + 12 * config.width * length
     return config.layers * block + 0.15 * 6 * (config.vocab_size * config.width + config.width**2)
 
 
-def line(config: bert.Config, length: int, tokens: int, *, packed: bool, compiled: bool) -> None:
+def measure(config: bert.Config, length: int, tokens: int, *, packed: bool, compiled: bool) -> None:
     model = Model.build(config, [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY).to(DEVICE).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batch = batch_of(length, tokens, packed=packed)
     forward = torch.compile(model, fullgraph=True) if compiled else model
-    hide = torch.compile(model.corrupt, fullgraph=True) if compiled else model.hide
+    corrupt = torch.compile(model.corrupt, fullgraph=True) if compiled else model.corrupt
 
     def step() -> None:
         with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):
-            loss = forward(hide(batch)).mean()
+            loss = forward(corrupt(batch)).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    took, hiding = seconds(step), seconds(lambda: hide(batch))
+    step_time, corrupt_time = seconds(step), seconds(lambda: corrupt(batch))
     with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):
         kernel = model.encoder._attention_context(batch, return_attentions=False).kernel
-    rate = batch.input_ids.numel() / took
+    throughput = batch.input_ids.numel() / step_time
+    tflops = throughput * flops_per_token(config, length) / 1e12
     print(
-        f"{length:6} {'packed' if packed else 'full':7} {'compiled' if compiled else 'eager':9} {kernel:9} "
-        f"dropout {config.attention_dropout:3.1f} {rate / 1e3:9.0f} {rate * flops_a_token(config, length) / 1e12:9.1f} "
-        f"{took * 1e3:9.1f} {hiding * 1e3:9.2f}",
+        f"{length:6} {'packed' if packed else 'dense':7} {'compiled' if compiled else 'eager':9} {kernel:9} "
+        f"dropout {config.attention_dropout:3.1f} {throughput / 1e3:9.0f} {tflops:9.1f} "
+        f"{step_time * 1e3:9.1f} {corrupt_time * 1e3:9.2f}",
         flush=True,
     )
 
 
 def main(size: str = "base", tokens: str = "65536") -> None:
     config = bert.Config.size(size, vocab_size=VOCABULARY.size)
-    print(f"{size}, {tokens} tokens a batch, {DEVICE}; k tokens/s, useful TFLOP/s, ms a step, ms of it hiding")
+    print(f"{size}, {tokens} tokens per batch, {DEVICE}; k tokens/s, model TFLOP/s, ms per step, ms of masking")
     for length in (512, 128):
         for packed in (False, True):
             for dropout in (0.0, 0.1):
                 for compiled in (False, True) if DEVICE == "cuda" else (False,):
                     settings = replace(config, dropout=dropout, attention_dropout=dropout)
-                    line(settings, length, int(tokens), packed=packed, compiled=compiled)
+                    measure(settings, length, int(tokens), packed=packed, compiled=compiled)
 
 
 if __name__ == "__main__":

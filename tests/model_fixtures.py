@@ -1,4 +1,4 @@
-"""A small world for tests of models: a vocabulary of 97 tokens, rows of random words, models with large weights."""
+"""Fixtures for model tests: a vocabulary of 97 tokens, rows of random tokens, small models with large weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch.set_num_threads(1)  # tensors are small here, and test workers share the c
 
 PADDING, START, END, MASK, UNKNOWN = range(5)
 SIZE = 97
-FIRST_CONTINUATION = 70  # ids from here on go on with the word before them
+FIRST_CONTINUATION = 70  # ids from here on continue the word before them
 VOCABULARY = Vocabulary(
     size=SIZE,
     mask_id=MASK,
@@ -54,14 +54,14 @@ def random_rows(lengths: list[int], *, seed: int = 0, pairs: bool = True) -> lis
     return rows
 
 
-def random_batch(lengths: list[int], *, length: int, seed: int = 0, pairs: bool = True, **how: Any) -> Batch:
+def random_batch(lengths: list[int], *, length: int, seed: int = 0, pairs: bool = True, **options: Any) -> Batch:
     """A batch of random rows with random labels for next_sentence."""
     labels = {"next_sentence": np.random.default_rng(seed + 1).integers(0, 2, len(lengths)).tolist()}
-    return collate(random_rows(lengths, seed=seed, pairs=pairs), length=length, labels=labels, **how)
+    return collate(random_rows(lengths, seed=seed, pairs=pairs), length=length, labels=labels, **options)
 
 
 def random_labels(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Labels and places for every objective that does not bring its own: two choices to a question, then three, ..."""
+    """Labels and token indices for the objectives that do not make their own; questions of two and three choices."""
     random = np.random.default_rng(seed + 2)
     sizes = [len(row) for row in rows]
     groups = [2, 3] * len(rows)
@@ -76,7 +76,7 @@ def random_labels(rows: list[Row], *, seed: int = 0) -> tuple[dict[str, list[Any
         "classify": random.integers(0, 2, len(rows)).tolist(),
         "regress": random.normal(size=len(rows)).tolist(),
         "span": spans,
-        "tag": [random.integers(0, 2, len(places)).tolist() for places in words],
+        "tag": [random.integers(0, 2, len(indices)).tolist() for indices in words],
         "choose": choices,
     }
     labels["sentence_order"] = [1 - label for label in labels["next_sentence"]]
@@ -97,24 +97,24 @@ def small_bert_config(**changes: Any) -> bert.Config:
 
 
 def pretraining_model(seed: int = 0, **changes: Any) -> Model:
-    """A small BERT with both heads and large weights, asleep."""
-    made = Model.build(
+    """A small BERT with both pre-training heads and large weights, in evaluation mode."""
+    model = Model.build(
         small_bert_config(**changes), [masked_lm.Config(), next_sentence.Config()], vocabulary=VOCABULARY
     )
-    return randomize_weights(made, seed).eval()
+    return randomize_weights(model, seed).eval()
 
 
-def randomize_weights(part: nn.Module, seed: int = 0, deviation: float = 0.3) -> Any:
-    """All parameters drawn from N(0, 0.3): with 0.02 a wrong activation hides in the noise (SPEC.md §3)."""
+def randomize_weights(module: nn.Module, seed: int = 0, std: float = 0.3) -> Any:
+    """Draws all parameters from N(0, 0.3): with 0.02 a wrong activation would be within rounding (SPEC.md §3)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in part.parameters():
+        for parameter in module.parameters():
             drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(drawn * deviation)
-    return part
+            parameter.copy_(drawn * std)
+    return module
 
 
 def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, relative to the largest number."""
+    """The largest absolute difference, relative to the largest absolute value."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max().clamp(min=1e-30))

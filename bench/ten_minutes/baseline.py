@@ -250,7 +250,9 @@ class Run:
         file = io.BytesIO()
         torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
         Disk().write_file(self.folder / STATE, [file.getbuffer()])
-        raise StoppedError(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+        raise StoppedError(
+            f"stopped after step {self.progress.steps:,}, which is saved: run the same command again to resume"
+        )
 
     def _resume(self) -> None:
         if not (self.folder / STATE).exists():
@@ -268,7 +270,7 @@ def build(settings: Settings, data: PretrainData) -> Any:
     import transformers
 
     transformers.logging.disable_progress_bar()
-    needless_masks.leave_out()
+    needless_masks.skip_needless_masks()
     layers, width = settings.shape
     shape = transformers.BertConfig(
         vocab_size=-(-data.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,

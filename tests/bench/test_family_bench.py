@@ -232,5 +232,5 @@ def test_a_compiled_peer_attends_without_a_mask_where_none_is_passed(monkeypatch
     assert len(masks_of_a_compiled_peer()) == 2
     assert None not in masks_of_a_compiled_peer()
     for _ in range(2):
-        needless_masks.leave_out()
+        needless_masks.skip_needless_masks()
         assert masks_of_a_compiled_peer() == [None, None]

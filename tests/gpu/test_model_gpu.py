@@ -24,7 +24,7 @@ def build(*, causal: bool = False, units: str = "tokens") -> Model:
     encoder = small_bert_config(width=64, heads=2, feed_forward=128, causal=causal, dropout=0.0, attention_dropout=0.0)
     words = causal_lm.Config() if causal else masked_lm.Config(units=units)
     made = Model.build(encoder, [words, next_sentence.Config()], vocabulary=VOCABULARY, seed=3)
-    return randomize_weights(made, deviation=0.2)
+    return randomize_weights(made, std=0.2)
 
 
 def packed(*, seed: int = 0, epoch: int = 0) -> Batch:

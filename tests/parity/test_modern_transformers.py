@@ -47,14 +47,14 @@ OTHER = {"biases": True, "activation": "gelu_new", "layer_norm_eps": 1e-3, "rota
 def ours_of(name: str, **changes: Any) -> Model:
     """A small encoder with large weights."""
     settings = modern.Config(**SMALL | {"vocab_size": tokenizer().vocab_size} | changes)
-    return randomize_weights(Model.build(settings, CLASSES[name]), deviation=DEVIATION).eval()
+    return randomize_weights(Model.build(settings, CLASSES[name]), std=DEVIATION).eval()
 
 
 def theirs_of(name: str, attention: str, **changes: Any) -> Any:
     """transformers' model with large random weights."""
     settings = THEIRS | {"vocab_size": tokenizer().vocab_size, "attn_implementation": attention} | changes
     found = getattr(transformers, name)(transformers.ModernBertConfig(**settings))
-    return randomize_weights(found, deviation=DEVIATION).eval()
+    return randomize_weights(found, std=DEVIATION).eval()
 
 
 def opened_there(name: str, attention: str, path: Path) -> Any:

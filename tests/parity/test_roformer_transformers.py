@@ -57,7 +57,7 @@ def ours_of(kind: str, **changes: Any) -> Model:
     pooler = kind in ("classify", "regress", "choose")
     settings = roformer.Config(**small | {"causal": kind == "causal_lm", "pooler": pooler} | changes)
     heads = [] if CASES[kind][1] is None else [CASES[kind][1]]
-    return randomize_weights(Model.build(settings, heads), deviation=DEVIATION).eval()
+    return randomize_weights(Model.build(settings, heads), std=DEVIATION).eval()
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -81,7 +81,7 @@ def theirs_of(architecture: str, **changes: Any) -> Any:
     settings = transformers.RoFormerConfig(**THEIRS | {"vocab_size": tokenizer().vocab_size} | changes)
     found = getattr(transformers, architecture)(settings)
     angles = found.base_model.encoder.embed_positions
-    randomize_weights(found, deviation=DEVIATION)
+    randomize_weights(found, std=DEVIATION)
     with torch.no_grad():
         angles.weight.copy_(angles.create_weight())
     return found.eval()
@@ -139,7 +139,7 @@ def test_positions_act_only_through_rotation() -> None:
         ("alone", {"rotary_value": True}, "rotary_value=True; bertsmith reads False only"),
         ("alone", {"embedding_size": 24}, "embedding_size=24; bertsmith reads 32 only"),
         ("choose", {"summary_type": "mean"}, "summary_type='mean'; bertsmith reads 'first' only"),
-        ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads choices by their first token"),
+        ("choose", {"summary_type": None}, "has no summary_type; bertsmith reads the first token of choices"),
     ],
 )
 def test_unsupported_settings_are_rejected(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from model_fixtures import pretraining_model
-from nn.fp8.test_fp8_layers import off
+from nn.fp8.test_fp8_layers import relative_error
 from torch import Tensor, nn
 
 from bertsmith.nn import kernels
@@ -28,95 +28,98 @@ T, D, F = 48, 64, 128
 
 def blocks(count: int = 2, **layer_config: object) -> nn.ModuleList:
     torch.manual_seed(0)
-    made = nn.ModuleList(
+    converted = nn.ModuleList(
         make_block(width=D, heads=2, inner=F, layer_config=LayerConfig(**layer_config)) for _ in range(count)
     )
-    for weight in made.parameters():
+    for weight in converted.parameters():
         nn.init.normal_(weight, mean=float(weight.ndim == 1), std=0.05)
-    return made.train()
+    return converted.train()
 
 
-def everyone() -> AttentionContext:
+def dense_context() -> AttentionContext:
     return context_for_kernel(
         torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel="dense", max_seqlen=T, causal=False
     )
 
 
 def test_blocks_are_converted_and_keep_their_parameter_names() -> None:
-    made = blocks()
-    names = list(made.state_dict())
-    assert convert_blocks(made) == 8
-    assert all(type(block) is Float8Block for block in made)
-    assert type(made[0].attention.qkv) is Float8Qkv
-    assert list(made.state_dict()) == names
-    assert convert_blocks(made) == 0
+    converted = blocks()
+    names = list(converted.state_dict())
+    assert convert_blocks(converted) == 8
+    assert all(type(block) is Float8Block for block in converted)
+    assert type(converted[0].attention.qkv) is Float8Qkv
+    assert list(converted.state_dict()) == names
+    assert convert_blocks(converted) == 0
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_model_has_fp8_blocks_unless_weights_are_sharded(whole: bool) -> None:
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_model_has_fp8_blocks_unless_weights_are_sharded(fp8: bool) -> None:
     model = pretraining_model(layers=2, width=32, heads=2)
-    model.enable_fp8(whole=whole)
+    model.enable_fp8(whole=fp8)
     block = model.encoder.blocks[0]
-    assert (type(block) is Float8Block) == whole
+    assert (type(block) is Float8Block) == fp8
     assert type(block.attention.qkv) is Float8Qkv
 
 
 @pytest.mark.parametrize("layer_config", [{"activation": "relu"}, {"biases": False}])
 def test_blocks_with_an_unsupported_layer_stay_blocks(layer_config: dict[str, object]) -> None:
-    made = blocks(**layer_config)
-    convert_blocks(made)
-    assert all(type(block) is Block for block in made)
+    converted = blocks(**layer_config)
+    convert_blocks(converted)
+    assert all(type(block) is Block for block in converted)
 
 
 def test_a_block_without_attention_stays_a_block() -> None:
-    feeds = FeedForward(width=D, inner=F, layer_config=LayerConfig())
-    half = Block(attention=None, feed_forward=feeds, width=D, layer_config=LayerConfig(), dropout=0.0)
-    assert convert_blocks(half) == 2
-    assert type(half) is Block
+    feed_forward = FeedForward(width=D, inner=F, layer_config=LayerConfig())
+    block = Block(attention=None, feed_forward=feed_forward, width=D, layer_config=LayerConfig(), dropout=0.0)
+    assert convert_blocks(block) == 2
+    assert type(block) is Block
 
 
 def test_an_fp8_block_in_evaluation_equals_the_plain_one() -> None:
     plain = blocks(1)[0].eval()
-    small, x = copy.deepcopy(plain), torch.randn(T, D)
-    convert_blocks(nn.ModuleList([small]))
-    small.eval()
-    found, _ = small(x, everyone())
-    assert torch.equal(found, plain(x, everyone())[0])
+    fp8, x = copy.deepcopy(plain), torch.randn(T, D)
+    convert_blocks(nn.ModuleList([fp8]))
+    fp8.eval()
+    results, _ = fp8(x, dense_context())
+    assert torch.equal(results, plain(x, dense_context())[0])
 
 
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 def test_feed_forward_sublayers_are_close_to_plain_ones(activation: str, compiles: bool) -> None:
     plain = blocks(activation=activation)
-    whole = copy.deepcopy(plain)
-    convert_blocks(whole)
+    fp8 = copy.deepcopy(plain)
+    convert_blocks(fp8)
 
-    def fed(x: Tensor) -> Tensor:
-        found: Tensor | LazyNorm = x
-        for block in whole:
-            found = block._feed_forward(found)
-        return materialize(found)
+    def run_sublayers(x: Tensor) -> Tensor:
+        results: Tensor | LazyNorm = x
+        for block in fp8:
+            results = block._feed_forward(results)
+        return materialize(results)
 
     x = torch.randn(T, D)
     gradient = torch.randn(T, D) / T
-    found = []
-    run = torch.compile(fed, backend="aot_eager", fullgraph=True) if compiles else fed
-    for chain in (plain, whole):
-        mine = y = x.clone().requires_grad_()
+    results = []
+    run = torch.compile(run_sublayers, backend="aot_eager", fullgraph=True) if compiles else run_sublayers
+    for chain in (plain, fp8):
+        x_grad = y = x.clone().requires_grad_()
         if chain is plain:
             for block in plain:
                 y = block.feed_forward_norm(y + block.feed_forward(y))
         else:
-            y = run(mine)
+            y = run(x_grad)
         y.backward(gradient.to(y.dtype))
-        learnt = [name for name, weight in chain.named_parameters() if weight.grad is not None]
-        assert len(learnt) == 12
-        found.append([y, mine.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)])
-    (y, *theirs), (z, *ours) = found
+        trained = [name for name, weight in chain.named_parameters() if weight.grad is not None]
+        assert len(trained) == 12
+        results.append([y, x_grad.grad, *(weight.grad for weight in chain.parameters() if weight.grad is not None)])
+    (y, *theirs), (z, *ours) = results
     assert z.dtype == torch.bfloat16
-    assert 0.002 < off(z, y.detach()) < 0.05
-    assert all(one.dtype == torch.float32 and off(one, other) < 0.12 for one, other in zip(ours, theirs, strict=True))
-    assert off(ours[-1], theirs[-1]) < 0.005  # the last norm's bias: only rounded
+    assert 0.002 < relative_error(z, y.detach()) < 0.05
+    assert all(
+        one.dtype == torch.float32 and relative_error(one, other) < 0.12
+        for one, other in zip(ours, theirs, strict=True)
+    )
+    assert relative_error(ours[-1], theirs[-1]) < 0.005  # the last norm's bias: only rounded
 
 
 class Kernels(ModuleType):
@@ -137,72 +140,76 @@ class Kernels(ModuleType):
     @classmethod
     def attention_forward_fp8(cls, qkv: Tensor, *context: Any) -> tuple[Tensor, ...]:
         assert len(context) == 6
-        seen = cls._seen(qkv)
-        small = ops.quantize(seen.flatten(1), context[-1], ops.E4M3)
-        return seen.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), small, ops.transpose(small)
+        rotates = cls._seen(qkv)
+        fp8 = ops.quantize(rotates.flatten(1), context[-1], ops.E4M3)
+        return rotates.bfloat16(), torch.zeros(qkv.shape[2], len(qkv)), fp8, ops.transpose(fp8)
 
     @staticmethod
-    def rotate_qk(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def rotate_qk(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = qkv.unbind(1)
-        turn = RotaryEmbedding(cosine, sine).rotate
-        return torch.stack((turn(q), turn(k), v), 1)
+        rotary = RotaryEmbedding(cos, sin).rotate
+        return torch.stack((rotary(q), rotary(k), v), 1)
 
     @classmethod
-    def attention_backward(cls, back: Tensor, qkv: Tensor, *context: Any) -> Tensor:
+    def attention_backward(cls, gradient: Tensor, qkv: Tensor, *context: Any) -> Tensor:
         assert len(context) == 7
-        mine = qkv.detach().float().requires_grad_()
+        x_grad = qkv.detach().float().requires_grad_()
         with torch.enable_grad():
-            (found,) = torch.autograd.grad(cls._seen(mine), mine, back.float())
-        return found.bfloat16()
+            (results,) = torch.autograd.grad(cls._seen(x_grad), x_grad, gradient.float())
+        return results.bfloat16()
 
     @classmethod
-    def attention_backward_fp8(cls, back: Tensor, qkv: Tensor, *context: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return cls._small(cls.attention_backward(back, qkv, *context[:-1]), context[-1])
+    def attention_backward_fp8(cls, gradient: Tensor, qkv: Tensor, *context: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return cls._small(cls.attention_backward(gradient, qkv, *context[:-1]), context[-1])
 
     @classmethod
     def rotary_backward_fp8(
-        cls, back: Tensor, cosine: Tensor, sine: Tensor, scale: float
+        cls, gradient: Tensor, cos: Tensor, sin: Tensor, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return cls._small(cls.rotate_qk(back, cosine, -sine), scale)
+        return cls._small(cls.rotate_qk(gradient, cos, -sin), scale)
 
     @staticmethod
     def _small(gradient: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         gradient = gradient.flatten(1)
-        small = ops.quantize(gradient, scale, ops.E5M2)
-        return small, ops.transpose(small), gradient.float().sum(0, keepdim=True)
+        fp8 = ops.quantize(gradient, scale, ops.E5M2)
+        return fp8, ops.transpose(fp8), gradient.float().sum(0, keepdim=True)
 
 
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("by_layer", [False, True])
+@pytest.mark.parametrize("with_rotary", [False, True])
 def test_attention_is_close_to_the_plain_one_with_and_without_rotary(
-    turned: bool, parts: bool, monkeypatch: pytest.MonkeyPatch
+    with_rotary: bool, by_layer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("attention", "elementwise"):
         monkeypatch.setitem(sys.modules, f"bertsmith.nn.kernels.{name}", Kernels())
         monkeypatch.setattr(kernels, name, sys.modules[f"bertsmith.nn.kernels.{name}"], raising=False)
     plain = blocks()
-    small = copy.deepcopy(plain)
-    (layers.convert_layers if parts else convert_blocks)(small)
-    turn = rotary_embedding(torch.arange(T), head_width=D // 2, theta=100.0)
+    fp8 = copy.deepcopy(plain)
+    (layers.convert_layers if by_layer else convert_blocks)(fp8)
+    rotary = rotary_embedding(torch.arange(T), head_width=D // 2, theta=100.0)
     x, gradient = torch.randn(T, D).bfloat16().float(), torch.randn(T, D) / T
-    found = []
-    for chain, kernel, seen in ((plain, "dense", turned), (small, "triton", turned), (small, "triton", not turned)):
+    results = []
+    for chain, kernel, rotates in (
+        (plain, "dense", with_rotary),
+        (fp8, "triton", with_rotary),
+        (fp8, "triton", not with_rotary),
+    ):
         context = context_for_kernel(
             torch.zeros(1, T, dtype=torch.int32), torch.tensor([0, T]), kernel=kernel, max_seqlen=T, causal=False
         )
-        mine = x.clone().requires_grad_()
+        x_grad = x.clone().requires_grad_()
         chain.zero_grad()
-        y: Tensor | LazyNorm = mine
+        y: Tensor | LazyNorm = x_grad
         for block in chain:
-            y, _ = block(y, replace(context, rotary=turn if seen else None))
+            y, _ = block(y, replace(context, rotary=rotary if rotates else None))
         materialize(y).backward(gradient.to(materialize(y).dtype))
-        found.append([materialize(y), mine.grad, *(weight.grad for weight in chain.parameters())])
-    (y, *theirs), (z, *ours), (other, *_) = found
-    assert 0.002 < off(z, y.detach()) < 0.05
-    assert off(other, y.detach()) > 1.5 * off(z, y.detach())  # turns make a difference
+        results.append([materialize(y), x_grad.grad, *(weight.grad for weight in chain.parameters())])
+    (y, *theirs), (z, *ours), (other, *_) = results
+    assert 0.002 < relative_error(z, y.detach()) < 0.05
+    assert relative_error(other, y.detach()) > 1.5 * relative_error(z, y.detach())  # turns make a difference
     names = ["x", *(name for name, _ in plain.named_parameters())]
-    for name, one, right in zip(names, ours, theirs, strict=True):
-        assert off(one, right) < 0.15, name
+    for name, one, expected in zip(names, ours, theirs, strict=True):
+        assert relative_error(one, expected) < 0.15, name
 
 
 def test_dropout_applies_to_the_sublayer_output_only() -> None:
@@ -210,9 +217,9 @@ def test_dropout_applies_to_the_sublayer_output_only() -> None:
     convert_blocks(nn.ModuleList([block]))
     x = torch.randn(T, D).bfloat16().float().requires_grad_()
     with torch.no_grad():
-        more = block.feed_forward.eval()(x)
+        y = block.feed_forward.eval()(x)
     torch.manual_seed(3)
     added = (block.train()._feed_forward(x).total_TD - x).detach()
-    dropped = (added.abs() < 0.03).float().mean()  # what is kept is twice as large: bfloat16 leaves some near 0
-    assert 0.45 < float(dropped) < 0.6
-    assert off(added[added.abs() > 0.03], 2 * more[added.abs() > 0.03]) < 0.1
+    dropped_share = (added.abs() < 0.03).float().mean()  # what is kept is twice as large: bfloat16 leaves some near 0
+    assert 0.45 < float(dropped_share) < 0.6
+    assert relative_error(added[added.abs() > 0.03], 2 * y[added.abs() > 0.03]) < 0.1

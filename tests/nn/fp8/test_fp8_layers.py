@@ -24,7 +24,7 @@ from bertsmith.training.trainer import Trainer
 T, K, N = 256, 64, 48
 
 
-def layers() -> tuple[nn.Linear, Float8Linear]:
+def linear_layers() -> tuple[nn.Linear, Float8Linear]:
     torch.manual_seed(0)
     plain = nn.Linear(K, N)
     nn.init.normal_(plain.weight, std=0.05)
@@ -33,156 +33,159 @@ def layers() -> tuple[nn.Linear, Float8Linear]:
     return plain, Float8Linear(other)
 
 
-def off(ours: Tensor, theirs: Tensor) -> float:
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours.detach().float() - theirs).norm() / theirs.norm())
 
 
 def test_close_to_the_plain_layer_forward_and_backward() -> None:
-    plain, small = layers()
+    plain, fp8 = linear_layers()
     x = torch.randn(T, K, requires_grad=True)
-    again = x.detach().clone().requires_grad_()
+    x_fp8 = x.detach().clone().requires_grad_()
     gradient = torch.randn(T, N) / T
-    expected, found = plain(x), small(again)
-    assert found.dtype == torch.bfloat16
+    expected, out = plain(x), fp8(x_fp8)
+    assert out.dtype == torch.bfloat16
     expected.backward(gradient)
-    found.backward(gradient.bfloat16())
+    out.backward(gradient.bfloat16())
     # three bits of fraction: each factor is off by up to 1/16, at random; two for gradients
-    assert 0.005 < off(found.detach(), expected.detach()) < 0.05
-    assert 0.005 < off(again.grad, x.grad) < 0.08
-    assert off(small.weight.grad, plain.weight.grad) < 0.005  # in bfloat16
-    assert off(small.bias.grad, plain.bias.grad) < 0.005
-    assert small.weight.grad.dtype == torch.float32
+    assert 0.005 < relative_error(out.detach(), expected.detach()) < 0.05
+    assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.08
+    assert relative_error(fp8.weight.grad, plain.weight.grad) < 0.005  # in bfloat16
+    assert relative_error(fp8.bias.grad, plain.bias.grad) < 0.005
+    assert fp8.weight.grad.dtype == torch.float32
 
 
 def test_without_a_bias() -> None:
     torch.manual_seed(0)
     plain = nn.Linear(K, N, bias=False)
-    small, x = Float8Linear(plain), torch.randn(T, K)
-    found = small(x)
-    found.sum().backward()
-    assert off(found, x @ plain.weight.detach().T) < 0.05
-    assert small.weight.grad is not None
+    fp8, x = Float8Linear(plain), torch.randn(T, K)
+    out = fp8(x)
+    out.sum().backward()
+    assert relative_error(out, x @ plain.weight.detach().T) < 0.05
+    assert fp8.weight.grad is not None
 
 
 def test_large_values_saturate() -> None:
-    _, small = layers()
+    _, fp8 = linear_layers()
     with torch.no_grad():
-        small.weight.fill_(1e9)
-        small.bias.zero_()
-    found = small(torch.full((16, K), -1e9))
-    assert found.isfinite().all()
-    assert off(found, torch.full_like(found, -K * (448 / INPUT_SCALE) * (448 / WEIGHT_SCALE)).float()) < 0.01
+        fp8.weight.fill_(1e9)
+        fp8.bias.zero_()
+    out = fp8(torch.full((16, K), -1e9))
+    assert out.isfinite().all()
+    assert relative_error(out, torch.full_like(out, -K * (448 / INPUT_SCALE) * (448 / WEIGHT_SCALE)).float()) < 0.01
 
 
 def test_a_layer_in_evaluation_equals_the_plain_one() -> None:
-    plain, small = layers()
+    plain, fp8 = linear_layers()
     x = torch.randn(T, K)
-    assert torch.equal(small.eval()(x), plain(x))
+    assert torch.equal(fp8.eval()(x), plain(x))
     with torch.no_grad():
-        assert torch.equal(small.train()(x), plain(x))
+        assert torch.equal(fp8.train()(x), plain(x))
 
 
 def test_compiles_in_one_graph() -> None:
-    _, small = layers()
+    _, fp8 = linear_layers()
     x = torch.randn(T, K, requires_grad=True)
-    small(x).sum().backward()
+    fp8(x).sum().backward()
     expected, x.grad = x.grad, None
-    compiled = torch.compile(small, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(fp8, backend="aot_eager", fullgraph=True)
     compiled(x).sum().backward()
     assert torch.equal(x.grad, expected)
 
 
 def test_shared_weights_are_cast_once() -> None:
     torch.manual_seed(0)
-    feeds, made = Float8FeedForward(FeedForward(width=32, inner=64, layer_config=LayerConfig())).train(), list[str]()
+    feed_forward, nodes = (
+        Float8FeedForward(FeedForward(width=32, inner=64, layer_config=LayerConfig())).train(),
+        list[str](),
+    )
 
-    def noted(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
-        made.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    def record(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return make_boxed_func(graph)
 
-    def three(x_TD: Tensor) -> Tensor:
-        return feeds(feeds(feeds(x_TD)))
+    def run_three_times(x_TD: Tensor) -> Tensor:
+        return feed_forward(feed_forward(feed_forward(x_TD)))
 
     x = torch.randn(32, 32, requires_grad=True)
-    backend = aot_autograd(fw_compiler=noted, bw_compiler=noted, partition_fn=min_cut_rematerialization_partition)
-    torch.compile(three, backend=backend, fullgraph=True)(x).sum().backward()
-    assert sum("_scaled_mm" in name for name in made) == 3 * 6
-    assert sum("quantize_weight" in name for name in made) == 2
-    assert sum("multiply" in name for name in made) == 1
+    backend = aot_autograd(fw_compiler=record, bw_compiler=record, partition_fn=min_cut_rematerialization_partition)
+    torch.compile(run_three_times, backend=backend, fullgraph=True)(x).sum().backward()
+    assert sum("_scaled_mm" in name for name in nodes) == 3 * 6
+    assert sum("quantize_weight" in name for name in nodes) == 2
+    assert sum("multiply" in name for name in nodes) == 1
 
 
 def test_a_feed_forward_with_relu_is_converted_layer_by_layer() -> None:
-    part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig(activation="relu"))
-    assert convert_layers(part) == 4
-    assert type(part.feed_forward) is FeedForward
-    assert type(part.feed_forward.expand) is Float8Linear
+    block = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig(activation="relu"))
+    assert convert_layers(block) == 4
+    assert type(block.feed_forward) is FeedForward
+    assert type(block.feed_forward.expand) is Float8Linear
 
 
 def test_converted_layers_and_parameter_names() -> None:
-    part = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig())
+    block = make_block(width=32, heads=2, inner=64, layer_config=LayerConfig())
     odd = make_block(width=24, heads=2, inner=64, layer_config=LayerConfig())
-    names = list(part.state_dict())
-    assert convert_layers(part) == 4
-    assert type(part.attention.output) is Float8Output
-    assert not part.attention.qkv.fp8_dx
-    assert part.feed_forward.expand.fp8_dx
-    assert part.feed_forward.contract.fp8_dx
-    assert list(part.state_dict()) == names
-    assert convert_layers(part) == 0
+    names = list(block.state_dict())
+    assert convert_layers(block) == 4
+    assert type(block.attention.output) is Float8Output
+    assert not block.attention.qkv.fp8_dx
+    assert block.feed_forward.expand.fp8_dx
+    assert block.feed_forward.contract.fp8_dx
+    assert list(block.state_dict()) == names
+    assert convert_layers(block) == 0
     assert convert_layers(odd) == 0  # no side of a matrix may be odd
 
 
 def test_input_gradients_in_bfloat16_on_request() -> None:
-    plain, small = layers()
-    small.fp8_dx = False
+    plain, fp8 = linear_layers()
+    fp8.fp8_dx = False
     x = torch.randn(T, K, requires_grad=True)
-    again = x.detach().clone().requires_grad_()
+    x_fp8 = x.detach().clone().requires_grad_()
     gradient = torch.randn(T, N) / T
     plain(x).backward(gradient)
-    found = small(again)
-    found.backward(gradient.bfloat16())
-    assert off(found, plain(x).detach()) > 0.005
-    assert off(again.grad, x.grad) < 0.005
-    assert off(small.weight.grad, plain.weight.grad) < 0.005
+    out = fp8(x_fp8)
+    out.backward(gradient.bfloat16())
+    assert relative_error(out, plain(x).detach()) > 0.005
+    assert relative_error(x_fp8.grad, x.grad) < 0.005
+    assert relative_error(fp8.weight.grad, plain.weight.grad) < 0.005
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
 def test_a_feed_forward_is_close_to_the_plain_one(activation: str) -> None:
     torch.manual_seed(0)
     plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig(activation=activation))
-    small = Float8FeedForward(copy.deepcopy(plain))
+    fp8 = Float8FeedForward(copy.deepcopy(plain))
     x = torch.randn(T, K, requires_grad=True)
-    again = x.detach().clone().requires_grad_()
+    x_fp8 = x.detach().clone().requires_grad_()
     gradient = torch.randn(T, K) / T
-    expected, found = plain(x), small(again)
+    expected, out = plain(x), fp8(x_fp8)
     expected.backward(gradient)
-    found.backward(gradient.bfloat16())
-    assert 0.005 < off(found, expected.detach()) < 0.08
-    assert 0.005 < off(again.grad, x.grad) < 0.1
-    for (name, ours), theirs in zip(small.named_parameters(), plain.parameters(), strict=True):
+    out.backward(gradient.bfloat16())
+    assert 0.005 < relative_error(out, expected.detach()) < 0.08
+    assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.1
+    for (name, ours), theirs in zip(fp8.named_parameters(), plain.parameters(), strict=True):
         # the first matrix meets eight bits twice on its way back: gradients of two bits of fraction, and what went in
-        assert off(ours.grad, theirs.grad) < (0.09 if name == "expand.weight" else 0.08)
+        assert relative_error(ours.grad, theirs.grad) < (0.09 if name == "expand.weight" else 0.08)
         assert ours.grad.dtype == torch.float32
-    assert off(small.contract.bias.grad, plain.contract.bias.grad) < 0.005
-    assert torch.equal(small.eval()(x), plain(x))
+    assert relative_error(fp8.contract.bias.grad, plain.contract.bias.grad) < 0.005
+    assert torch.equal(fp8.eval()(x), plain(x))
 
 
 def test_the_output_projection_takes_fp8_inputs() -> None:
     torch.manual_seed(0)
     plain = nn.Linear(K, N)
-    small = Float8Output(copy.deepcopy(plain))
+    fp8 = Float8Output(copy.deepcopy(plain))
     x = torch.randn(T, K, requires_grad=True)
-    again = x.detach().clone().requires_grad_()
+    x_fp8 = x.detach().clone().requires_grad_()
     gradient = torch.randn(T, N) / T
     expected = plain(x)
     expected.backward(gradient)
-    found = small.project(again, (again.detach() * INPUT_SCALE).to(torch.float8_e4m3fn))
-    found.backward(gradient.bfloat16())
-    assert torch.equal(small(x), expected)  # what nobody cast stays as it is
-    assert 0.005 < off(found, expected.detach()) < 0.05
-    assert 0.005 < off(again.grad, x.grad) < 0.08
-    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
-        assert off(ours.grad, theirs.grad) < 0.005  # in bfloat16
+    out = fp8.project(x_fp8, (x_fp8.detach() * INPUT_SCALE).to(torch.float8_e4m3fn))
+    out.backward(gradient.bfloat16())
+    assert torch.equal(fp8(x), expected)  # what nobody cast stays as it is
+    assert 0.005 < relative_error(out, expected.detach()) < 0.05
+    assert 0.005 < relative_error(x_fp8.grad, x.grad) < 0.08
+    for ours, theirs in zip(fp8.parameters(), plain.parameters(), strict=True):
+        assert relative_error(ours.grad, theirs.grad) < 0.005  # in bfloat16
 
 
 @pytest.mark.parametrize("rows", [16, 25])
@@ -190,12 +193,12 @@ def test_a_feed_forward_takes_any_number_of_tokens(rows: int) -> None:
     """FP8 products need a multiple of 16 tokens."""
     torch.manual_seed(0)
     plain = FeedForward(width=K, inner=2 * K, layer_config=LayerConfig())
-    small, x = Float8FeedForward(copy.deepcopy(plain)), torch.randn(rows, K)
+    fp8, x = Float8FeedForward(copy.deepcopy(plain)), torch.randn(rows, K)
     gradient = torch.randn(rows, K) / rows
     plain(x).backward(gradient)
-    small(x).backward(gradient.bfloat16())
-    for ours, theirs in zip(small.parameters(), plain.parameters(), strict=True):
-        assert off(ours.grad, theirs.grad) < 0.12
+    fp8(x).backward(gradient.bfloat16())
+    for ours, theirs in zip(fp8.parameters(), plain.parameters(), strict=True):
+        assert relative_error(ours.grad, theirs.grad) < 0.12
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
