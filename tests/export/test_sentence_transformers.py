@@ -161,7 +161,11 @@ STEP = "sentence_transformers.models."
         ("modules.json", [{"path": "x", "type": STEP + "Pooling"}], "missing"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "max"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "is not supported"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "is not supported",
+        ),
         ("1_Pooling/config.json", {}, "nothing"),
         ("1_Pooling/config.json", "[]", "JSON object"),
     ],
