@@ -1,12 +1,11 @@
-"""Windows of questions over passages: features a core-second, against the usual way with a fast tokenizer.
+"""Question-answering features per core-second, compared with the usual code around a fast tokenizer.
 
 PYTHONPATH=src python bench/qa_features.py SQUAD.json VOCAB.txt [rounds]
 
-The rival gives question and passage together to the tokenizer of the transformers library, which cuts overlapping
-windows and returns offsets, and then finds the first and last token of each answer in a loop over tokens, as the
-question-answering examples of that library teach. It is spared padding. Its windows are as many as ours: its stride is
-an overlap, so it is asked for the overlap that gives steps of 128 tokens after a question of average length. Processor
-time of all threads, rounds interleaved, medians.
+The baseline passes question and passage to the tokenizer of transformers, which returns overlapping windows with
+offsets, and finds the first and last token of each answer in a loop over tokens, as in the question-answering examples
+of that library. It does not pad. Its stride is an overlap, chosen to give steps of 128 tokens after a question of
+average length, so that the number of windows is the same. CPU time of all threads, rounds interleaved, medians.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from bertsmith.tokenizers.wordpiece import WordPiece
 LENGTH, OVERLAP, AT_ONCE = 384, 240, 1000
 
 
-def rival(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
-    """Features as dictionaries: ids, segments, attention mask, first and last place of the answer."""
+def baseline(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
+    """Features as dictionaries: ids, segments, attention mask, first and last token of the answer."""
     found = []
     for begin in range(0, len(examples), AT_ONCE):
         part = examples[begin : begin + AT_ONCE]
@@ -43,13 +42,13 @@ def rival(examples: list[Example], tokenizer: Any) -> list[dict[str, Any]]:
         )
         for number, owner in enumerate(encoded["overflow_to_sample_mapping"]):
             feature = {key: encoded[key][number] for key in ("input_ids", "token_type_ids", "attention_mask")}
-            first, last = rival_places(encoded, number, part[owner])
+            first, last = baseline_positions(encoded, number, part[owner])
             found.append({**feature, "start_positions": first, "end_positions": last})
     return found
 
 
-def rival_places(encoded: Any, number: int, example: Example) -> tuple[int, int]:
-    """The places of the answer in one window, walking in from both ends of the passage; (0, 0) where it is outside."""
+def baseline_positions(encoded: Any, number: int, example: Example) -> tuple[int, int]:
+    """Token indices of the answer in one window, searched from both ends of the passage; (0, 0) if it is outside."""
     if not example.spans:
         return 0, 0
     begin, end = example.spans[0]
@@ -81,7 +80,7 @@ def main(data: str, vocabulary: str, rounds: str = "5") -> None:
     ours, theirs = WordPiece.from_vocabulary(vocabulary), BertTokenizerFast(vocab=vocabulary)
     ways: dict[str, Callable[[], list[Any]]] = {
         "bertsmith": lambda: task.rows(examples, ours, max_length=LENGTH),
-        "rival": lambda: rival(examples, theirs),
+        "baseline": lambda: baseline(examples, theirs),
     }
     assert ours.encode("unaffable").ids.tolist() == theirs("unaffable", add_special_tokens=False)["input_ids"]
     taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
@@ -94,7 +93,7 @@ def main(data: str, vocabulary: str, rounds: str = "5") -> None:
         print(
             f"{name:10} {runs[0][2]:7} features {statistics.median(rates[name]):9.0f} a core-second {wall:7.2f} s wall"
         )
-    ratios = [ours / theirs for ours, theirs in zip(rates["bertsmith"], rates["rival"], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(rates["bertsmith"], rates["baseline"], strict=True)]
     print(f"ratio {statistics.median(ratios):.1f} (from {min(ratios):.1f} to {max(ratios):.1f})")
 
 

@@ -250,7 +250,9 @@ class Run:
         file = io.BytesIO()
         torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
         Disk().write_file(self.folder / STATE, [file.getbuffer()])
-        raise StoppedError(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+        raise StoppedError(
+            f"stopped after step {self.progress.steps:,}, which is saved: run the same command again to resume"
+        )
 
     def _resume(self) -> None:
         if not (self.folder / STATE).exists():

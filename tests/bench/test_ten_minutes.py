@@ -183,7 +183,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
             called.append(words[0])
             return status if words[0] == "baseline" else 0
 
-        with pytest.raises(error, match="the same command goes on from there"):
+        with pytest.raises(error, match="run the same command again to resume"):
             whole.run_whole(made, call)
         assert called == ["text", *["pretrain"] * 4, "baseline"]
 
@@ -448,7 +448,7 @@ def test_a_watch_stands_still_when_told() -> None:
         assert watch() == still
     assert before <= still <= watch()
     assert watch() - before <= time.monotonic() - began - 0.2
-    with pytest.raises(StoppedError, match="goes on"), stop_after(0.05):
+    with pytest.raises(StoppedError, match="to resume"), stop_after(0.05):
         time.sleep(5)
 
 

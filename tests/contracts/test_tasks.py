@@ -1,4 +1,4 @@
-"""What every task keeps to. A new file in tasks/ needs a sample in tests/tasks/samples.py and is then tested here."""
+"""The contract of every task. A new file in tasks/ needs a sample in tests/tasks/samples.py."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
     return settings.build(files=files)
 
 
-def perfect(task: Task, asked: list[Features]) -> list[NDArray[np.float32]]:
-    """Logits as sure as can be of what is right."""
-    return [_logits(task, one) * np.float32(20) if task.objective != "regress" else _logits(task, one) for one in asked]
+def perfect(task: Task, features: list[Features]) -> list[NDArray[np.float32]]:
+    """Confident logits of the targets."""
+    return [
+        _logits(task, one) * np.float32(20) if task.objective != "regress" else _logits(task, one) for one in features
+    ]
 
 
-def _logits(task: Task, asked: Features) -> NDArray[np.float32]:
+def _logits(task: Task, features: Features) -> NDArray[np.float32]:
     if task.objective == "regress":
-        return np.array([asked.target], np.float32)
+        return np.array([features.target], np.float32)
     if task.objective == "choose":
-        return np.eye(len(asked.rows), dtype=np.float32)[asked.target]
+        return np.eye(len(features.rows), dtype=np.float32)[features.target]
     if task.objective == "span":
-        found = np.zeros((len(asked.rows[0]), 2), np.float32)
-        found[list(asked.target), [0, 1]] = 1
+        found = np.zeros((len(features.rows[0]), 2), np.float32)
+        found[list(features.target), [0, 1]] = 1
         return found
-    return np.eye(len(task.head_config()["labels"]), dtype=np.float32)[asked.target]
+    return np.eye(len(task.head_config()["labels"]), dtype=np.float32)[features.target]
 
 
 def test_every_family_has_a_sample() -> None:
@@ -56,46 +58,46 @@ def test_every_family_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_settings_survive_as_plain_values(name: str, tmp_path: Path) -> None:
+def test_settings_survive_json(name: str, tmp_path: Path) -> None:
     settings, _ = SAMPLES[name](tmp_path)
     plain = json.loads(json.dumps(config.to_dict(settings)))
     assert plain["kind"] == name.partition("/")[0]
     assert config.from_dict(type(settings), plain) == settings
 
 
-def test_gold_answers_read_back_score_full_marks_and_their_contrary_does_not(task: Task) -> None:
+def test_gold_targets_score_perfectly_and_negated_logits_do_not(task: Task) -> None:
     examples = task.examples("dev")
-    asked = task.rows(examples, tokenizer(), max_length=LENGTH)
-    answers = perfect(task, asked)
-    predictions = task.decode(examples, asked, answers)
+    features = task.rows(examples, tokenizer(), max_length=LENGTH)
+    answers = perfect(task, features)
+    predictions = task.decode(examples, features, answers)
     scores = task.score(examples, predictions)
     assert scores[task.main_metric] == pytest.approx(1)
     interval = task.interval(examples, predictions)
     assert interval.value == pytest.approx(1)
     assert interval.low <= interval.value <= interval.high + 1e-9
-    contrary = task.decode(examples, asked, [-answer for answer in answers])
+    contrary = task.decode(examples, features, [-answer for answer in answers])
     assert task.score(examples, contrary)[task.main_metric] < 0.8
 
 
-def test_every_example_gets_one_prediction_whatever_the_order_of_what_is_asked(task: Task) -> None:
+def test_every_example_gets_one_prediction_in_any_order_of_features(task: Task) -> None:
     examples = task.examples("dev")
     for split in ("train", "dev"):
         own = [example.id for example in task.examples(split)]
         assert len(set(own)) == len(own)
-    asked = task.rows(examples, tokenizer(), max_length=LENGTH)
-    answers = perfect(task, asked)
-    predictions = task.decode(examples, asked, answers)
+    features = task.rows(examples, tokenizer(), max_length=LENGTH)
+    answers = perfect(task, features)
+    predictions = task.decode(examples, features, answers)
     assert len(predictions) == len(examples)
-    assert {one.example_index for one in asked} == set(range(len(examples)))
-    assert task.decode(examples, asked[::-1], answers[::-1]) == predictions
+    assert {one.example_index for one in features} == set(range(len(examples)))
+    assert task.decode(examples, features[::-1], answers[::-1]) == predictions
     json.dumps([dict(prediction.detail) for prediction in predictions], allow_nan=False)
 
 
-def test_rows_fit_and_what_is_cut_is_said(task: Task) -> None:
+def test_rows_fit_and_truncation_is_recorded(task: Task) -> None:
     examples = task.examples("dev")
     whole, short = (task.rows(examples, tokenizer(), max_length=length) for length in (LENGTH, SHORT))
-    for asked, length in ((whole, LENGTH), (short, SHORT)):
-        for row in (row for one in asked for row in one.rows):
+    for features, length in ((whole, LENGTH), (short, SHORT)):
+        for row in (row for one in features for row in one.rows):
             assert len(row) <= length
             assert row.ids.min() >= 0
             assert row.ids.max() < tokenizer().vocab_size
@@ -106,21 +108,21 @@ def test_rows_fit_and_what_is_cut_is_said(task: Task) -> None:
         assert len(parts) > 1 or any(any(row.truncated) for row in parts[0].rows)
 
 
-def test_training_rows_have_targets_and_unknown_answers_are_asked_but_not_learned(task: Task) -> None:
+def test_training_rows_have_targets_and_unlabelled_examples_are_not_trained_on(task: Task) -> None:
     examples = task.examples("train")
-    asked = task.rows(examples, tokenizer(), max_length=LENGTH, training=True)
-    assert asked
-    assert all(one.target is not None for one in asked)
+    features = task.rows(examples, tokenizer(), max_length=LENGTH, training=True)
+    assert features
+    assert all(one.target is not None for one in features)
     unknown = [dataclasses.replace(example, gold=None) for example in examples]
     assert task.rows(unknown, tokenizer(), max_length=LENGTH, training=True) == []
-    open_questions = task.rows(unknown, tokenizer(), max_length=LENGTH)
-    assert all(one.target is None for one in open_questions)
+    unlabelled = task.rows(unknown, tokenizer(), max_length=LENGTH)
+    assert all(one.target is None for one in unlabelled)
     known = task.rows(examples, tokenizer(), max_length=LENGTH)
-    for one, other in zip(open_questions, known, strict=True):
+    for one, other in zip(unlabelled, known, strict=True):
         assert all(np.array_equal(a.ids, b.ids) for a, b in zip(one.rows, other.rows, strict=True))
 
 
-def test_a_split_that_is_not_there_is_one_clear_line(task: Task) -> None:
+def test_a_missing_split_is_a_one_line_error(task: Task) -> None:
     assert task.has_split("train")
     assert task.has_split("dev")
     assert not task.has_split("nonsense")
@@ -129,7 +131,7 @@ def test_a_split_that_is_not_there_is_one_clear_line(task: Task) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_every_example_says_where_it_came_from(task: Task) -> None:
+def test_every_example_has_its_source(task: Task) -> None:
     for split in ("train", "dev"):
         for example in task.examples(split):
             file, _, place = example.source.partition(":")
@@ -138,18 +140,18 @@ def test_every_example_says_where_it_came_from(task: Task) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_trained_models_labels_decide_their_order(name: str, tmp_path: Path) -> None:
+def test_a_trained_models_labels_set_the_class_order(name: str, tmp_path: Path) -> None:
     settings, files = SAMPLES[name](tmp_path)
     task = settings.build(files=files)
     head: dict[str, Any] = task.head_config()
     if task.objective != "classify":
         pytest.skip("classes are what has an order")
-    turned = settings.build(files=files, labels=head["labels"][::-1])
-    assert turned.head_config()["labels"] == head["labels"][::-1]
-    examples = turned.examples("dev")
-    asked = turned.rows(examples, tokenizer(), max_length=LENGTH)
-    assert turned.score(examples, turned.decode(examples, asked, perfect(turned, asked)))[
-        turned.main_metric
+    reordered = settings.build(files=files, labels=head["labels"][::-1])
+    assert reordered.head_config()["labels"] == head["labels"][::-1]
+    examples = reordered.examples("dev")
+    features = reordered.rows(examples, tokenizer(), max_length=LENGTH)
+    assert reordered.score(examples, reordered.decode(examples, features, perfect(reordered, features)))[
+        reordered.main_metric
     ] == pytest.approx(1)
     with pytest.raises(ValueError, match=r"label"):
         settings.build(files=files, labels=("yes", "no", "perhaps")).examples("dev")

@@ -73,7 +73,7 @@ def test_scores_are_those_of_the_run(kind: str, base: Path) -> None:
     assert json.loads(json.dumps(found.to_dict()))["scores"] == found.scores
 
 
-def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_the_result(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"dev": base / "qa" / "dev.jsonl"}
     whole = evaluate(base / "qa" / "run", "qa", files, max_length=32, device="cpu")
     monkeypatch.setattr(evaluator, "CHUNK", 7)
@@ -82,7 +82,7 @@ def test_parts_change_nothing(base: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [example.id for example in parts.predictions[0]] == [example.id for example in whole.predictions[0]]
 
 
-def test_what_is_cut_is_told(base: Path) -> None:
+def test_truncated_examples_are_counted(base: Path) -> None:
     task = classification.Config()
     found = evaluate(
         base / "classification" / "run", task, {"dev": base / "classification" / "dev.jsonl"}, max_length=5
@@ -93,7 +93,7 @@ def test_what_is_cut_is_told(base: Path) -> None:
     assert found.by_length[-1].longest == 16  # lengths are those of whole texts
 
 
-def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
+def test_a_run_folder_needs_no_task_or_files(base: Path, tmp_path: Path) -> None:
     done = call("evaluate", base / "tagging" / "run", "-o", tmp_path / "out", "--device", "cpu", "max_errors=3")
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("never an entity", "COLOUR", "95% interval", "words"))
@@ -107,7 +107,7 @@ def test_a_run_needs_no_more_words(base: Path, tmp_path: Path) -> None:
     assert str(tmp_path / "nbest_predictions.json") in facts["written"]
 
 
-def test_submission_without_right_answers(base: Path, tmp_path: Path) -> None:
+def test_submission_without_labels(base: Path, tmp_path: Path) -> None:
     words = ["evaluate", base / "cola", "--data", base / "glue", "--split", "test", "--device", "cpu"]
     done = call(*words, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,7 @@ def test_predictions_have_offsets(base: Path, tmp_path: Path) -> None:
     assert set(json.loads(numbers.stdout.splitlines()[0])) == {"id", "value"}
 
 
-def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_predictions_file_is_complete_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
 
     def rows(count: int, *, fails: bool) -> Iterator[dict[str, Any]]:
@@ -184,7 +184,7 @@ def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.csv"]
 
 
-def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_of_a_document_stay_in_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "CHUNK", 2)
     named = [Sentence(id=str(number), texts=("x",), document=name) for number, name in enumerate("aaabbbbc")]
     assert evaluator._boundaries(named) == [0, 3, 7, 8]
@@ -192,7 +192,7 @@ def test_sentences_of_a_document_are_asked_together(monkeypatch: pytest.MonkeyPa
     assert evaluator._boundaries([]) == [0]
 
 
-def test_weights_of_no_use(base: Path, tmp_path: Path) -> None:
+def test_non_finite_logits_are_an_error(base: Path, tmp_path: Path) -> None:
     model, tokenizer, _ = open_model(base / "classification" / "run" / "best")
     with torch.no_grad():
         model.encoder.token_embeddings.fill_(float("nan"))
@@ -209,7 +209,7 @@ def test_a_sweep_knows_its_task(base: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["task"] == "pairs"
 
 
-def test_wrong_calls(base: Path, tmp_path: Path) -> None:
+def test_invalid_calls_are_one_line_errors(base: Path, tmp_path: Path) -> None:
     dev = {"dev": base / "qa" / "dev.jsonl"}
     with pytest.raises(DataError, match=r"has no head for qa .*its heads: classify \(4 labels\)"):
         evaluate(base / "classification" / "run", "qa", dev)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browser_fixtures import IN_A_BROWSER, PHONE, unfolded
-from evaluation.evaluating_world import made_evaluation, mixed
+from evaluation.evaluation_fixtures import made_evaluation, mixed
 
 from bertsmith.evaluation.output_files import PAGE, write_evaluation
 from bertsmith.tasks import regression
@@ -48,7 +48,7 @@ def test_a_cell_shows_the_examples_behind_it(visit: Any) -> None:
     assert page.evaluate("document.activeElement.id") == "what"
 
 
-def test_keys_walk_over_the_matrix(visit: Any) -> None:
+def test_arrow_keys_move_over_the_matrix(visit: Any) -> None:
     page = visit("labels")
     first = page.get_by_role("button", name="copper predicted as copper")
     first.focus()
@@ -83,7 +83,7 @@ def test_errors_are_sorted(visit: Any) -> None:
     assert lines == sorted(lines)
 
 
-def test_numbers_are_sorted_by_distance(visit: Any) -> None:
+def test_regression_cases_are_sorted_by_error(visit: Any) -> None:
     page = visit("numbers")
     assert page.locator("#what").text_content() == "Largest errors"
     assert cells(page, 3) == ["3.00", "0.500"]

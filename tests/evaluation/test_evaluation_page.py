@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from browser_fixtures import Reader, embedded
-from evaluation.evaluating_world import EVIL, LABELS, labelled, made_evaluation, mixed, said
+from evaluation.evaluation_fixtures import EVIL, LABELS, labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.output_files import write_evaluation
 from bertsmith.evaluation.page import MAX_LABELS, page

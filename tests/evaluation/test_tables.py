@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from evaluation.evaluating_world import labelled, made_evaluation, mixed, said
+from evaluation.evaluation_fixtures import labelled, made_evaluation, mixed, said
 
 from bertsmith.evaluation.tables import baseline, by_label, calibration, confusion
 from bertsmith.metrics import classification, sequence_labelling
@@ -48,7 +48,7 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     assert found.interval.low < 0.5 < found.interval.high
 
 
-def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
+def test_label_scores_match_the_metrics(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     examples, predictions = found.predictions
     gold, answers = [example.gold for example in examples], [one.value for one in predictions]
@@ -63,7 +63,7 @@ def test_labels_are_those_of_the_scores(tmp_path: Path) -> None:
     assert found.error_count == sum(a != b for a, b in zip(gold, answers, strict=True))
 
 
-def test_bins_hold_their_upper_border(tmp_path: Path) -> None:
+def test_calibration_bins_include_their_upper_bound(tmp_path: Path) -> None:
     known = ("a", "b")
     task = labelled([("x", "a")] * 3, tmp_path, known)
     answers = [said(known, "a", share) for share in (0.5, 0.6, 1.0)]
@@ -110,7 +110,7 @@ def test_entities_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_entities_are_those_of_the_scores(seed: int, tmp_path: Path) -> None:
+def test_entity_scores_match_the_metrics(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     drawn = [[draw.choice(TAGS) for _ in range(draw.randrange(1, 12))] for _ in range(60)]
     golds = [sequence_labelling.convert_tags(sentence, to="IOB2") for sentence in drawn]

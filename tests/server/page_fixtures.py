@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evaluation.evaluating_world import mixed
+from evaluation.evaluation_fixtures import mixed
 from inference.predictor_fixtures import KINDS, random_model, reader, tokenizer
 from reports.run_fixtures import RECIPE, RunBuilder, finished_run
 

@@ -55,7 +55,7 @@ def conll(folder: Path) -> Path:
     return folder
 
 
-def test_one_table_and_nothing_is_done_twice(
+def test_one_table_and_finished_runs_are_reused(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [f"{name}={path}" for name, path in folders.items()] + ["ltr+bilstm"]
@@ -95,7 +95,7 @@ def test_one_table_and_nothing_is_done_twice(
     assert "P-BERT Table 5" in shown
 
 
-def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes(folders: dict[str, Path], tmp_path: Path) -> None:
     """The note of a cell is gone: the runs that are finished tell what they found, though their models are gone."""
     those = [Candidate("base", folders["base"])]
     tried = [
@@ -111,7 +111,7 @@ def test_a_sweep_that_was_stopped_goes_on(folders: dict[str, Path], tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in marks} == marks
 
 
-def test_work_travels_to_other_processes(
+def test_runs_are_pickled_for_worker_processes(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ def test_work_travels_to_other_processes(
 
 
 @pytest.mark.slow
-def test_two_at_a_time_give_what_one_at_a_time_gives(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_parallel_runs_equal_sequential_runs(folders: dict[str, Path], tmp_path: Path) -> None:
     those = candidates([f"base={folders['base']}", "base+fresh"])
     tried = [
         Trial("glue/mrpc", mrpc(tmp_path / "glue"), ("epochs=1", "batch_size=16", "max_length=32", "evals_per_epoch=0"))
@@ -155,7 +155,7 @@ def test_two_at_a_time_give_what_one_at_a_time_gives(folders: dict[str, Path], t
     ]
 
 
-def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_left_to_right_model_is_pooled_at_the_last_token(folders: dict[str, Path], tmp_path: Path) -> None:
     trial = Trial("glue/mrpc", mrpc(tmp_path, 16))
     causal, bidirectional = (Candidate(name, folders[name]) for name in ("ltr", "base"))
     assert (causal.causal, bidirectional.causal) == (True, False)
@@ -171,14 +171,14 @@ def test_a_left_to_right_model_is_read_where_it_has_seen_everything(folders: dic
     assert Cell.planned(causal, Trial("glue/MRPC", trial.data), tmp_path).task.name == "glue/mrpc"
 
 
-def test_mistakes_show_before_anything_is_trained(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_errors_are_raised_before_training(folders: dict[str, Path], tmp_path: Path) -> None:
     tried = [Trial("glue/mrpc", mrpc(tmp_path / "glue")), Trial("squad/1.1", tmp_path / "glue")]
     with pytest.raises(DataError, match="no file of squad"):
         ablations.ablate([Candidate("base", folders["base"])], tried, tmp_path / "s", device="cpu", quiet=True)
     assert not list((tmp_path / "s").iterdir())
 
 
-def test_words_for_folders(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_candidates_are_parsed_from_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
     a, b = folders["base"], folders["ltr"]
     assert candidates([str(a), f"x={b}", "x+bilstm"]) == [
         Candidate("a", a),
@@ -200,7 +200,7 @@ def test_words_for_folders(folders: dict[str, Path], tmp_path: Path) -> None:
         candidates(["base=nowhere"])
 
 
-def test_words_for_tasks() -> None:
+def test_tasks_are_parsed_from_the_command_line() -> None:
     found = trials(
         ["glue/mrpc", "glue/rte", "squad/1.1"],
         ["all", "glue=g", "glue/rte=r"],
@@ -220,7 +220,7 @@ def test_words_for_tasks() -> None:
         trials(["squad/1.1"], ["glue=g"], [])
 
 
-def test_one_study_may_be_of_several_tables_of_the_paper() -> None:
+def test_a_study_may_combine_tables_of_the_paper() -> None:
     mrpc, sst2, conll = "glue/mrpc", "glue/sst-2", published.CONLL
     both = scores_for(["base", "no_nsp", "mask_0_0_100", "mine"], [mrpc, conll])
     assert both.scores == {

@@ -67,13 +67,13 @@ def test_logits_and_gradients_are_those_of_the_live_encoder(
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_half_precision_is_near(tmp_path: Path) -> None:
+def test_float16_features_are_close(tmp_path: Path) -> None:
     live = model_of(layers="all_sum", recurrent="bilstm").eval()
     cached = live.with_encoder(cached_encoder(live, tmp_path, "all_sum", "float16"))
     assert 0 < relative_difference(cached.predict(batch_of(), "tag"), live.predict(batch_of(), "tag")) < 1e-2
 
 
-def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> None:
+def test_the_cached_encoder_has_no_parameters_and_is_not_saved(tmp_path: Path) -> None:
     live = model_of(layers="top", recurrent="bilstm")
     cached = live.with_encoder(cached_encoder(live, tmp_path, "top"))
     assert not list(cached.encoder.parameters())
@@ -82,7 +82,7 @@ def test_nothing_in_it_learns_and_nothing_is_written_of_it(tmp_path: Path) -> No
     assert cached.objectives["tag"] is live.objectives["tag"]
 
 
-def test_what_it_cannot_do(tmp_path: Path) -> None:
+def test_unsupported_requests_are_errors(tmp_path: Path) -> None:
     live = model_of(layers="top", recurrent="bilstm")
     replay = cached_encoder(live, tmp_path, "top")
     with pytest.raises(BertsmithError, match="has no attentions"):

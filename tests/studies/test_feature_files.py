@@ -62,7 +62,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_every_row_once_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+def test_each_row_is_stored_once_and_bytes_do_not_depend_on_order(tmp_path: Path) -> None:
     features, asked = keep(tmp_path / "a", [*ROWS, *ROWS[:3]])
     check(features)
     assert asked == len(ROWS)
@@ -114,7 +114,7 @@ def damaged(folder: Path) -> Iterator[str]:
         yield f"{name} removed"
 
 
-def test_what_is_damaged_is_written_anew_and_nothing_else(tmp_path: Path) -> None:
+def test_only_damaged_files_are_rewritten(tmp_path: Path) -> None:
     right = (keep(tmp_path), files(tmp_path))[1]
     for what in damaged(tmp_path):
         features, asked = keep(tmp_path)
@@ -123,7 +123,7 @@ def test_what_is_damaged_is_written_anew_and_nothing_else(tmp_path: Path) -> Non
         assert files(tmp_path) == right, what
 
 
-def test_a_build_that_believes_its_notes_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_the_checksum_test_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(tmp_path)
 
     def believing(part: FeatureFile) -> bool:
@@ -140,7 +140,7 @@ def test_a_build_that_believes_its_notes_is_found_out(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO"])
-def test_a_disk_that_refuses_is_one_line_and_the_next_call_goes_on(how: Any, tmp_path: Path) -> None:
+def test_a_disk_error_is_one_line_and_the_next_call_resumes(how: Any, tmp_path: Path) -> None:
     recorder = RecordingDisk()
     keep(tmp_path / "right", disk=recorder)
     right = files(tmp_path / "right")
@@ -153,7 +153,7 @@ def test_a_disk_that_refuses_is_one_line_and_the_next_call_goes_on(how: Any, tmp
         assert files(tmp_path / str(turn)) == right
 
 
-def test_after_a_loss_of_power_nothing_wrong_is_believed(tmp_path: Path) -> None:
+def test_no_damaged_file_is_trusted_after_power_loss(tmp_path: Path) -> None:
     recorder, seen = RecordingDisk(), 0
     root = tmp_path / "recorded"
     root.mkdir()
@@ -170,7 +170,7 @@ def test_after_a_loss_of_power_nothing_wrong_is_believed(tmp_path: Path) -> None
     assert seen > 20
 
 
-def test_rows_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_rows_and_truncated_files_are_errors(tmp_path: Path) -> None:
     features, _ = keep(tmp_path)
     with pytest.raises(BertsmithError, match="not in the feature cache"):
         features.read("0" * 32, range(1))

@@ -56,7 +56,7 @@ def words(model: Path, folder: Path, *more: object) -> list[object]:
     return ["features", model, "-t", "tagging", *files, "-o", folder / "s", "--device", "cpu", *QUICK, *more]
 
 
-def test_a_table_that_is_done_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_computed_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = words(model, tmp_path, "--seeds", "2", "--json")
     done = call(*asked, "--layers", "embeddings,last_four_concat")
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def test_a_table_that_is_done_once(model: Path, tmp_path: Path, monkeypatch: pyt
     assert " ± " in shown
 
 
-def test_the_best_tagger_is_kept_whole_and_answers_as_it_did(model: Path, tmp_path: Path) -> None:
+def test_the_best_tagger_is_saved_with_its_encoder_and_predicts_the_same(model: Path, tmp_path: Path) -> None:
     found = json.loads(call(*words(model, tmp_path, "--seeds", "1", "--json", "--layers", "top")).stdout)
     kept, tokenizer, _ = open_model(found["model"])
     original, _, _ = open_model(model)
@@ -103,7 +103,7 @@ def losses(folder: Path) -> list[float]:
     return [event["loss"] for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
 
 
-def test_training_is_that_of_a_live_encoder_asleep(model: Path, tmp_path: Path) -> None:
+def test_training_equals_that_of_a_live_frozen_encoder(model: Path, tmp_path: Path) -> None:
     tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
     found = features(tuning, tmp_path / "cached", layers=["all_sum"], seeds=1, device="cpu", quiet=True)
     asleep = replace(tuning, head={**tuning.head, "layers": "all_sum"}, unfreeze=(Unfreeze(after=0, groups=1),))
@@ -135,7 +135,7 @@ def test_every_row_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest
     assert len(read) == len(set(read))
 
 
-def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_resumes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2", "save_every=3"])
     how: dict[str, Any] = {"layers": ["top"], "seeds": 2, "device": "cpu", "quiet": True}
     whole = features(tuning, tmp_path / "whole", **how)
@@ -166,7 +166,7 @@ def test_a_study_that_was_stopped_goes_on(model: Path, tmp_path: Path, monkeypat
         )
 
 
-def test_several_at_a_time_are_those_one_after_the_other(model: Path, tmp_path: Path) -> None:
+def test_parallel_taggers_equal_sequential_ones(model: Path, tmp_path: Path) -> None:
     """In processes of their own."""
     asked = words(model, tmp_path, "--seeds", "2", "--json", "--layers", "embeddings,top", "epochs=2")
     alone = json.loads(call(*asked).stdout)
@@ -183,7 +183,7 @@ def test_several_at_a_time_are_those_one_after_the_other(model: Path, tmp_path: 
     assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in kept.state_dict().items())
 
 
-def test_scores_that_were_not_written_down_are_found_again(
+def test_scores_that_were_not_saved_are_recomputed_from_the_run(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuning = feature_config("tagging", model, tag_files(tmp_path), [*QUICK, "epochs=2"])
@@ -202,7 +202,7 @@ def test_scores_that_were_not_written_down_are_found_again(
     assert found["rows"] == features(tuning, tmp_path / "whole", **how)["rows"]
 
 
-def test_what_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_studies_are_errors(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = tag_files(tmp_path)
     with pytest.raises(ConfigError, match=r"the study sets head\.layers"):
         feature_config("tagging", model, files, ["head.layers=top"])

@@ -18,7 +18,7 @@ def built(name: str, folder: Path) -> Task:
     return settings.build(files=files)
 
 
-def test_swag_puts_the_beginning_of_the_second_sentence_where_it_is_told(tmp_path: Path) -> None:
+def test_swag_moves_the_beginning_of_the_second_sentence(tmp_path: Path) -> None:
     first = built("swag", tmp_path).examples("dev")[0]
     assert first.texts == (TEXTS[0], "He heats iron", "He sits, and waits", "He falls", "He glows")
     other = swag.Config(beginning="first").build(files={"data": tmp_path}).examples("dev")[0]
@@ -26,7 +26,7 @@ def test_swag_puts_the_beginning_of_the_second_sentence_where_it_is_told(tmp_pat
     assert [example.gold for example in built("swag", tmp_path).examples("train")] == [0, 1, 2, 3, 0, 1]
 
 
-def test_swag_in_a_wrong_shape(tmp_path: Path) -> None:
+def test_swag_file_errors_name_the_line(tmp_path: Path) -> None:
     head = "sent1,sent2,ending0,ending1,ending2,ending3"
     test = written(tmp_path / "test.csv", f"{head}\nA,B,c,d,e,f\n")
     assert swag.Config().build(files={"test": test}).examples("test")[0].gold is None
@@ -73,7 +73,7 @@ def test_nsmc_keeps_empty_documents(tmp_path: Path) -> None:
     assert [example.texts for example in examples] == [(text,) for text in (*TEXTS, "")]
 
 
-def test_kornli_joins_its_two_training_files_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_kornli_joins_its_two_training_files_and_counts_skipped_rows(tmp_path: Path) -> None:
     task = built("korean/kornli", tmp_path)
     path = tmp_path / "snli_1.0_train.ko.tsv"
     written(path, path.read_text(encoding="utf-8") + "한\t개\t더\t많다\n")

@@ -36,7 +36,7 @@ def perfect(task: TokenClassificationTask, asked: list[Features]) -> list[NDArra
     return [np.eye(len(task.labels), dtype=np.float32)[one.target] for one in asked]
 
 
-def test_prediction_files_are_the_files_with_one_more_column(tmp_path: Path) -> None:
+def test_submission_files_are_the_input_files_with_an_additional_column(tmp_path: Path) -> None:
     task = conll.Config(name="conll2003").build(files={"test": written(tmp_path / "eng.testb", CONLL)})
     examples = task.examples("test")
     asked = task.rows(examples, vocabulary(tmp_path, CONLL), max_length=16)
@@ -98,7 +98,7 @@ def unpacked(archive: str, folder: Path) -> Path:
         ("klue", "klue-ner", {"dev": 5000}, 285_929),
     ],
 )
-def test_as_many_sentences_as_the_authors_count_and_gold_tags_read_back_are_right(
+def test_sentence_counts_match_the_authors_and_gold_tags_score_perfectly(
     archive: str, name: str, sentences: dict[str, int], words: int, tmp_path: Path
 ) -> None:
     task = conll.Config(name=name).build(files={"data": unpacked(archive, tmp_path)})

@@ -73,7 +73,7 @@ def test_names_and_folders_as_people_spell_them(spelling: str, folder: str, tmp_
     assert not task.has_split("train")
 
 
-def test_what_is_not_glue(tmp_path: Path) -> None:
+def test_unknown_glue_tasks_files_and_labels_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'colla' is not a task of glue: cola, .*; did you mean cola\?"):
         glue.Config(name="colla")
     with pytest.raises(
@@ -86,7 +86,7 @@ def test_what_is_not_glue(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the model has the labels pos, neg, but glue/rte has entailment, not"):
         glue.Config(name="rte").build(files={"dev": path}, labels=("pos", "neg"))
     wrong = tabbed(tmp_path / "train.tsv", ("index", "sentence", "label"), (0, "a", "entailment"))
-    with pytest.raises(DataError, match=r"train.tsv: no column 'sentence1', only index, sentence, label; did you mean"):
+    with pytest.raises(DataError, match=r"train.tsv: no column 'sentence1' among index, sentence, label; did you mean"):
         glue.Config(name="rte").build(files={"train": wrong}).examples("train")
 
 
@@ -108,7 +108,7 @@ def test_mrpc_from_the_files_of_its_authors(tmp_path: Path) -> None:
     assert len(mine.examples("dev")) == len(PAIRS)
 
 
-def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_skipped_and_counted(tmp_path: Path) -> None:
     rows = list(GLUE["qqp"][1])
     rows.insert(2, ("7", "8", "9", "a question that goes"))
     rows.insert(3, ("on here", "other", "0"))
@@ -117,7 +117,7 @@ def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path: Path) -> None:
     assert task.detected == {"train: skipped rows": "2, whose number of cells differs from the header"}
 
 
-def test_mnli_has_two_dev_sets_and_the_matched_one_decides(tmp_path: Path) -> None:
+def test_mnli_has_two_dev_sets_and_the_matched_one_is_the_main_metric(tmp_path: Path) -> None:
     task = built("mnli", tmp_path)
     examples = task.examples("dev")
     count = len(PAIRS)
@@ -149,7 +149,7 @@ def test_the_diagnostic_set_with_and_without_labels(tmp_path: Path) -> None:
     assert [(example.texts, example.gold) for example in task.examples("test")] == [(("a", "b"), "neutral")]
 
 
-def test_files_to_hand_in(tmp_path: Path) -> None:
+def test_glue_submission_files(tmp_path: Path) -> None:
     test = tabbed(tmp_path / "test.tsv", ("index", "sentence1", "sentence2"), (0, "a", "b"), (7, "c", "d"))
     task = glue.Config(name="rte").build(files={"test": test})
     examples = task.examples("test")
@@ -169,7 +169,7 @@ def test_files_to_hand_in(tmp_path: Path) -> None:
     assert files["MNLI-mm.tsv"].splitlines()[1:3] == [b"0\tcontradiction", b"1\tentailment"]
 
 
-def test_a_row_without_a_label_in_dev_has_its_line(tmp_path: Path) -> None:
+def test_a_dev_row_without_a_label_is_an_error_with_its_line(tmp_path: Path) -> None:
     path = written(tmp_path / "dev.tsv", "sentence\tlabel\nfine\t1\nunclear\t\n")
     with pytest.raises(DataError, match=r"dev.tsv:3: no label, but every row of dev needs one"):
         glue.Config(name="sst-2").build(files={"dev": path}).examples("dev")

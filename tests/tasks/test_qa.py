@@ -55,7 +55,7 @@ def test_csv_with_columns_of_other_names(tmp_path: Path) -> None:
     assert task.detected == {"question": "frage", "context": "absatz", "answer": "antwort", "start": "ab"}
 
 
-def test_empty_answers_are_no_answers_where_the_rules_know_them(tmp_path: Path) -> None:
+def test_empty_answers_mean_no_answer_with_rules_2_0(tmp_path: Path) -> None:
     path = lines(
         tmp_path,
         {"question": "What?", "context": PASSAGE, "answer": ""},
@@ -85,7 +85,7 @@ def test_a_test_file_needs_no_answers(tmp_path: Path) -> None:
         ({"answer": [None]}, r":2: 'answer' must be a text"),
     ],
 )
-def test_a_bad_row_is_one_clear_line(row: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_an_invalid_row_is_a_one_line_error(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     good = {"question": "What?", "context": PASSAGE, "answer": "iron", "start": None}
     path = lines(tmp_path, good, {"question": "What?", "context": PASSAGE, **row})
     with pytest.raises(DataError, match=message) as caught:
@@ -93,7 +93,7 @@ def test_a_bad_row_is_one_clear_line(row: dict[str, Any], message: str, tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_answers_that_are_not_there_can_be_left_out_of_training(tmp_path: Path) -> None:
+def test_misplaced_answers_can_be_skipped_in_training(tmp_path: Path) -> None:
     path = lines(tmp_path, {"question": "What?", "context": PASSAGE, "answer": "gold"})
     (example,) = examples(path, misplaced="skip")
     assert (example.gold, example.spans) == (("gold",), ())

@@ -50,7 +50,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "name", None),
 )
-def test_as_many_examples_as_the_authors_count(
+def test_example_counts_match_the_authors(
     archive: str, settings: TaskConfig, counts: dict[str, int], unpacked: Mapping[str, Path]
 ) -> None:
     task = settings.build(files={"data": unpacked[archive]})
@@ -60,7 +60,7 @@ def test_as_many_examples_as_the_authors_count(
     assert not task.detected
 
 
-def test_mrpc_parted_by_us_has_the_dev_set_of_glue_and_the_row_that_its_train_file_lacks(
+def test_mrpc_split_has_the_dev_set_of_glue_and_the_row_missing_in_its_train_file(
     unpacked: Mapping[str, Path],
 ) -> None:
     folder = unpacked["glue"]
@@ -77,7 +77,7 @@ def test_mrpc_parted_by_us_has_the_dev_set_of_glue_and_the_row_that_its_train_fi
     assert set(pairs["theirs", "train"]) < set(pairs["ours", "train"])
 
 
-def test_the_five_test_folds_of_codah_are_the_whole_set_once(unpacked: Mapping[str, Path]) -> None:
+def test_the_five_test_folds_of_codah_cover_the_dataset_once(unpacked: Mapping[str, Path]) -> None:
     folder = unpacked["codah"]
     folds = [codah.Config(fold=fold).build(files={"data": folder}).examples("test") for fold in range(codah.FOLDS)]
     whole = codah.Config().build(files={"test": folder / "codah" / "data" / "full_data.tsv"}).examples("test")

@@ -48,7 +48,7 @@ def surely(one: Features, first: int, last: int, height: float = 9) -> np.ndarra
     return logits
 
 
-def test_questions_answers_and_where_they_stand(tmp_path: Path) -> None:
+def test_questions_answers_and_spans(tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "the iron", "iron"), asked("b", is_impossible=True), asked("c"))
     first, second, third = task_of(path).examples("dev")
     assert first.texts == ("What is it?", PASSAGE)
@@ -60,7 +60,7 @@ def test_questions_answers_and_where_they_stand(tmp_path: Path) -> None:
     assert "question a" in first.source
 
 
-def test_impossible_questions_lose_the_answers_that_somebody_thought_plausible(tmp_path: Path) -> None:
+def test_plausible_answers_of_impossible_questions_are_ignored(tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "iron", is_impossible=True), asked("b", plausible_answers=[{"text": "iron"}]))
     assert [example.gold for example in task_of(path).examples("dev")] == [(), ()]
 
@@ -118,7 +118,7 @@ def broken(change: str) -> Any:
         ("object", r"expected an object with 'id', found 'What\?'"),
     ],
 )
-def test_a_broken_question_is_one_clear_line(change: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_question_is_a_one_line_error(change: str, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, broken(change))
     with pytest.raises(DataError, match=message) as caught:
         task_of(path).examples("dev")
@@ -140,7 +140,7 @@ def test_a_broken_question_is_one_clear_line(change: str, message: str, tmp_path
         (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: 'context' is missing"),
     ],
 )
-def test_a_file_that_is_no_squad_is_one_clear_line(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_in_another_format_is_a_one_line_error(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_squad_is_one_clear_line(content: bytes, message: str,
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_twins_and_answers_that_1_1_does_not_know(tmp_path: Path) -> None:
+def test_missing_files_duplicate_ids_and_unanswerable_questions_in_1_1_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         task_of(tmp_path / "nothing.json").examples("dev")
     with pytest.raises(DataError, match="question a: the id is not unique"):
@@ -159,7 +159,7 @@ def test_missing_files_twins_and_answers_that_1_1_does_not_know(tmp_path: Path) 
         squad.Config(stride=0)
 
 
-def test_misplaced_answers_can_be_left_out_of_training_and_still_be_scored(tmp_path: Path) -> None:
+def test_misplaced_answers_can_be_skipped_in_training_and_still_be_scored(tmp_path: Path) -> None:
     path = written(tmp_path, broken("offset"), asked("b", "smith"))
     task = task_of(path, "1.1", misplaced="skip")
     examples = task.examples("dev")
@@ -171,7 +171,7 @@ def test_misplaced_answers_can_be_left_out_of_training_and_still_be_scored(tmp_p
     assert task.score(examples, predictions) == {"exact_match": 0.5, "f1": 0.5}
 
 
-def test_no_answer_is_said_above_the_threshold_and_not_at_it(tmp_path: Path) -> None:
+def test_no_answer_is_predicted_above_the_threshold_and_not_at_it(tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "smith"), asked("b"))
     task = task_of(path)
     examples = task.examples("dev")
@@ -210,7 +210,7 @@ def test_the_best_threshold_is_found_on_dev(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1.1", "2.0", "korquad"])
-def test_the_files_that_are_handed_in(name: str, tmp_path: Path) -> None:
+def test_squad_submission_files(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, asked("a", "서울의"), asked("b", "cafe\u0301"))
     task = task_of(path, name)
     examples = task.examples("dev")

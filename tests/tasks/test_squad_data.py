@@ -84,7 +84,7 @@ def test_windows_and_exact_answers(
     assert read_back(examples, asked) == answers
 
 
-def test_perfect_logits_of_squad_2_dev_read_back(folder: Path, tokenizer: Tokenizer) -> None:
+def test_perfect_logits_of_squad_2_dev_score_perfectly(folder: Path, tokenizer: Tokenizer) -> None:
     task = task_of(folder, "2.0", "dev-v2.0*.json")
     examples = task.examples("dev")[:3000]
     asked = task.rows(examples, tokenizer, max_length=384)

@@ -79,7 +79,7 @@ def test_every_format_has_the_same_rows(write: Any, name: str, lines: list[int],
     assert table.column("text") == TEXTS
 
 
-def test_quotes_enclose_cells_in_csv_and_are_characters_in_tsv_unless_said_otherwise(tmp_path: Path) -> None:
+def test_quotes_enclose_cells_in_csv_and_are_characters_in_tsv_by_default(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", 'text\tlabel\n"He said ""no"".\t1\n"unclosed\t0\n')
     assert tables.read_table(tsv).column("text") == ['"He said ""no"".', '"unclosed']
     closed = written(tmp_path / "b.tsv", 'text\tlabel\n"He said ""no""\nand left."\t1\n')
@@ -125,7 +125,7 @@ def test_semicolons_where_spreadsheets_write_them(tmp_path: Path) -> None:
     assert tables.read_table(written(tmp_path / "a.csv", "text;score\nhallo;1,5\n")).rows == [("hallo", "1,5")]
 
 
-def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
+def test_ragged_rows_are_errors_or_skipped_and_counted(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
     assert "a.tsv:3: 1 cells" in refusal(path)
     table = tables.read_table(path, ragged="skip")
@@ -133,7 +133,7 @@ def test_ragged_rows_are_refused_or_skipped_and_counted(tmp_path: Path) -> None:
     assert (table.lines, table.skipped) == ([2, 5], 2)
 
 
-def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
+def test_missing_and_duplicate_columns_are_errors(tmp_path: Path) -> None:
     table = tables.read_table(written(tmp_path / "a.csv", "text,lable,x,x\na,b,c,d\n"))
     with pytest.raises(DataError, match=r"no column 'label' among text, lable, x, x; did you mean lable\?; set label"):
         table.column_index("label", setting="label")
@@ -162,11 +162,13 @@ def test_columns_that_are_missing_or_stand_twice(tmp_path: Path) -> None:
         ("noextension", "x", "a file without extension"),
     ],
 )
-def test_what_is_no_table_is_one_clear_line(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+def test_unsupported_and_invalid_tables_are_one_line_errors(
+    name: str, content: str | bytes, message: str, tmp_path: Path
+) -> None:
     assert message in refusal(written(tmp_path / name, content))
 
 
-def test_a_file_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_file_error_names_the_nearest_file(tmp_path: Path) -> None:
     written(tmp_path / "train.csv", "x\n")
     assert "does not exist; did you mean train.csv?" in refusal(tmp_path / "trian.csv")
     (tmp_path / "folder.csv").mkdir()

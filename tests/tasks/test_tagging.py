@@ -40,11 +40,11 @@ def test_every_scheme_is_read_as_iob2(scheme: Any, given: str, tmp_path: Path) -
     assert found.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
-def test_mixed_schemes_are_named_with_their_lines_and_read_only_when_asked_to(tmp_path: Path) -> None:
+def test_mixed_schemes_are_errors_unless_lenient(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
     text = said(path)
     assert f"{path}:4: I-PER does not continue an entity" in text
-    assert f"{path}:1: B-PER stands where no entity" in text
+    assert f"{path}:1: B-PER does not follow an entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
     assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"
@@ -76,7 +76,7 @@ def test_columns_are_counted_from_one(tmp_path: Path) -> None:
         (b"Ada B-PER\n\xff O\n", {}, ":2: byte 0xff is not UTF-8"),
     ],
 )
-def test_wrong_column_files_are_one_clear_line(
+def test_invalid_column_files_are_one_line_errors(
     content: str | bytes, settings: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "dev.conll", content)
@@ -85,7 +85,7 @@ def test_wrong_column_files_are_one_clear_line(
     assert str(path) in text
 
 
-def test_a_train_file_without_entities_is_refused(tmp_path: Path) -> None:
+def test_a_train_file_without_entities_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada O\n")
     with pytest.raises(ValueError, match="no entity to learn"):
         task(path).examples("train")
@@ -93,7 +93,7 @@ def test_a_train_file_without_entities_is_refused(tmp_path: Path) -> None:
         task(tmp_path / "nothing.conll").examples("train")
 
 
-def test_a_type_that_train_never_has_is_refused_in_dev(tmp_path: Path) -> None:
+def test_a_type_missing_in_train_is_an_error_in_dev(tmp_path: Path) -> None:
     files = {
         "train": written(tmp_path / "train.conll", "Ada B-PER\n"),
         "dev": written(tmp_path / "dev.conll", "in O\nSeoul B-LOC\n"),
@@ -194,7 +194,7 @@ def test_texts_and_entities_by_character(tmp_path: Path) -> None:
         ({"words": ["Ada"], "a": ["B-PER"], "b": 1}, "no column for the tags among words, a, b"),
     ],
 )
-def test_wrong_tables_are_one_clear_line(item: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_invalid_tables_are_one_line_errors(item: dict[str, Any], expected: str, tmp_path: Path) -> None:
     path = lines_of_json(tmp_path / "dev.jsonl", item)
     text = said(path, "dev")
     assert expected in text

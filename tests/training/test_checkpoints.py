@@ -39,8 +39,6 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-# --- the same run ----------------------------------------------------------------------------------------------------
-
 UNFREEZING = TrainingPlan(
     steps=8,
     learning_rate=1e-2,
@@ -84,7 +82,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, kind: str) -> Non
         assert heir.state().progress["tokens"] == straight.state().progress["tokens"]
 
 
-def test_without_the_optimisers_state_it_is_not_the_same() -> None:
+def test_without_the_optimizer_state_a_resumed_run_differs() -> None:
     """The test above can fail: a checkpoint without moments gives other losses."""
     straight, begun = bert_run("adamw"), bert_run("adamw")
     losses = [step.loss.hex() for step in straight]
@@ -96,7 +94,7 @@ def test_without_the_optimisers_state_it_is_not_the_same() -> None:
     assert [step.loss.hex() for step in heir] != losses[5:]
 
 
-def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_differences_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = trainer()
     next(begun)
     kept = begun.state()
@@ -116,10 +114,7 @@ def test_what_keeps_a_run_from_being_the_same_is_said(monkeypatch: pytest.Monkey
         )
 
 
-# --- what a checkpoint holds -----------------------------------------------------------------------------------------
-
-
-def test_holds_everything_and_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_a_checkpoint_is_complete_and_deterministic(tmp_path: Path) -> None:
     begun = trainer()
     next(begun)
     files = {"recipe.json": b"{}", "vocab.txt": b"a\nb\n"}
@@ -151,7 +146,7 @@ def test_holds_everything_and_the_same_state_gives_the_same_bytes(tmp_path: Path
     assert manifest["made_with"]["threads"] == torch.get_num_threads()
 
 
-def test_what_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+def test_non_finite_states_are_never_saved(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(state(1))
         for wrong in (
@@ -172,9 +167,6 @@ def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Checkpoint(path)
 
 
-# --- which are kept, which is found ----------------------------------------------------------------------------------
-
-
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, keep=3) as checkpoints:
         assert checkpoints.resume().state is None
@@ -187,7 +179,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])
-def test_a_damaged_one_is_passed_over_and_said_so(tmp_path: Path, name: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_reported(tmp_path: Path, name: str) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2):
             checkpoints.save(state(step))
@@ -209,7 +201,7 @@ def test_a_damaged_one_is_passed_over_and_said_so(tmp_path: Path, name: str) -> 
         checkpoints.resume()
 
 
-def test_damaged_ones_do_not_count_among_the_two(tmp_path: Path) -> None:
+def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, keep=4) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(state(step))
@@ -226,7 +218,7 @@ def test_damaged_ones_do_not_count_among_the_two(tmp_path: Path) -> None:
         assert [path.name[-1] for path in checkpoints.all()] == ["4", "5", "6"]
 
 
-def test_what_comes_after_an_earlier_one_that_was_gone_on_from_is_given_up(tmp_path: Path) -> None:
+def test_checkpoints_after_the_one_resumed_from_are_removed(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         for step in (10, 20, 30):
             checkpoints.save(state(step))
@@ -246,7 +238,7 @@ def test_a_step_is_saved_once(tmp_path: Path) -> None:
         assert (path / "manifest.json").stat().st_ino == before
 
 
-def test_leftovers_are_removed_and_strangers_left_alone(tmp_path: Path) -> None:
+def test_temporary_folders_are_removed_and_other_files_kept(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(state(1))
         (checkpoints.folder / "step-00000002.partial" / "deep").mkdir(parents=True)
@@ -254,9 +246,6 @@ def test_leftovers_are_removed_and_strangers_left_alone(tmp_path: Path) -> None:
         (checkpoints.folder / "notes.txt").write_text("mine")
     with Checkpoints(tmp_path) as checkpoints:
         assert names(checkpoints.folder) == ["notes.txt", "step-00000001"]
-
-
-# --- F17 -------------------------------------------------------------------------------------------------------------
 
 
 def _second(run: Path, answers: Any) -> None:
@@ -283,7 +272,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
     child.join()
 
 
-def test_snapshots_are_of_the_moment() -> None:
+def test_a_saved_state_is_not_changed_by_later_steps() -> None:
     """A state is the trainer's own tensors: a copy is what a test must take."""
     begun = trainer()
     next(begun), next(begun)

@@ -45,7 +45,7 @@ def losses(folder: Path) -> list[float]:
     return [float(event["loss"]) for event in steps(folder)]
 
 
-def test_one_after_the_other_or_beside_each_other(shards: Path, tmp_path: Path) -> None:
+def test_sequential_and_parallel_runs_agree(shards: Path, tmp_path: Path) -> None:
     chosen = chosen_recipes([*NAMES, *SMALL], recipes.find)
     assert chosen[NAMES[1]].learning_rate == 1e-2
     told: list[str] = []
@@ -64,7 +64,7 @@ def test_one_after_the_other_or_beside_each_other(shards: Path, tmp_path: Path) 
     assert all(name in page for name in FOLDERS)
 
 
-def test_what_is_finished_is_not_done_again(shards: Path, tmp_path: Path) -> None:
+def test_finished_runs_are_not_repeated(shards: Path, tmp_path: Path) -> None:
     words = ["compare", *NAMES[:2], *SMALL, "-d", shards, "-o", tmp_path, "--device", "cpu"]
     first = call(*words)
     assert first.returncode == 0, first.stderr
@@ -79,7 +79,7 @@ def test_what_is_finished_is_not_done_again(shards: Path, tmp_path: Path) -> Non
     assert not told.stderr
 
 
-def test_what_is_refused(shards: Path, tmp_path: Path) -> None:
+def test_invalid_comparisons_are_refused(shards: Path, tmp_path: Path) -> None:
     timed = call("compare", *NAMES, *SMALL, "minutes=1", "-d", shards, "-o", tmp_path / "new", "--jobs", 2)
     assert timed.returncode == 78
     assert timed.stderr.count("\n") == 1

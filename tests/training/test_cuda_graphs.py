@@ -65,7 +65,7 @@ def take(
     return None if found is None else found.values.tolist()
 
 
-def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
+def test_a_step_is_captured_once_and_then_replayed(made: CudaGraphs) -> None:
     assert [take(made, step) for step in range(WARMUP_STEPS)] == [None] * WARMUP_STEPS
     for step in range(WARMUP_STEPS, WARMUP_STEPS + 4):
         rate = 0.25 * step
@@ -74,7 +74,7 @@ def test_a_step_is_recorded_once_and_then_filled(made: CudaGraphs) -> None:
     assert take(made, 5, rates=(None, 0.5)) is None  # another part learns: another recording
 
 
-def test_what_the_feed_gave_is_left_as_it_was(made: CudaGraphs) -> None:
+def test_the_given_batches_are_not_changed(made: CudaGraphs) -> None:
     batch = toy_batch(0)
     before = batch.input_ids.clone()
     for _ in range(WARMUP_STEPS + 1):
@@ -83,7 +83,7 @@ def test_what_the_feed_gave_is_left_as_it_was(made: CudaGraphs) -> None:
     assert torch.equal(batch.input_ids, before)
 
 
-def test_only_so_many_captures_are_kept(made: CudaGraphs) -> None:
+def test_the_number_of_captures_is_limited(made: CudaGraphs) -> None:
     for asleep in range(cuda_graphs.MAX_GRAPHS + 2):
         rates = [0.5] * 8
         rates[asleep] = None  # type: ignore[call-overload]
@@ -95,7 +95,7 @@ def test_only_so_many_captures_are_kept(made: CudaGraphs) -> None:
     assert take(made, 0) is None
 
 
-def test_what_cannot_be_recorded_is_computed_as_usual(made: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_cannot_be_captured_run_eagerly(made: CudaGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: Graph, **how: object) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nat length")
 

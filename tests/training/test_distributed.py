@@ -75,7 +75,7 @@ def equal(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e
 
 
 @pytest.mark.parametrize("case", ["straight", "thaw", "real"])
-def test_two_ranks_are_one(both: Any, case: str) -> None:
+def test_two_ranks_equal_one(both: Any, case: str) -> None:
     _, first, second = both
     alone = {
         "straight": lambda: ranks.straight(World()),
@@ -86,18 +86,18 @@ def test_two_ranks_are_one(both: Any, case: str) -> None:
     equal(first[case], alone)
 
 
-def test_the_ranks_did_learn(both: Any) -> None:
+def test_the_ranks_reduce_the_loss(both: Any) -> None:
     start = trainer().module.state_dict()["table.weight"].flatten().tolist()
     assert np.abs(np.subtract(start, both[1]["straight"]["weights"]["table.weight"])).max() > 0.1
 
 
-def test_ranks_draw_dropouts_of_their_own(both: Any) -> None:
+def test_dropout_differs_between_ranks(both: Any) -> None:
     _, first, second = both
     assert first["dropout"] == second["dropout"]
     assert first["dropout"]["steps"] != first["straight"]["steps"]
 
 
-def test_they_stop_together(both: Any) -> None:
+def test_ranks_stop_after_the_same_step(both: Any) -> None:
     """F13: one of two ranks gets SIGTERM."""
     _, first, second = both
     assert first["stop"]["done"] == second["stop"]["done"] in (5, 6)
@@ -106,7 +106,7 @@ def test_they_stop_together(both: Any) -> None:
     assert (first["stop"]["asked"], second["stop"]["asked"]) == (False, True)
 
 
-def test_they_go_on_from_what_rank_0_read(both: Any) -> None:
+def test_ranks_resume_from_the_state_of_rank_0(both: Any) -> None:
     _, first, second = both
     begun = first["stop"]["done"]
     assert first["goes_on"]["begun"] == second["goes_on"]["begun"] == begun
@@ -116,7 +116,7 @@ def test_they_go_on_from_what_rank_0_read(both: Any) -> None:
         assert rank["goes_on"]["weights"] == rank["dropout"]["weights"]
 
 
-def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
+def test_a_checkpoint_of_two_ranks_resumes_on_one(both: Any) -> None:
     folder, first, _ = both
     heir = trainer()
     notes = heir.load(Checkpoints(folder / "run").resume().state)
@@ -125,20 +125,20 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     assert not next(heir).skipped
 
 
-def test_what_is_not_finite_on_one_rank_is_skipped_by_all(both: Any) -> None:
+def test_a_non_finite_value_on_one_rank_is_skipped_by_all(both: Any) -> None:
     _, first, second = both
     assert [step[4] for step in first["nan"]["steps"]] == [False, True, False, False]
     assert [step[0] for step in first["nan"]["steps"]][1] == "nan"
     assert first["nan"]["weights"] == second["nan"]["weights"]
 
 
-def test_rank_0s_clock_is_everybodys(both: Any) -> None:
+def test_all_ranks_use_the_clock_of_rank_0(both: Any) -> None:
     _, first, second = both
     assert first["clocks"]["rates"] == second["clocks"]["rates"]
     assert 3 < len(first["clocks"]["rates"]) < 30
 
 
-def test_scores_are_of_all_ranks(both: Any) -> None:
+def test_scores_cover_all_ranks(both: Any) -> None:
     _, first, second = both
     alone = trainer().evaluate([toy_batch(7)])
     assert first["scored"] == second["scored"]
@@ -156,7 +156,7 @@ def test_one_process_needs_no_torch_distributed(monkeypatch: pytest.MonkeyPatch)
         assert world.data_parallel(module) is module
 
 
-def test_under_torchrun_a_second_signal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_torchrun_a_second_signal_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler signals every process, and torchrun hands on what it got: the ranks still save before they leave."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
     with StopSignal() as stopper:

@@ -40,9 +40,6 @@ def starts(folder: Path) -> list[int]:
     return [event["step"] for event in read_events(folder / "events.jsonl") if event["kind"] == "start"]
 
 
-# --- one agent, seven runs -------------------------------------------------------------------------------------------
-
-
 class Agent:
     """The folder of the jobs and how each of them ended."""
 
@@ -78,7 +75,7 @@ def agent(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Agent:
     return Agent(folder, json.loads((folder / "answers.json").read_text()))
 
 
-def test_a_killed_rank_is_started_again_and_nothing_is_lost(agent: Agent) -> None:
+def test_after_a_restart_of_a_killed_rank_nothing_is_lost(agent: Agent) -> None:
     """Rank 1 is killed after step 6; both go on from step 4 and end with the bits of a run that nothing befell."""
     straight, killed = agent.folder / "straight", agent.folder / "killed"
     assert agent.answers["straight"]["failed"] == agent.answers["killed"]["failed"] == {}
@@ -91,7 +88,7 @@ def test_a_killed_rank_is_started_again_and_nothing_is_lost(agent: Agent) -> Non
     assert agent.said("killed", 0, 0) == [], "who has only lost the other is ended before it complains"
 
 
-def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agent) -> None:
+def test_a_rank_ended_before_it_notices_a_death_is_silent(agent: Agent) -> None:
     """The agent's signal comes in the middle of a step; what that step then fails of is no news."""
     late = agent.folder / "late"
     assert agent.answers["late"]["failed"] == {}
@@ -102,7 +99,7 @@ def test_a_rank_that_is_ended_before_it_notices_a_death_says_nothing(agent: Agen
 
 @pytest.mark.parametrize("when", ["on its way out", "at the end of its way", "while it waits"])
 @pytest.mark.parametrize(("rank", "kind"), [("0", PeerLostError), ("1", PeerLostError), ("1", DataError)])
-def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
+def test_a_rank_ended_while_its_error_propagates_is_silent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, kind: type[Exception], when: str
 ) -> None:
     """Another has gone or has said it: torchrun's signal, whenever it comes, is neither an interrupt nor news."""
@@ -140,7 +137,7 @@ def test_a_rank_that_is_ended_when_its_error_is_on_its_way_says_nothing(
     assert capsys.readouterr().err == ""
 
 
-def test_a_rank_that_is_not_ended_says_why_it_fails(
+def test_a_rank_that_is_not_ended_reports_its_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**given: object) -> None:
@@ -155,12 +152,12 @@ def test_a_rank_that_is_not_ended_says_why_it_fails(
     assert capsys.readouterr().err == "bertsmith: rank 1: another rank has gone\n"
 
 
-def test_only_the_first_rank_tells_the_result(agent: Agent) -> None:
+def test_only_rank_0_prints_the_result(agent: Agent) -> None:
     assert len(agent.said("straight", 0, 0, "out")) == 1
     assert agent.said("straight", 0, 1, "out") == []
 
 
-def test_split_over_the_ranks_it_is_the_same_run(agent: Agent) -> None:
+def test_a_run_with_fsdp_equals_one_without(agent: Agent) -> None:
     """`compute.fsdp`, from the command to the model folder."""
     straight, split = agent.folder / "straight", agent.folder / "split"
     assert agent.answers["split"]["failed"] == {}
@@ -173,7 +170,7 @@ def test_split_over_the_ranks_it_is_the_same_run(agent: Agent) -> None:
         assert float((tensor - theirs[name]).abs().max()) < (1e-2 if name.endswith("key.bias") else 1e-4), name
 
 
-def test_ranks_that_were_told_to_stop_save_and_count_as_failed(agent: Agent) -> None:
+def test_stopped_ranks_save_and_count_as_failed(agent: Agent) -> None:
     """A signal to a rank, not to torchrun: all ranks stop together with 75, and torchrun starts them once more."""
     (line,) = agent.said("told", 0, 0)
     assert "stopped after step 6, which is saved" in line
@@ -182,20 +179,17 @@ def test_ranks_that_were_told_to_stop_save_and_count_as_failed(agent: Agent) -> 
     assert losses(agent.folder / "told") == losses(agent.folder / "straight")
 
 
-def test_a_rank_that_fails_alone_says_so_alone(agent: Agent) -> None:
+def test_a_rank_that_fails_alone_reports_it_alone(agent: Agent) -> None:
     assert agent.answers["fails"]["failed"] == {"1": DataError.exit_code}
     assert agent.said("fails", 0, 1) == ["bertsmith: rank 1: the shards of rank 1 are damaged"]
     assert agent.said("fails", 0, 0) == []
 
 
-def test_ranks_that_fail_alike_say_so_once(agent: Agent) -> None:
+def test_a_common_error_is_reported_once(agent: Agent) -> None:
     assert agent.answers["alike"]["failed"] == {"0": ConfigError.exit_code}
     (line,) = agent.said("alike", 0, 0)
     assert "learning_rate=-1 must be at least 0" in line
     assert agent.said("alike", 0, 1) == []
-
-
-# --- the command itself ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -240,7 +234,7 @@ def rank_of(agent: subprocess.Popen[str], rank: int) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds ranks in /proc")
 @pytest.mark.parametrize("rank", [0, 1])
-def test_torchrun_goes_on_when_a_rank_is_killed(
+def test_torchrun_restarts_after_a_killed_rank(
     torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path, rank: int
 ) -> None:
     straight = torchrun(tmp_path / "straight")
@@ -256,9 +250,7 @@ def test_torchrun_goes_on_when_a_rank_is_killed(
 
 
 @pytest.mark.slow
-def test_torchrun_that_is_told_to_stop_starts_nothing_again(
-    torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_stopped_torchrun_restarts_nothing(torchrun: Callable[[Path], subprocess.Popen[str]], tmp_path: Path) -> None:
     stopped = torchrun(tmp_path / "run")
     wait_for_step(tmp_path / "run", 50)
     stopped.send_signal(signal.SIGTERM)

@@ -61,7 +61,7 @@ HARDER = {"pairs": ["epochs=30"], "choice": ["epochs=20"], "qa": ["epochs=12"]}
 
 
 @pytest.mark.parametrize("kind", CHANCE)
-def test_every_kind_of_task_is_learned(kind: str, model: Path, tmp_path: Path) -> None:
+def test_every_kind_of_task_can_be_fine_tuned(kind: str, model: Path, tmp_path: Path) -> None:
     tuning = tuning_of(kind, model, tmp_path, *HARDER.get(kind, []), count=128)
     found = finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
     assert found[f"score/{found['main']}"] > CHANCE[kind] + 0.25, found
@@ -71,7 +71,7 @@ def test_every_kind_of_task_is_learned(kind: str, model: Path, tmp_path: Path) -
     assert kept[f"score/{found['main']}"] == best
 
 
-def test_a_model_remembers_when_to_say_nothing(model: Path, tmp_path: Path) -> None:
+def test_the_no_answer_threshold_is_saved_with_the_model(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("qa", model, tmp_path, "epochs=2", "task.rules=2.0")
     finetune(tuning, tmp_path / "run", device="cpu", quiet=True)
     found, tokenizer, _ = open_model(tmp_path / "run" / "last")
@@ -84,7 +84,7 @@ def losses(folder: Path) -> list[str]:
     return [float(event["loss"]).hex() for event in last_of_each_step(read_events(folder / "events.jsonl"), "step")]
 
 
-def test_a_stopped_run_goes_on_with_the_same_bits(model: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_identical(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
     finetune(tuning, tmp_path / "whole", device="cpu", quiet=True)
     kept = tmp_path / "whole" / "checkpoints"
@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(model: Path, tmp_path: Path) -
         assert weights[0] == weights[1]
 
 
-def test_a_lean_run_writes_nothing_that_is_thrown_away(
+def test_a_lean_run_writes_only_its_log_and_best_model(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuning = tuning_of("classification", model, tmp_path, "epochs=2", "save_every=2")
@@ -126,7 +126,7 @@ def test_a_lean_run_writes_nothing_that_is_thrown_away(
     assert any((tmp_path / "long" / "checkpoints").iterdir())
 
 
-def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:
+def test_a_sweep_keeps_the_best_model_and_repeats_nothing(model: Path, tmp_path: Path) -> None:
     tuning_of("classification", model, tmp_path)
     files = ["--train", tmp_path / "train.jsonl", "--dev", tmp_path / "dev.jsonl"]
     words = ["finetune", model, "-t", "classification", *files, "-o", tmp_path / "s", "--device", "cpu", "--json"]
@@ -144,7 +144,7 @@ def test_a_sweep_keeps_the_best_and_does_nothing_twice(model: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_several_jobs_find_what_one_finds(
+def test_parallel_and_sequential_sweeps_agree(
     processes: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of the processes: as many as here
@@ -188,7 +188,7 @@ def test_an_interrupted_sweep_ends_its_workers(model: Path, tmp_path: Path, monk
     assert ended == [2]
 
 
-def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: Path) -> None:
+def test_micro_batches_and_ranks_get_the_same_samples(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("tagging", model, tmp_path)
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
@@ -208,7 +208,7 @@ def test_micro_batches_and_ranks_give_the_same_questions(model: Path, tmp_path: 
         assert samples(4, World(0, 2), step) + samples(4, World(1, 2), step) == whole
 
 
-def test_an_epoch_takes_every_question_once() -> None:
+def test_an_epoch_has_every_sample_once() -> None:
     order = SampleOrder(10, seed=3)
     taken = order.take(0, 30)
     for epoch in range(3):
@@ -217,7 +217,7 @@ def test_an_epoch_takes_every_question_once() -> None:
     assert order.take(17, 5) == taken[17:22]
 
 
-def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) -> None:
+def test_batches_by_length_hold_every_sample_once(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("choice", model, tmp_path)
     task = build_task(tuning)
     _, tokenizer, _ = open_with_head(tuning, task)
@@ -232,7 +232,7 @@ def test_batches_in_order_hold_every_question_once(model: Path, tmp_path: Path) 
     assert np.all(unknown.labels["choose"].numpy() == IGNORE_INDEX)
 
 
-def test_dropout_is_the_folder_s_unless_said(model: Path, tmp_path: Path) -> None:
+def test_dropout_is_that_of_the_model_folder_by_default(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
     task = build_task(tuning)
     usual, _, _ = open_with_head(tuning, task)
@@ -247,7 +247,7 @@ def test_dropout_is_the_folder_s_unless_said(model: Path, tmp_path: Path) -> Non
         open_with_head(config.override(tuning, ["dropout=1.0"]), task)
 
 
-def test_fresh_weights_are_others(model: Path, tmp_path: Path) -> None:
+def test_random_init_replaces_the_encoder_weights(model: Path, tmp_path: Path) -> None:
     tuning = tuning_of("classification", model, tmp_path)
     task = build_task(tuning)
     known, _, _ = open_with_head(tuning, task)
@@ -292,7 +292,7 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
         (1e15, ComputeConfig(cuda_graphs=False), True, (False, None)),
     ],
 )
-def test_on_cuda_short_steps_are_replayed_where_an_encoder_computes_and_few_are_not_compiled(
+def test_cuda_graphs_and_compilation_follow_the_step_time(
     peak: float,
     compute: ComputeConfig,
     capturable: bool,

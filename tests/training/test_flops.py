@@ -11,7 +11,7 @@ from bertsmith.objectives import replaced_token
 from bertsmith.training.roofline import flops_per_token
 
 
-def test_a_generator_is_walked_by_every_token_and_its_head_only_by_hidden_ones() -> None:
+def test_flops_of_a_generator_and_its_head() -> None:
     config = electra.Config(layers=3, width=256, heads=4, embedding_width=128, vocab_size=1000)
     with torch.device("meta"):
         model = Model.build(config, [replaced_token.Config(generator_width=0.25)])

@@ -26,7 +26,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 
 
 @pytest.mark.parametrize("case", ["toy", "thaw", "real", "shared"])
-def test_split_is_whole_is_one(both: Any, case: str) -> None:
+def test_fsdp_equals_ddp_and_one_rank(both: Any, case: str) -> None:
     """With clipping, accumulation, odd numbers of rows, parts that sleep, have no gradient, or are walked twice."""
     _, first, second = both
     alone = {
@@ -48,18 +48,18 @@ def test_split_is_whole_is_one(both: Any, case: str) -> None:
         assert all(step[1] > fsdp_ranks.CLIP for step in split["steps"]), "every step is clipped"
 
 
-def test_recomputed_or_compiled_it_is_the_same(both: Any) -> None:
+def test_fsdp_with_activation_checkpointing_or_compilation(both: Any) -> None:
     _, first, _ = both
     assert first["recompute"] == first["real"][1]
     equal(first["compiled"], first["real"][1], tolerance=3e-6)
 
 
-def test_new_weights_are_rank_0s(both: Any) -> None:
+def test_initial_weights_are_those_of_rank_0(both: Any) -> None:
     _, first, _ = both
     assert first["other_seeds"] == first["toy"][1]
 
 
-def test_a_resumed_split_run_is_the_same_bit_for_bit(both: Any) -> None:
+def test_a_resumed_run_with_fsdp_is_bit_identical(both: Any) -> None:
     _, first, second = both
     found, straight = first["interrupted"]["split_split"], first["interrupted"]["straight"]
     assert found["begun"] == 5
@@ -73,14 +73,14 @@ def test_a_resumed_split_run_is_the_same_bit_for_bit(both: Any) -> None:
     ("case", "note"),
     [("split_whole", "sharded was True, now False"), ("whole_split", "sharded was False, now True")],
 )
-def test_a_run_goes_on_the_other_way(both: Any, case: str, note: str) -> None:
+def test_a_run_resumes_with_and_without_fsdp(both: Any, case: str, note: str) -> None:
     _, first, _ = both
     straight = first["interrupted"]["straight_whole"]
     assert first["interrupted"][case]["notes"] == [note]
     equal(first["interrupted"][case], {**straight, "steps": straight["steps"][5:]}, tolerance=3e-6)
 
 
-def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
+def test_a_checkpoint_of_two_ranks_resumes_on_one(both: Any) -> None:
     folder, _, _ = both
     states = [Checkpoints(folder / name).resume().state for name in ("split", "whole")]
     assert states[0].weights.keys() == states[1].weights.keys()
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_two_ranks_opens_on_one(both: Any) -> None:
     assert not next(heir).skipped
 
 
-def test_each_rank_holds_half(both: Any) -> None:
+def test_each_of_two_ranks_holds_half_of_the_weights(both: Any) -> None:
     """Weights, gradients and moments together."""
     _, first, second = both
     for rank in (first, second):
@@ -104,21 +104,21 @@ def test_each_rank_holds_half(both: Any) -> None:
     assert first["held"][1] + second["held"][1] == pytest.approx(first["held"][0], rel=1e-3)
 
 
-def test_what_needs_whole_matrices_is_refused(both: Any) -> None:
+def test_optimizers_that_need_complete_matrices_are_refused(both: Any) -> None:
     _, first, second = both
     assert first["refused"] == second["refused"]
     assert [line.split(", but ")[1].split(" ")[0] for line in first["refused"]] == ["lamb", "muon"]
     assert all("compute.fsdp" in line for line in first["refused"])
 
 
-def test_what_is_not_finite_on_one_rank_is_skipped_by_all(both: Any) -> None:
+def test_a_non_finite_value_on_one_rank_is_skipped_by_all(both: Any) -> None:
     _, first, second = both
     assert [step[4] for step in first["nan"]["steps"]] == [False, True, False, False]
     assert math.isnan(first["nan"]["steps"][1][1])
     assert [step[0] for step in first["nan"]["steps"]] == [step[0] for step in second["nan"]["steps"]]
 
 
-def test_scoring_disturbs_nothing(both: Any) -> None:
+def test_evaluation_does_not_change_training(both: Any) -> None:
     _, first, second = both
     whole, split = first["scored"]
     assert split["loss"] == pytest.approx(whole["loss"], rel=1e-6)
@@ -133,7 +133,7 @@ def test_another_models_checkpoint_is_refused_by_all(both: Any) -> None:
     assert "table.weight has the shape [23, 6], but table.weight has [29, 6]" in first["another"]
 
 
-def test_alone_there_is_nothing_to_split() -> None:
+def test_fsdp_has_no_effect_on_one_rank() -> None:
     made = fsdp_ranks.toy(World(), True)
     assert isinstance(made.parallel, DataParallel)
     list(made)

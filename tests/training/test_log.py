@@ -13,7 +13,7 @@ from bertsmith.errors import DataError, StorageError
 from bertsmith.training.log import EventLog, last_of_each_step, read_events
 
 
-def test_events_come_back_as_they_were(tmp_path: Path) -> None:
+def test_events_are_read_as_written(tmp_path: Path) -> None:
     made, path = trainer(), tmp_path / "events.jsonl"
     steps = []
     with EventLog(path, clock=lambda: 12.3456) as log:
@@ -30,7 +30,7 @@ def test_events_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_events(tmp_path / "none.jsonl") == []
 
 
-def test_what_is_not_finite_stays_so(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_kept(tmp_path: Path) -> None:
     with EventLog(tmp_path / "log") as log:
         log.write("step", step=1, loss=math.nan, gradient_norm=math.inf, parts={"a": -math.inf})
     event = read_events(tmp_path / "log")[0]
@@ -41,7 +41,7 @@ def test_what_is_not_finite_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 30))
-def test_a_torn_last_line_is_left_out_and_gone_on_after(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_is_removed(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "log"
     with EventLog(path, clock=lambda: 0.0) as log:
         for step in (1, 2, 3):
@@ -65,7 +65,7 @@ def test_a_torn_line_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_of_steps_written_twice_the_later_counts(tmp_path: Path) -> None:
+def test_the_later_event_of_a_repeated_step_counts(tmp_path: Path) -> None:
     with EventLog(tmp_path / "log") as log:
         for step, loss in ((1, 5.0), (2, 4.0), (3, 3.0), (2, 4.5), (3, 3.5), (4, 2.5)):
             log.write("step", step=step, loss=loss)
@@ -92,7 +92,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path: Path, monkeypatc
     assert [event["step"] for event in read_events(path)] == [1, 3]
 
 
-def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_invalid_logs_are_refused(tmp_path: Path) -> None:
     for wrong in (b'{"kind": "a"}\nnonsense\n', b'{"kind": "a"}\n[1]\n', b'{"kind": "a"}\n{"b": 1}\n'):
         (tmp_path / "log").write_bytes(wrong)
         with pytest.raises(DataError, match="log:2 is not an event"):

@@ -49,7 +49,7 @@ def furthest(weights: list[Weight], expected: dict[str, Tensor]) -> float:
     return max(float((weight.tensor.detach().double() - expected[weight.name]).abs().max()) for weight in weights)
 
 
-def test_reference_is_the_closed_form_of_googles_code() -> None:
+def test_bert_adam_equals_the_closed_form_of_googles_code() -> None:
     """SPEC §2.1, §3.9: to 1e-6 over 20 steps, at a rate that is a hundred times BERT's."""
     weights = toy_weights()
     ours, made = exact(weights), bert_adam.Config().build(weights)
@@ -67,7 +67,7 @@ def test_reference_is_the_closed_form_of_googles_code() -> None:
     assert furthest(toy_weights(), ours) > 0.1
 
 
-def test_adamw_is_torchs() -> None:
+def test_adamw_equals_torch() -> None:
     weights, other = toy_weights(), toy_weights(Toy())
     made = adamw.Config(betas=(0.8, 0.98), weight_decay=0.1).build(weights)
     decayed = [weight.tensor for weight in other if weight.tensor.ndim == 2]
@@ -85,7 +85,7 @@ def test_adamw_is_torchs() -> None:
     assert furthest(toy_weights(), exact(other)) > 0.1
 
 
-def test_lamb_is_its_closed_form() -> None:
+def test_lamb_equals_its_closed_form() -> None:
     """SPEC §2.2, also where a weight or its update is 0."""
     model = Toy()
     with torch.no_grad():
@@ -172,7 +172,7 @@ class Stack(nn.Linear):
     stacks: ClassVar[dict[str, int]] = {"weight": 2}
 
 
-def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> None:
+def test_muon_splits_stacked_matrices() -> None:
     """Queries, keys and values; the halves of a gated layer: a weight of two is two weights."""
     parts = [nn.Linear(1, 1), Stack(8, 32, bias=False), nn.Linear(1, 1)]
     halves = [nn.Linear(1, 1), nn.ModuleList(nn.Linear(8, 16, bias=False) for _ in range(2)), nn.Linear(1, 1)]
@@ -193,7 +193,7 @@ def test_muon_takes_matrices_that_lie_one_above_the_other_as_what_they_are() -> 
         assert torch.allclose(inner, torch.cat(both), atol=1e-5) == apart
 
 
-def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
+def test_attention_and_gated_layers_declare_stacked_matrices() -> None:
     layer_config = LayerConfig()
     block = nn.ModuleDict(
         {
@@ -208,7 +208,7 @@ def test_attention_and_gates_say_what_lies_in_their_weights() -> None:
     assert found == {"attention.qkv.weight": 3, "gated.expand.weight": 2}
 
 
-def test_a_muon_update_is_as_long_as_adamws() -> None:
+def test_muon_updates_have_the_rms_of_adamw() -> None:
     """Root mean square 0.2 · rate, about, for a matrix of any shape: one rate serves both."""
     for shape in ((64, 64), (256, 64)):
         parts = [nn.Linear(1, 1), nn.Linear(shape[1], shape[0], bias=False), nn.Linear(1, 1)]
@@ -221,7 +221,7 @@ def test_a_muon_update_is_as_long_as_adamws() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryOptimizer:
-    def test_what_is_not_finite_changes_nothing(self, kind: str) -> None:
+    def test_non_finite_gradients_change_nothing(self, kind: str) -> None:
         model = Tower()
         weights = model.weights()
         made = build(kind, weights)
@@ -240,7 +240,7 @@ class TestEveryOptimizer:
         made.step([0.1] * 5, divisor=ONE, skip=ZERO)
         assert not any(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
-    def test_parts_asleep_are_not_touched(self, kind: str) -> None:
+    def test_frozen_groups_are_not_updated(self, kind: str) -> None:
         model = Tower()
         weights = model.weights()
         made = build(kind, weights, weight_decay=0.5)
@@ -252,7 +252,7 @@ class TestEveryOptimizer:
             assert torch.equal(weight.tensor, before[weight.name]) == (weight.group < 2), weight.name
             assert any(key.endswith(f"/{weight.name}") for key in made.state()) == (weight.group >= 2)
 
-    def test_weights_without_a_gradient_are_not_touched(self, kind: str) -> None:
+    def test_weights_without_a_gradient_are_not_updated(self, kind: str) -> None:
         model = Tower()
         weights = model.weights()
         before, made = snapshot(model.state_dict()), build(kind, weights, weight_decay=0.5)
@@ -263,7 +263,7 @@ class TestEveryOptimizer:
         for number, weight in enumerate(weights):
             assert torch.equal(weight.tensor, before[weight.name]) == (number % 2 == 0), weight.name
 
-    def test_goes_on_where_another_stopped(self, kind: str) -> None:
+    def test_a_restored_optimizer_continues(self, kind: str) -> None:
         model, twin = Tower(), Tower()
         weights, others = model.weights(), twin.weights()
         made = build(kind, weights)
@@ -304,7 +304,7 @@ class TestEveryOptimizer:
         with pytest.raises(DataError, match="but other is not a weight of this model"):
             build(kind, weights).load({f"{key.partition('/')[0]}/other": torch.zeros(2)})
 
-    def test_depths_have_rates_of_their_own(self, kind: str) -> None:
+    def test_groups_have_their_own_learning_rates(self, kind: str) -> None:
         lengths = []
         for rates in ([0.1] * 5, [0.1, 0.05, 0.1, 0.1, 0.1]):
             model = Tower()
@@ -318,7 +318,7 @@ class TestEveryOptimizer:
         for name, length in lengths[1].items():
             assert length == pytest.approx(lengths[0][name] * (0.5 if name.startswith("parts.1.") else 1), rel=1e-4)
 
-    def test_of_a_held_rate_the_tensor_counts(self, kind: str) -> None:
+    def test_the_tensor_of_a_device_learning_rate_counts(self, kind: str) -> None:
         """As a replayed step needs it: the number of the step that was recorded is another one."""
         found = []
         for held in (False, True):
@@ -339,7 +339,7 @@ class TestEveryOptimizer:
                 module.Config(**wrong)
 
 
-def test_a_part_that_wakes_late_is_corrected_from_its_own_first_update() -> None:
+def test_bias_correction_counts_from_the_first_update_of_a_group() -> None:
     """Adam's first corrected update is as long as the rate, whatever the gradient."""
     model = Tower()
     weights = model.weights()
@@ -354,7 +354,7 @@ def test_a_part_that_wakes_late_is_corrected_from_its_own_first_update() -> None
     assert torch.allclose(moved, torch.full_like(moved, 0.1), rtol=1e-3)
 
 
-def test_the_four_are_there() -> None:
+def test_there_are_four_optimizers() -> None:
     assert KINDS == ["adamw", "bert_adam", "lamb", "muon"]
 
 

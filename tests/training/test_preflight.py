@@ -93,7 +93,7 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
 
 
-def test_a_good_run_is_found_good_and_nothing_is_written(shards: Path, tmp_path: Path) -> None:
+def test_a_valid_run_passes_and_nothing_is_written(shards: Path, tmp_path: Path) -> None:
     before = files(shards.parent)
     found = looked(recipe(), shards, output=tmp_path / "run")
     assert {name: one.state for name, one in found.items()} == dict.fromkeys(
@@ -125,7 +125,7 @@ def test_the_figures_are_those_of_the_run(shards: Path) -> None:
     assert found["disk"]["needed_bytes"] == 3 * found["disk"]["checkpoint_bytes"] + 12 * weights
 
 
-def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
+def test_activation_bytes_are_measured(shards: Path) -> None:
     """Twice the width, about twice the activations; and by row they are what torch's own bookkeeping says."""
     by_width = {
         width: looked(recipe(f"encoder.width={width}"), shards, until="memory")["memory"].facts["activations_bytes"]
@@ -150,7 +150,7 @@ def test_what_a_forward_keeps_is_counted_not_guessed(shards: Path) -> None:
     assert by_width[32] == pytest.approx(real, rel=0.25)
 
 
-def test_the_cpu_tries_few_rows_and_says_so(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_on_a_cpu_has_few_rows(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "CPU_TOKENS", 512)
     found = looked(recipe("batch_size=65536", "micro_batch_size=65536", "encoder.layers=3"), shards, until="step")
     rows = found["step"].facts["rows"]
@@ -167,7 +167,7 @@ def test_minutes_instead_of_steps(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("planned", ["steps=4000", "minutes=1000"])
-def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -> None:
+def test_many_epochs_without_dropout_give_a_note(shards: Path, planned: str) -> None:
     line = "rows" if "steps" in planned else "speed"
     dry = ("encoder.dropout=0", "encoder.attention_dropout=0")
     often = looked(recipe(planned, *dry), shards, until=line)[line]
@@ -178,7 +178,7 @@ def test_a_text_that_is_read_often_is_worth_a_note(shards: Path, planned: str) -
     assert looked(recipe(*dry), shards, until="rows")["rows"].state == "ok"  # not so often
 
 
-def test_a_second_stage_without_a_first_is_worth_a_note(shards: Path) -> None:
+def test_a_second_stage_without_start_gives_a_note(shards: Path) -> None:
     found = looked(recipe("after=bert/quick"), shards, until="model")["model"]
     assert found.state == "note"
     assert found.text.endswith("is a second stage, but starts with new weights: --start it from a run of bert/quick")
@@ -188,10 +188,7 @@ def test_a_plan_of_one_step(shards: Path) -> None:
     assert looked(recipe("steps=1", "warmup=0"), shards)["speed"].state == "note"
 
 
-# --- the run folder ------------------------------------------------------------------------------------------------
-
-
-def test_a_run_that_can_go_on(begun: Path, shards: Path) -> None:
+def test_a_run_that_can_be_resumed(begun: Path, shards: Path) -> None:
     before = files(begun)
     found = looked(recipe(), shards, output=begun, until="run folder")["run folder"]
     assert (found.state, found.facts["resumes_at"]) == ("ok", 4)
@@ -210,7 +207,7 @@ def test_a_folder_of_another_run(begun: Path, shards: Path, tmp_path: Path) -> N
     assert isinstance(other.error, ConfigError)
 
 
-def test_a_folder_that_is_busy_or_none(begun: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_locked_folder_or_a_file_is_refused(begun: Path, shards: Path, tmp_path: Path) -> None:
     with Disk().lock(begun):
         assert "another process" in looked(recipe(), shards, output=begun, until="run folder")["run folder"].text
     (tmp_path / "file").touch()
@@ -241,16 +238,13 @@ def test_one_checkpoint_alone_is_refused(shards: Path) -> None:
     assert "keep_checkpoints=1" in looked(recipe("keep_checkpoints=1"), shards)["disk"].text
 
 
-# --- data that do not do -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def copied(shards: Path, tmp_path: Path) -> Path:
     shutil.copytree(shards, tmp_path / "shards")
     return tmp_path / "shards"
 
 
-def test_a_damaged_shard_is_found_and_the_rest_still_looked_at(copied: Path) -> None:
+def test_a_damaged_shard_does_not_stop_other_checks(copied: Path) -> None:
     path = copied / "train-00000.shard"
     data = bytearray(path.read_bytes())
     data[-len(data) // 2] ^= 1
@@ -292,7 +286,7 @@ def write(path: Path, text: str) -> Path:
     ],
     ids=["one document", "one sentence", "no pairs"],
 )
-def test_next_sentence_that_cannot_be_asked(
+def test_missing_next_sentence_labels(
     documents: int, sentences: int, changes: list[str], part: str, tmp_path: Path
 ) -> None:
     found = looked(recipe(*changes), prepared(tmp_path, documents=documents, sentences=sentences, held_out=0.0))
@@ -301,16 +295,13 @@ def test_next_sentence_that_cannot_be_asked(
     assert "step" not in found
 
 
-def test_nothing_held_out_is_worth_a_note(tmp_path: Path) -> None:
+def test_no_held_out_rows_give_a_note(tmp_path: Path) -> None:
     found = looked(recipe(), prepared(tmp_path, documents=60, sentences=4, held_out=0.0))
     assert found["held out"].state == "note"
     assert summary(list(found.values()))["ok"]
 
 
-# --- steps that go wrong -------------------------------------------------------------------------------------------
-
-
-def test_too_little_memory_names_the_rows_that_fit(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_names_a_micro_batch_size_that_fits(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = looked(recipe(), shards, until="memory")["memory"].facts
     fixed, per_row = facts["estimated_bytes"] - facts["activations_bytes"], facts["activations_bytes"] / 8
     monkeypatch.setattr(trial, "available_bytes", lambda device: int(fixed + 2.5 * per_row))
@@ -332,7 +323,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, monkeypatch: pytest.Mo
     assert found.error is not None
 
 
-def test_first_losses_that_are_odd(shards: Path) -> None:
+def test_first_losses_far_from_chance_give_a_note(shards: Path) -> None:
     far = looked(recipe("encoder.initializer_range=2"), shards, until="step")["step"]
     assert far.state == "note"
     assert "far from chance" in far.text
@@ -342,9 +333,6 @@ def test_first_losses_that_are_odd(shards: Path) -> None:
     assert wild.state == "problem"
     assert "not finite" in wild.text
     json.dumps(summary([wild]), allow_nan=False)
-
-
-# --- the command line ----------------------------------------------------------------------------------------------
 
 
 def test_the_command_line_prints_a_checklist(shards: Path, tmp_path: Path) -> None:

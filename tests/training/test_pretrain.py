@@ -96,7 +96,7 @@ def whole(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_learns_and_leaves_models_behind(whole: Path) -> None:
+def test_a_run_reduces_the_loss_and_saves_models(whole: Path) -> None:
     events = read_events(whole / "events.jsonl")
     steps = last_of_each_step(events, "step")
     assert [event["step"] for event in steps] == list(range(1, 17))
@@ -108,7 +108,7 @@ def test_a_run_learns_and_leaves_models_behind(whole: Path) -> None:
     assert read_recipe(whole / "recipe.json").steps == 16
 
 
-def test_stopped_and_gone_on_gives_the_same_bits(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_is_bit_identical(whole: Path, shards: Path, tmp_path: Path) -> None:
     program = "import sys\nfrom bertsmith.cli import main\nif __name__ == '__main__':\n    main()\n"
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py"), "pretrain", str(whole / "recipe.json")]
@@ -142,7 +142,7 @@ def test_ablations_train(name: str, shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_is_whole_and_comes_back_from_its_json(name: str, tmp_path: Path) -> None:
+def test_every_recipe_survives_its_json(name: str, tmp_path: Path) -> None:
     made = recipes.find(name)
     assert made.name == name
     (tmp_path / "recipe.json").write_bytes(made.to_json())
@@ -189,7 +189,7 @@ def test_running_out_of_memory_gives_advice(shards: Path, tmp_path: Path, monkey
         pretrain(recipe(), shards, tmp_path / "run", device="cpu", quiet=True)
 
 
-def test_share_of_peak_and_baselines_are_in_the_log(whole: Path) -> None:
+def test_mfu_and_baselines_are_in_the_log(whole: Path) -> None:
     events = read_events(whole / "events.jsonl")
     facts = next(event for event in events if event["kind"] == "facts")
     # 6 layers' matrices (4 D² + 2 D F) + 12 layers D L + head; the head asks 15 % of the places and some more
@@ -213,7 +213,7 @@ def test_unigram_loss_is_the_cross_entropy_of_frequencies(shards: Path) -> None:
     assert data.unigram_loss() == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_path: Path) -> None:
+def test_settings_without_effect_on_the_result_may_change_on_resume(shards: Path, tmp_path: Path) -> None:
     """Memory ran out: the advice is another micro_batch_size, and it must be possible to follow it."""
     half = recipe("steps=8", "eval_every=0", "encoder.dropout=0", "encoder.attention_dropout=0")
     stop_after(4, lambda: pretrain(half, shards, tmp_path / "run", device="cpu", quiet=True))
@@ -229,7 +229,7 @@ def test_what_changes_no_result_may_change_when_a_run_goes_on(shards: Path, tmp_
     assert both[0][:4] == both[1][:4]
 
 
-def test_the_best_model_is_not_forgotten_over_a_resume(shards: Path, tmp_path: Path) -> None:
+def test_the_best_evaluation_is_restored_on_resume(shards: Path, tmp_path: Path) -> None:
     from bertsmith.training import loop
 
     first = recipe("steps=8", "eval_every=4", "save_every=4")
@@ -261,7 +261,7 @@ def test_resume_never_and_from_a_checkpoint(whole: Path, shards: Path, tmp_path:
         pretrain(made, shards, tmp_path / "other", device="cpu", quiet=True, resume=str(tmp_path / "nowhere"))
 
 
-def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_second_stage_without_start_is_reported(whole: Path, shards: Path, tmp_path: Path) -> None:
     made = recipe("steps=2", "warmup=0", "after=bert/quick")
     pretrain(made, shards, tmp_path / "anew", device="cpu", quiet=True)
     (note,) = read_events(tmp_path / "anew" / "events.jsonl")[0]["notes"]
@@ -273,7 +273,7 @@ def test_a_second_stage_without_a_first_is_told_of(whole: Path, shards: Path, tm
     assert "begins anew" not in str(read_events(tmp_path / "started" / "events.jsonl")[0]["notes"])
 
 
-def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_second_stage_starts_from_the_weights_of_the_first(whole: Path, shards: Path, tmp_path: Path) -> None:
     longer = recipe("max_length=64", "steps=2", "warmup=0", "learning_rate=0", f"start={whole / 'last'}")
     pretrain(longer, shards, tmp_path / "second", device="cpu", quiet=True)
     first, second = (folder / "last" / "model.safetensors" for folder in (whole, tmp_path / "second"))
@@ -297,7 +297,7 @@ def test_a_second_stage_begins_with_the_first_ones_weights(whole: Path, shards: 
         pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)
 
 
-def test_patience_ends_a_run_that_gets_no_better(shards: Path, tmp_path: Path) -> None:
+def test_patience_stops_a_run_early(shards: Path, tmp_path: Path) -> None:
     still = recipe("learning_rate=0", "warmup=0", "eval_every=2", "patience=2")
     found = pretrain(still, shards, tmp_path / "run", device="cpu", quiet=True)
     assert (found["steps"], found["best_step"]) == (6, 2)
@@ -323,7 +323,7 @@ def test_shards_of_another_tokenizer_are_refused(shards: Path, tmp_path: Path) -
         pretrain(few, tmp_path / "other", tmp_path / "run", device="cpu", quiet=True)
 
 
-def test_text_that_lies_elsewhere_and_is_prepared_again_goes_on(whole: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_equal_shards_from_another_path(whole: Path, shards: Path, tmp_path: Path) -> None:
     base = shards.parent
     (tmp_path / "moved").mkdir()
     shutil.copy(base / "text.txt", tmp_path / "moved" / "words.txt")
@@ -335,7 +335,7 @@ def test_text_that_lies_elsewhere_and_is_prepared_again_goes_on(whole: Path, sha
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_precision(shards: Path, tmp_path: Path) -> None:
     begun = pretrain(recipe("precision=bf16", "steps=5"), shards, tmp_path, device="cpu", quiet=True)
     again = pretrain(recipe("steps=5"), shards, tmp_path, device="cpu", quiet=True)
     assert again["loss"] == begun["loss"]
@@ -347,7 +347,7 @@ def test_a_run_keeps_the_precision_that_it_began_with(shards: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [({"bf16": 2.0, "fp8": 1.0}, "fp8"), ({}, "bf16")])
-def test_on_cuda_a_measurement_settles_the_precision(
+def test_auto_precision_on_cuda_is_the_faster_one(
     seconds: dict[str, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretraining, "_time_precisions", lambda *given: seconds)
@@ -371,7 +371,7 @@ def test_on_cuda_a_measurement_settles_the_precision(
         (1e6, ["compute.cuda_graphs=true"], 1, True),
     ],
 )
-def test_on_cuda_short_steps_are_replayed(
+def test_auto_cuda_graphs_are_for_short_steps(
     peak: float, words: list[str], size: int, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretraining, "measure_peak_flops", lambda *given: peak)
@@ -380,7 +380,7 @@ def test_on_cuda_short_steps_are_replayed(
     assert resolve_auto(recipe(), tmp_path, World())[0].compute.cuda_graphs == "auto"  # on a CPU
 
 
-def test_batches_from_other_processes_are_the_same_and_outlive_them(
+def test_batches_of_worker_processes_are_equal_and_survive_their_death(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, world, small = PretrainData.open(shards), World(), recipe()

@@ -14,7 +14,7 @@ from bertsmith.training.plan import TrainingPlan
 from bertsmith.training.step import Scores
 
 
-def test_time_left_forgets_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_ignores_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute to compile, then ten seconds for each of the other nine steps."""
     clock = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock)

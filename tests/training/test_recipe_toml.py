@@ -49,7 +49,7 @@ def names_written(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_comes_back_whole(name: str, tmp_path: Path) -> None:
+def test_every_recipe_survives_its_toml(name: str, tmp_path: Path) -> None:
     made = recipes.find(name)
     text = to_toml(made)
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
@@ -70,7 +70,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_overrides_come_back_whole(case: str) -> None:
+def test_overrides_survive_the_toml(case: str) -> None:
     name = "bert/no_nsp" if "packing.kind=stream" in CHANGES[case] else "bert/base"
     made = with_overrides(recipes.find(name), CHANGES[case])
     assert made != recipes.find(name)
@@ -79,7 +79,7 @@ def test_overrides_come_back_whole(case: str) -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_a_recipe_without_objectives_comes_back() -> None:
+def test_a_recipe_without_objectives_survives_the_toml() -> None:
     made = replace(recipes.find("bert/tiny"), objectives={})
     assert config.from_dict(Recipe, tomllib.loads(to_toml(made))) == made
 
@@ -92,7 +92,7 @@ def test_every_setting_is_explained_in_the_code(cls: type) -> None:
     assert not silent, f"{cls.__module__}.{cls.__name__}: put a comment behind {', '.join(silent)}"
 
 
-def test_lines_say_what_may_stand_there() -> None:
+def test_comments_have_types_and_defaults() -> None:
     lines = to_toml(recipes.find("bert/tiny")).splitlines()
     found = {line.partition(" =")[0]: line for line in lines}
     assert '(one of tokens, words, ngrams; default "tokens")' in found["units"]
@@ -127,18 +127,15 @@ class Heir(Sample):
     second: str = ""  # another
 
 
-def test_comments_are_found_behind_and_above() -> None:
+def test_comments_behind_and_above_settings_are_read() -> None:
     assert comments(Sample) == {"first": "behind", "second": "", "third": "above, in two lines within"}
     assert comments(Heir) == comments(Sample) | {"second": "another"}
 
 
-def test_null_that_is_no_default_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_null_other_than_the_default_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bert.Config.__dataclass_fields__["feed_forward"], "default", 7)
     with pytest.raises(ConfigError, match=r"encoder\.feed_forward is null, which TOML cannot express"):
         to_toml(recipes.find("bert/tiny"))
-
-
-# --- the command line ----------------------------------------------------------------------------------------------
 
 
 def test_init_prints_and_writes_the_same(tmp_path: Path) -> None:
@@ -151,7 +148,7 @@ def test_init_prints_and_writes_the_same(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["settings"]["encoder"]["layers"] == 5
 
 
-def test_init_replaces_only_by_force(tmp_path: Path) -> None:
+def test_init_replaces_a_file_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("mine")
     refused = call("init", "bert/mini", "-o", path)

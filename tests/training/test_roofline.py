@@ -15,7 +15,7 @@ from bertsmith.training import roofline
 from bertsmith.training.roofline import SHAPES, measure
 
 
-def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_ceiling_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "RUNS", 3)
     said: list[str] = []
     found = measure(torch.device("cpu"), size=64, tokens=512, say=said.append)
@@ -33,13 +33,13 @@ def test_every_kind_of_work_is_measured(capsys: pytest.CaptureFixture[str], monk
     assert "TFLOP/s" in shown
 
 
-def test_a_device_without_graphs_is_timed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_cuda_graphs_is_timed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "RUNS", 3)
     assert 0.002 <= roofline.device_seconds(lambda: time.sleep(0.002), torch.device("cpu")) < 0.1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_one_line_says_so() -> None:
+def test_a_missing_gpu_is_one_line() -> None:
     done = call("doctor", "--gpu")
     assert done.returncode == 2
     assert "finds only cpu" in done.stderr
@@ -89,7 +89,7 @@ def test_a_process_that_runs_many_measures_once(monkeypatch: pytest.MonkeyPatch)
     devices.cached_peak_flops.cache_clear()
 
 
-def test_numbers_as_a_person_reads_them() -> None:
+def test_formatted_numbers() -> None:
     numbers = {0.0: "0.000", 0.25: "0.250", 12.34567: "12.346", 1e-12: "1e-12", -0.0004: "-0.0004", 12_000: "12,000"}
     assert {value: terminal.formatted("epsilon", value) for value in numbers} == numbers
     assert terminal.formatted("unknown_rate", 0.0123) == "1.23%"

@@ -29,7 +29,7 @@ def split(folder: Path, *changes: str, rows: int = 1000, dev: bool = False) -> t
     return train_and_dev(tuning, build_task(tuning))
 
 
-def test_a_share_of_train_is_set_aside(tmp_path: Path) -> None:
+def test_dev_fraction_splits_train(tmp_path: Path) -> None:
     train, dev = split(tmp_path, "dev_fraction=0.1")
     assert 70 < len(dev) < 130
     assert not {one.texts for one in train} & {one.texts for one in dev}
@@ -38,7 +38,7 @@ def test_a_share_of_train_is_set_aside(tmp_path: Path) -> None:
     assert other == [one for one in dev if one in [*again, *other]]  # whatever else there is
 
 
-def test_a_larger_share_takes_what_a_smaller_one_took(tmp_path: Path) -> None:
+def test_a_larger_dev_fraction_contains_a_smaller_one(tmp_path: Path) -> None:
     small, large = (split(tmp_path, f"dev_fraction={share}")[1] for share in (0.1, 0.4))
     assert {one.id for one in small} < {one.id for one in large}
 
@@ -53,7 +53,7 @@ def test_questions_on_one_passage_stay_together() -> None:
     assert 30 < sum(True in found for found in aside.values()) < 90
 
 
-def test_nothing_is_set_aside_unasked(tmp_path: Path) -> None:
+def test_there_is_no_split_by_default(tmp_path: Path) -> None:
     train, dev = split(tmp_path)
     assert (len(train), dev) == (1000, [])
     train, dev = split(tmp_path, dev=True)
@@ -68,12 +68,12 @@ def test_nothing_is_set_aside_unasked(tmp_path: Path) -> None:
         (["dev_fraction=1"], {}, "dev_fraction=1 must be at least 0 and below 1"),
     ],
 )
-def test_what_cannot_be(changes: list[str], how: dict[str, int], says: str, tmp_path: Path) -> None:
+def test_invalid_dev_fractions(changes: list[str], how: dict[str, int], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
         split(tmp_path, *changes, **how)  # type: ignore[arg-type]
 
 
-def test_seeds_without_dev_examples(tmp_path: Path) -> None:
+def test_a_sweep_without_dev_examples_is_refused(tmp_path: Path) -> None:
     model, train = tiny_model(tmp_path), written(tmp_path / "train.csv", 60)
     wanted = ["finetune", str(model), "-t", "classification", "--train", str(train), "-o", str(tmp_path / "run")]
     wanted += ["--seeds", "2", "--device", "cpu", "epochs=1", "batch_size=16"]

@@ -90,9 +90,6 @@ def write_some(opened: trackers.Trackers) -> None:
     opened.write("evaluation", 1, {"loss": 2.25})
 
 
-# --- TensorBoard, for real -------------------------------------------------------------------------------------------
-
-
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
@@ -100,7 +97,7 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
 
 
-def test_tensorboard_has_the_curves(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     with open_in(tmp_path, "tensorboard") as opened:
         write_some(opened)
@@ -112,7 +109,7 @@ def test_tensorboard_has_the_curves(tmp_path: Path) -> None:
     }
 
 
-def test_tensorboard_takes_back_what_a_resumed_run_does_again(tmp_path: Path) -> None:
+def test_tensorboard_purges_repeated_steps(tmp_path: Path) -> None:
     """Four steps, of which two were saved; the same steps come again, and each is there once."""
     pytest.importorskip("tensorboard")
     with open_in(tmp_path, "tensorboard") as opened:
@@ -124,10 +121,9 @@ def test_tensorboard_takes_back_what_a_resumed_run_does_again(tmp_path: Path) ->
     assert curves(tmp_path)["step/loss"] == [(1, 11.0), (2, 12.0), (3, 23.0), (4, 24.0), (5, 25.0)]
 
 
-# --- the others, against stand-ins -----------------------------------------------------------------------------------
-
-
-def test_wandb_is_offline_and_asks_nobody(tmp_path: Path, stand_ins: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_is_offline_and_does_not_prompt(
+    tmp_path: Path, stand_ins: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     with open_in(tmp_path, "wandb") as opened:
         write_some(opened)
@@ -151,7 +147,7 @@ def test_wandb_is_offline_and_asks_nobody(tmp_path: Path, stand_ins: Heard, monk
     assert stand_ins.of("wandb.init")[2]["id"] != asked["id"]
 
 
-def test_mlflow_goes_on_in_the_same_run(tmp_path: Path, stand_ins: Heard) -> None:
+def test_mlflow_resumes_the_same_run(tmp_path: Path, stand_ins: Heard) -> None:
     with open_in(tmp_path, "mlflow") as opened:
         write_some(opened)
     with open_in(tmp_path, "mlflow", step=1) as opened:
@@ -164,7 +160,7 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path: Path, stand_ins: Heard) -> Non
     assert len(stand_ins.of("mlflow.end_run")) == 2
 
 
-def test_each_keeps_its_own_identity(tmp_path: Path, stand_ins: Heard) -> None:
+def test_each_tracker_has_its_own_id(tmp_path: Path, stand_ins: Heard) -> None:
     open_in(tmp_path, "mlflow", "wandb", "mlflow").close()
     open_in(tmp_path, "wandb", "mlflow").close()
     assert len({asked["id"] for asked in stand_ins.of("wandb.init")}) == 1
@@ -172,7 +168,7 @@ def test_each_keeps_its_own_identity(tmp_path: Path, stand_ins: Heard) -> None:
 
 
 @pytest.mark.parametrize("when", ["wandb.init", "wandb.log", "wandb.finish"])
-def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, stand_ins: Heard, when: str) -> None:
+def test_a_failing_tracker_is_dropped_and_the_others_continue(tmp_path: Path, stand_ins: Heard, when: str) -> None:
     stand_ins.fails = {when}
     said: list[str] = []
     opened = open_in(tmp_path, "wandb", "mlflow", say=said.append)
@@ -184,13 +180,15 @@ def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, s
     assert len(stand_ins.of("mlflow.log_metrics")) == 3
 
 
-def test_standard_error_hears_of_it(tmp_path: Path, stand_ins: Heard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_tracker_is_reported_on_standard_error(
+    tmp_path: Path, stand_ins: Heard, capsys: pytest.CaptureFixture[str]
+) -> None:
     stand_ins.fails = {"wandb.init"}
     open_in(tmp_path, "wandb").close()
     assert capsys.readouterr().err.startswith("bertsmith: wandb failed")
 
 
-def test_a_damaged_identity_is_no_reason_to_end(tmp_path: Path, stand_ins: Heard) -> None:
+def test_a_damaged_id_does_not_end_the_run(tmp_path: Path, stand_ins: Heard) -> None:
     (tmp_path / IDENTITIES).write_text("{")
     said: list[str] = []
     open_in(tmp_path, "wandb", say=said.append).close()
@@ -198,11 +196,8 @@ def test_a_damaged_identity_is_no_reason_to_end(tmp_path: Path, stand_ins: Heard
     assert IDENTITIES in said[0]
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
-def test_what_is_not_installed_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Callable[[str], Any] = lambda name: None  # noqa: E731
     monkeypatch.setattr(trackers, "find_spec", found)
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -211,12 +206,12 @@ def test_what_is_not_installed_is_one_line(tmp_path: Path, name: str, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_that_is_no_tracker() -> None:
+def test_unknown_trackers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'tensorbord' is not a tracker: .*; did you mean tensorboard\?"):
         check_trackers(["tensorbord"])
 
 
-def test_none_named_none_imported(tmp_path: Path) -> None:
+def test_no_package_is_imported_without_a_tracker(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from bertsmith.training.trackers import open_trackers\n"

@@ -30,9 +30,6 @@ from bertsmith.types import Batch, Loss
 LEVEL = TrainingPlan(steps=12, learning_rate=0.05, schedule=Schedule("constant_then_decay"))
 
 
-# --- accumulation ----------------------------------------------------------------------------------------------------
-
-
 def bert_feed(micro_batch_size: int, rows: int = 32) -> Any:
     """`rows` rows a step in micro-batches of so many, for a real model; a third has no label for the second text."""
 
@@ -59,7 +56,7 @@ def bert_trainer(micro_batch_size: int, model: Model | None = None, **how: Any) 
     return Trainer(made, bert_feed(micro_batch_size), plan=plan, optimizer=bert_adam.Config(), **how)
 
 
-def test_four_times_eight_rows_are_thirty_two() -> None:
+def test_four_micro_batches_of_eight_equal_one_of_thirty_two() -> None:
     whole, parts = bert_trainer(32), bert_trainer(8)
     for step, other in zip(whole, parts, strict=True):
         assert (step.number, step.rows, step.tokens) == (other.number, other.rows, other.tokens)
@@ -79,7 +76,7 @@ def test_four_times_eight_rows_are_thirty_two() -> None:
         assert float((one.tensor - two.tensor).detach().abs().max()) < 1e-5, one.name
 
 
-def test_the_mean_of_means_is_not_the_mean() -> None:
+def test_the_loss_is_the_mean_over_all_labels_not_a_mean_of_means() -> None:
     """The toy's micro-batches ask unequally much, so a trainer that divides each by its own count is found out."""
     whole, parts = trainer(), trainer(feed=feed(micro_batch_size=2))
     one, two = next(whole), next(parts)
@@ -92,7 +89,7 @@ def test_the_mean_of_means_is_not_the_mean() -> None:
         assert torch.allclose(mine.tensor.grad, other.tensor.grad, atol=1e-6)
 
 
-def test_a_step_reports_what_was() -> None:
+def test_a_step_has_its_metrics() -> None:
     made = trainer(feed=feed(micro_batch_size=4), plan=TrainingPlan(steps=4, learning_rate=0.5, warmup=0.5))
     expected = Toy()(Toy().corrupt(toy_batch(0)))
     first = next(made)
@@ -123,7 +120,7 @@ def test_a_step_reports_what_was() -> None:
     assert made.state().progress["tokens"] == sum(step.tokens for step in [first, *rest])
 
 
-def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_measured_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     class Event:
         """An event of a device that was there at a moment, in milliseconds, after somebody waited for it."""
 
@@ -145,7 +142,7 @@ def test_seconds_are_the_devices_where_it_has_a_clock(monkeypatch: pytest.Monkey
     assert Step(1, 0.1, 8, 0.002, timed, {}).seconds == pytest.approx(0.023)
 
 
-def test_scores_without_learning() -> None:
+def test_evaluation_does_not_train() -> None:
     made = trainer(dropout=0.5)
     next(made)
     before = snapshot(made.module.state_dict())
@@ -159,15 +156,12 @@ def test_scores_without_learning() -> None:
     assert made.module.training
     with pytest.raises(DataError, match="no batch to evaluate"):
         made.evaluate([])
-    with pytest.raises(DataError, match="step 1 was given no batch"):
+    with pytest.raises(DataError, match="step 1 has no batch"):
         next(trainer(feed=lambda step: []))
 
 
-# --- clipping, sleeping, depth ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("clip", [0.0, 0.1, 1e6])
-def test_gradients_are_clipped_together(clip: float) -> None:
+def test_gradients_are_clipped_by_their_global_norm(clip: float) -> None:
     """Google's clip: g · clip / max(norm, clip), by one closed-form step of the reference optimiser."""
     made = trainer(plan=LEVEL, optimiser=bert_adam.Config(), compute=ComputeConfig(max_grad_norm=clip))
     twin = Toy()
@@ -185,7 +179,7 @@ def test_gradients_are_clipped_together(clip: float) -> None:
         assert torch.allclose(made.module.state_dict()[name], expected, atol=2e-5), name
 
 
-def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
+def test_frozen_groups_get_no_gradient_no_update_no_weight_decay() -> None:
     plan = TrainingPlan(
         steps=6,
         learning_rate=0.05,
@@ -203,7 +197,7 @@ def test_parts_that_sleep_get_no_gradient_no_update_no_decay() -> None:
     assert seen == [{2}, {2}, {1, 2}, {1, 2}, {0, 1, 2}, {0, 1, 2}]
 
 
-def test_what_sleeps_does_not_count_in_the_norm() -> None:
+def test_frozen_groups_do_not_count_in_the_gradient_norm() -> None:
     awake, asleep = (
         trainer(plan=LEVEL),
         trainer(plan=TrainingPlan(steps=2, learning_rate=0.05, unfreeze=(Unfreeze(after=0, groups=1),))),
@@ -211,7 +205,7 @@ def test_what_sleeps_does_not_count_in_the_norm() -> None:
     assert 0 < next(asleep).gradient_norm < next(awake).gradient_norm
 
 
-def test_deeper_parts_move_less() -> None:
+def test_layer_decay_reduces_updates_of_deeper_groups() -> None:
     """Adam's first corrected update is as long as the rate: 0.05 at the top, halved for each part further down."""
     plan = TrainingPlan(steps=2, learning_rate=0.05, layer_decay=0.5, schedule=Schedule("constant_then_decay"))
     made = trainer(plan=plan, optimiser=adamw.Config(weight_decay=0.0))
@@ -221,9 +215,6 @@ def test_deeper_parts_move_less() -> None:
         moved = (weight.tensor.detach() - before[weight.name]).abs()
         expected = 0.05 * 0.5 ** (2 - weight.group)
         assert moved.max().item() == pytest.approx(expected, rel=1e-2), weight.name
-
-
-# --- F15: what is not finite -----------------------------------------------------------------------------------------
 
 
 class Poisoned(Toy):
@@ -248,7 +239,7 @@ class Poisoned(Toy):
 @pytest.mark.parametrize("micro_batch_size", [ROWS, 4])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float, micro_batch_size: int) -> None:
+def test_non_finite_steps_are_skipped_and_reported(where: str, value: float, micro_batch_size: int) -> None:
     """Twelve faults: the update is left out, the true value is in the report, the state stays fit to be saved."""
     bad = [2 * ROWS // micro_batch_size + ROWS // micro_batch_size - 1]  # the last pass of the third step
     model = Poisoned(where=where, value=value, passes=bad)
@@ -272,7 +263,7 @@ def test_what_is_not_finite_changes_nothing_and_is_told(where: str, value: float
     assert not same(made.module.state_dict(), before)
 
 
-def test_stops_after_too_many_in_a_row() -> None:
+def test_too_many_consecutive_skipped_steps_end_the_run() -> None:
     model = Poisoned(where="loss", value=math.nan, passes=[1, 2, 4, 5, 6, 7])
     made = trainer(plan=LEVEL, model=model, compute=ComputeConfig(max_skipped_steps=3))
     seen = [step.skipped for step in itertools.islice(made, 7)]
@@ -283,14 +274,11 @@ def test_stops_after_too_many_in_a_row() -> None:
         next(made)
 
 
-def test_a_trainer_that_filters_what_is_not_finite_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_that_filters_non_finite_values_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken build of F15: the check is gone, and the very assertions above fail."""
     monkeypatch.setattr(torch, "isfinite", lambda tensor: torch.ones_like(tensor, dtype=torch.bool))
     with pytest.raises(AssertionError):
-        test_what_is_not_finite_changes_nothing_and_is_told("loss", math.nan, ROWS)
-
-
-# --- how it is computed ----------------------------------------------------------------------------------------------
+        test_non_finite_steps_are_skipped_and_reported("loss", math.nan, ROWS)
 
 
 def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
@@ -306,7 +294,7 @@ def test_dropout_is_a_function_of_seed_step_and_micro_batch() -> None:
     assert losses(0, feed=lambda step: [toy_batch(0)])[0] != losses(0, feed=lambda step: [toy_batch(0)])[1]
 
 
-def test_recomputing_changes_no_bit() -> None:
+def test_activation_checkpointing_is_bit_identical() -> None:
     plain = bert_trainer(16, pretraining_model(layers=3))
     again = bert_trainer(16, pretraining_model(layers=3), compute=ComputeConfig(activation_checkpointing=True))
     passed = []
@@ -317,7 +305,7 @@ def test_recomputing_changes_no_bit() -> None:
     assert len(passed) == 2 * 2 * 3, "each of two micro-batches of three steps passes twice"
 
 
-def test_compiled_steps_are_whole_graphs_and_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_steps_have_one_graph_and_equal_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     plain, compiled = bert_trainer(16), bert_trainer(16, compute=ComputeConfig(compile=True))
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -327,7 +315,7 @@ def test_compiled_steps_are_whole_graphs_and_equal(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 does it another way
-def test_half_precision_is_near() -> None:
+def test_bf16_losses_are_close() -> None:
     exact, half = bert_trainer(32), bert_trainer(32, precision="bf16")
     one, two = next(exact), next(half)
     assert two.loss == pytest.approx(one.loss, rel=2e-2)
@@ -335,7 +323,7 @@ def test_half_precision_is_near() -> None:
     assert {weight.tensor.dtype for weight in half.weights} == {torch.float32}
 
 
-def test_chance_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_algorithms_can_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU this makes runs bit-identical (tests/gpu); here, that the switch is turned and a run still works."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
@@ -355,9 +343,6 @@ def test_invalid_compute_settings() -> None:
             ComputeConfig(**wrong)
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
-
-
 def test_ends_with_the_plan() -> None:
     made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05))
     assert len(list(made)) == 3
@@ -365,7 +350,7 @@ def test_ends_with_the_plan() -> None:
     assert list(made) == []
 
 
-def test_a_wish_to_stop_after_the_last_step_comes_too_late() -> None:
+def test_a_stop_request_after_the_last_step_has_no_effect() -> None:
     stopper = StopSignal()
     made = trainer(plan=TrainingPlan(steps=3, learning_rate=0.05), stop_signal=stopper)
     for step in made:

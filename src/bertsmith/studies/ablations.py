@@ -57,21 +57,21 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
 
     A known name with `+bilstm` gets a BiLSTM on top; with `+fresh` it starts from random weights of the same shape.
     """
-    found: dict[str, Candidate] = {}
+    chosen: dict[str, Candidate] = {}
     for word in words:
         name, equals, path = word.partition("=")
         if not equals:
             plain = word.replace(BILSTM, "").replace(FRESH, "")
-            known = found.get(plain) if plain != word else None
+            known = chosen.get(plain) if plain != word else None
             name, path = (word, str(known.folder)) if known else (_default_name(Path(word)), word)
-        if not name or name in found or name == NO_MODEL:
+        if not name or name in chosen or name == NO_MODEL:
             raise ConfigError(f"{word}: the name must be unique: write name=FOLDER")
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(f"{name!r} is not a valid folder name: use letters, digits and . _ + -")
         if not Path(path).is_dir():
             raise DataError(f"{path} is not a folder: {name} needs a model folder, such as best/ of a run")
-        found[name] = Candidate(name, Path(path))
-    return list(found.values())
+        chosen[name] = Candidate(name, Path(path))
+    return list(chosen.values())
 
 
 def _default_name(folder: Path) -> str:
@@ -90,7 +90,7 @@ class Trial:
 
 def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) -> list[Trial]:
     """Tasks from the command line. Data: a folder for all, `TASK=DIR` or `FAMILY=DIR`. Set: `[TASK:]NAME=VALUE`."""
-    found = []
+    setups = []
     for task in dict.fromkeys(tasks):
         folders = {name: path for name, path in (_task_prefix(word, "=") for word in data) if _applies(task, name)}
         folder = folders.get(task) or folders.get(task.partition("/")[0]) or folders.get("")
@@ -98,8 +98,8 @@ def trials(tasks: Sequence[str], data: Sequence[str], changes: Sequence[str]) ->
             raise ConfigError(f"{task} has no data folder: pass --data {task}=DIR")
         named = [_task_prefix(change, ":") for change in changes]
         own = tuple(change for name, change in named if _applies(task, name))
-        found.append(Trial(task, Path(folder), own))
-    return found
+        setups.append(Trial(task, Path(folder), own))
+    return setups
 
 
 def _task_prefix(word: str, separator: str) -> tuple[str, str]:

@@ -54,9 +54,9 @@ class Config(TableConfig):
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
-        found = user_files("choice", files)
-        read = ChoiceReader(self, files=found)
-        return MultipleChoiceTask("choice", files=found, read=read, detected=read.detected)
+        paths = user_files("choice", files)
+        read = ChoiceReader(self, files=paths)
+        return MultipleChoiceTask("choice", files=paths, read=read, detected=read.detected)
 
 
 class ChoiceReader:

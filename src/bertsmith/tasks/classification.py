@@ -23,12 +23,12 @@ class LabelConfig(TableConfig):
         self, name: str, files: Mapping[str, Path], labels: Sequence[str], given: Mapping[str, str], texts: ColumnHints
     ) -> ClassificationTask:
         """The task; without the labels of a trained model they are those of train."""
-        found = user_files(name, files)
+        paths = user_files(name, files)
         given = {**given, "label": self.label}
-        read = TextReader(self, files=found, given=given, texts=[texts], label=LABEL, parse=parse_label)
+        read = TextReader(self, files=paths, given=given, texts=[texts], label=LABEL, parse=parse_label)
         return ClassificationTask(
             name,
-            files=found,
+            files=paths,
             read=read,
             labels=labels,
             main_metric=self.main_metric,

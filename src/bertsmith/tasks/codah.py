@@ -31,8 +31,8 @@ class Config:
         """See `TaskConfig.build`; multiple choice has no labels."""
         fold = f"fold_{self.fold}"
         subfolders = (fold, f"cv_split/{fold}", f"data/cv_split/{fold}", f"codah/data/cv_split/{fold}")
-        found = benchmark_files("codah", files, FILES, subfolders=subfolders)
-        return MultipleChoiceTask("codah", files=found, read=_read)
+        paths = benchmark_files("codah", files, FILES, subfolders=subfolders)
+        return MultipleChoiceTask("codah", files=paths, read=_read)
 
 
 def _read(path: Path, split: str) -> list[Example]:

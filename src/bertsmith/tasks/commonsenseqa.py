@@ -26,8 +26,8 @@ class Config:
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
-        found = benchmark_files("commonsenseqa", files, FILES, subfolders=("commonsenseqa",))
-        return MultipleChoiceTask("commonsenseqa", files=found, read=_read)
+        paths = benchmark_files("commonsenseqa", files, FILES, subfolders=("commonsenseqa",))
+        return MultipleChoiceTask("commonsenseqa", files=paths, read=_read)
 
 
 def _read(path: Path, split: str) -> list[Example]:

@@ -87,17 +87,17 @@ class Config:
         """See `TaskConfig.build`; a trained model's labels only set the order of the classes."""
         name, member = find_member("glue", self.name, MEMBERS)
         title, detected = f"glue/{name}", dict[str, str]()
-        found = benchmark_files(title, files, member.layout, subfolders=(member.folder, *member.subfolders))
+        paths = benchmark_files(title, files, member.layout, subfolders=(member.folder, *member.subfolders))
         if name == "mrpc" and "data" in files:
-            found = _full_mrpc(Path(files["data"]), member, found, files)
+            paths = _full_mrpc(Path(files["data"]), member, paths, files)
         read, submit = partial(_read, name, detected), partial(submission, name)
         main = member.metrics[0]
         if not member.labels:
-            return RegressionTask(title, files=found, read=read, main_metric=main, detected=detected, submit=submit)
+            return RegressionTask(title, files=paths, read=read, main_metric=main, detected=detected, submit=submit)
         kind = MatchedTask if name == "mnli" else ClassificationTask
         return kind(
             title,
-            files=found,
+            files=paths,
             read=read,
             labels=benchmark_labels(title, member.labels, labels),
             main_metric=main,
@@ -171,12 +171,12 @@ def _read(name: str, detected: dict[str, str], path: Path, split: str) -> list[E
     return table_examples(table, texts, label if labelled else None, parse, id_prefix=subset)
 
 
-def _full_mrpc(data: Path, member: Member, found: Files, files: Mapping[str, Path]) -> Files:
+def _full_mrpc(data: Path, member: Member, paths: Files, files: Mapping[str, Path]) -> Files:
     """Microsoft's MRPC file beside GLUE's list of dev pairs, if both exist: prepared train files lack rows."""
     for folder in (data, find_subfolder(data, member.folder)):
         if (folder / MRPC_ALL).is_file() and (folder / MRPC_DEV).is_file():
-            return found | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
-    return found
+            return paths | {split: [folder / MRPC_ALL] for split in ("train", "dev") if split not in files}
+    return paths
 
 
 def _mrpc_split(table: Table, path: Path, split: str) -> Table:

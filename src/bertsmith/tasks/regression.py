@@ -30,8 +30,8 @@ class Config(TableConfig):
         """See `TaskConfig.build`; regression has no labels."""
         given = {"text": self.text, "first": self.first, "second": self.second, "label": self.label}
         texts = [ONE_TEXT] if self.text else [TWO_TEXTS] if self.first or self.second else [TWO_TEXTS, ONE_TEXT]
-        found = user_files("regression", files)
-        read = TextReader(self, files=found, given=given, texts=texts, label=NUMBER, parse=parse_number)
+        paths = user_files("regression", files)
+        read = TextReader(self, files=paths, given=given, texts=texts, label=NUMBER, parse=parse_number)
         return RegressionTask(
-            "regression", files=found, read=read, main_metric=self.main_metric, detected=read.detected
+            "regression", files=paths, read=read, main_metric=self.main_metric, detected=read.detected
         )

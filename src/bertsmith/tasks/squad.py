@@ -38,8 +38,8 @@ class Config(QAConfig):
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> SQuAD:
         """See `TaskConfig.build`; files in the folder `data` have their official names."""
         layout = {split: [(NAMES[self.name].format(split),)] for split in SPLITS}
-        found = benchmark_files(f"squad/{self.name}", files, layout, subfolders=FOLDERS)
-        return SQuAD(self, {split: paths[0] for split, paths in found.items()})
+        paths = benchmark_files(f"squad/{self.name}", files, layout, subfolders=FOLDERS)
+        return SQuAD(self, {split: some[0] for split, some in paths.items()})
 
 
 class SQuAD(QuestionAnsweringTask):

@@ -25,8 +25,8 @@ class Config:
 
     def build(self, *, files: Mapping[str, Path], labels: Sequence[str] = ()) -> MultipleChoiceTask:
         """See `TaskConfig.build`; multiple choice has no labels."""
-        found = benchmark_files("swag", files, FILES, subfolders=("swag", "data", "SWAG/data"))
-        return MultipleChoiceTask("swag", files=found, read=self.read)
+        paths = benchmark_files("swag", files, FILES, subfolders=("swag", "data", "SWAG/data"))
+        return MultipleChoiceTask("swag", files=paths, read=self.read)
 
     def read(self, path: Path, split: str) -> list[Example]:
         """The examples of one file: a sentence and four candidates for the next one."""

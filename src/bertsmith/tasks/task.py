@@ -72,7 +72,7 @@ class Case:
 
     @classmethod
     def of(cls, index: int, example: Example, gold: str, prediction: str, confidence: float, **rest: Any) -> Case:
-        """The case of a whole example; `correct` defaults to gold == prediction."""
+        """The case of an example; `correct` defaults to gold == prediction."""
         rest.setdefault("correct", gold == prediction)
         return cls(index, example.id, example.texts, gold, prediction, float(confidence), source=example.source, **rest)
 

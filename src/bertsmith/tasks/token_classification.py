@@ -246,14 +246,14 @@ class TokenClassificationTask(Task):
 def _prediction(example: Example, spans: Spans, predicted: list[str | None], scores: NDArray[np.float64]) -> Prediction:
     read = np.array([tag is not None for tag in predicted], bool)
     text, value = example.texts[0], _with_unread_words(predicted)
-    found: list[Mapping[str, Any]] = []
+    entities: list[Mapping[str, Any]] = []
     for kind, begin, end in tags_to_entities(value):
         start, stop = spans[begin][0], spans[end - 1][1]
         score = float(scores[begin:end][read[begin:end]].mean())
-        found.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
+        entities.append({"kind": kind, "start": start, "end": stop, "text": text[start:stop], "score": score})
     unread = [word for word in np.flatnonzero(~read).tolist() if not text[slice(*spans[word])].isspace()]
     mean = float(scores[read].mean()) if read.any() else 0.0
-    return Prediction(tuple(value), mean, {"entities": found, "unread": unread})
+    return Prediction(tuple(value), mean, {"entities": entities, "unread": unread})
 
 
 def _with_unread_words(predicted: Sequence[str | None]) -> list[str]:

@@ -151,25 +151,23 @@ class FinetuneRun(Run):
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """See `Run`."""
         return {"tokenizer": self.tokenizer.fingerprint, "data": self.data.digest}
 
     def new_model(self) -> Model:
-        """See `Run`."""
         return open_with_head(self.config, self.data.task)[0]
 
     def trained_model(self) -> Model:
-        """See `Run`: with the folder's own encoder."""
+        """With the folder's own encoder."""
         return self.model.with_encoder(self.encoder)
 
     def before_saving(self, model: Model) -> None:
-        """See `Run`: fitted settings of the head, such as a threshold."""
+        """Fitted settings of the head, such as a threshold."""
         if self.fitted:
             head: Any = model.objectives[self.data.task.objective]
             head.config = replace(head.config, **self.fitted)
 
     def evaluate(self) -> Evaluation | None:
-        """See `Run`: the task's metrics on the dev examples, computed on every rank."""
+        """The task's metrics on the dev examples, computed on every rank."""
         if not self.data.dev:
             return None
         task, bf16 = self.data.task, self.trainer.forward_backward.bf16
@@ -183,13 +181,12 @@ class FinetuneRun(Run):
         )
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
-        """See `Run`."""
         facts: dict[str, object] = {"task": self.config.name, "steps": self.trainer.steps_done}
         scores = {key: value for key, value in metrics.items() if key.startswith("score/")}
         return facts | {f"dev {key.partition('/')[2]}": f"{value:.4f}" for key, value in scores.items()}
 
     def collect_facts(self) -> dict[str, Any]:
-        """See `Run`: with sizes of the data, FLOPs of a token and peak FLOP/s."""
+        """With sizes of the data, FLOPs of a token and peak FLOP/s."""
         world, data = self.trainer.world, self.data
         mean = sum(len(row) for one in data.train for row in one.rows) / sum(len(one.rows) for one in data.train)
         return {

@@ -18,7 +18,7 @@ from bertsmith.errors import ConfigError
 from bertsmith.nn import counter_random
 from bertsmith.system.devices import supports_fp8
 from bertsmith.training.distributed import World
-from bertsmith.training.parallelism import DataParallel, Parallelism
+from bertsmith.training.parallelism import DataParallel
 from bertsmith.types import Batch, Loss
 
 Precision = Literal["auto", "fp8", "bf16", "fp32"]
@@ -95,7 +95,7 @@ class ForwardBackward:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         self._corrupt = torch.compile(self._corrupt_and_count, dynamic=False) if compiles else self._corrupt_and_count
         module = cast(nn.Module, model)
-        self.parallel: Parallelism
+        self.parallel: DataParallel
         if sharded:
             from bertsmith.training.fsdp import FSDP  # this import takes a second
 

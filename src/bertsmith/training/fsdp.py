@@ -18,11 +18,12 @@ from torch.nn.utils import get_total_norm
 from bertsmith.errors import DataError
 from bertsmith.training.distributed import World
 from bertsmith.training.optimizers import Weight, weights_of
+from bertsmith.training.parallelism import DataParallel
 from bertsmith.training.step import exact_dtype
 from bertsmith.types import Batch, Loss
 
 
-class FSDP:
+class FSDP(DataParallel):
     """Each rank holds its share of the rows of every tensor; a layer group is gathered only while it computes.
 
     The middle layer groups are gathered one after another. Embeddings and heads stay gathered from the forward to the
@@ -48,7 +49,6 @@ class FSDP:
         return Loss(*self.root(batch))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """See `Parallelism`."""
         loss = self(batch)
         cast(FSDPModule, self.root).reshard()  # as a backward pass would do
         return loss
@@ -58,7 +58,7 @@ class FSDP:
 
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
-        """See `Parallelism`. Before the `last` pass, each rank accumulates full gradients."""
+        """Before the `last` pass, each rank accumulates full gradients."""
         cast(FSDPModule, self.root).set_requires_gradient_sync(last)
         yield
 
@@ -70,7 +70,6 @@ class FSDP:
         ]
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """See `Parallelism`."""
         for weight in weights:
             gradient = self.parameters[weight.name].grad
             weight.tensor.grad = None if gradient is None else _local(gradient)
@@ -91,7 +90,7 @@ class FSDP:
         return gathered
 
     def local_shard(self, key: str, full: Tensor) -> Tensor:
-        """See `Parallelism`: rows as FSDP distributes them, none where there are too few."""
+        """Rows as FSDP distributes them, none where there are too few."""
         like = self.parameters.get(_name(key))
         if like is None:
             return full
@@ -103,7 +102,6 @@ class FSDP:
 
     @torch.no_grad()
     def load_weights(self, shards: Mapping[str, Tensor]) -> None:
-        """See `Parallelism`."""
         for name, tensor in self.model.state_dict().items():
             _local(tensor).copy_(shards[name])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,41 +20,11 @@ from bertsmith.training.optimizers import Weight, weights_of
 from bertsmith.types import Batch, Loss
 
 
-class Parallelism(Protocol):
-    """How the ranks hold one model."""
-
-    parameters: dict[str, nn.Parameter]  # as autograd sees them
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The loss of a corrupted batch, for training."""
-
-    def evaluate(self, batch: Batch) -> Loss:
-        """The loss of a corrupted batch, without a backward pass."""
-
-    def rewrap(self) -> None:
-        """To be called after `requires_grad` of parameters has changed."""
-
-    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
-        """The context of a backward pass; ranks average their gradients in the `last` one of a step."""
-
-    def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
-        """The weights that the optimizer of this rank updates."""
-
-    def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
-
-    def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""
-
-    def local_shard(self, key: str, full: Tensor) -> Tensor:
-        """This rank's part of the full tensor of `name` or `kind/name`."""
-
-    def load_weights(self, shards: Mapping[str, Tensor]) -> None:
-        """Copies weights and buffers by name."""
-
-
 class DataParallel:
-    """Every rank holds the full model, and gradients are averaged (DDP); also the form of a single process."""
+    """Every rank holds the full model, and gradients are averaged (DDP); also the form of a single process.
+
+    `parameters` are those that autograd sees, by name.
+    """
 
     def __init__(self, model: nn.Module, world: World, *, compiles: bool) -> None:
         self.model, self.world, self.compiles = model.to(world.device), world, compiles
@@ -64,41 +34,41 @@ class DataParallel:
         self.rewrap()
 
     def __call__(self, batch: Batch) -> Loss:
-        """See `Parallelism`."""
+        """The loss of a corrupted batch, for training."""
         loss: Loss = self._forward(batch)
         return loss
 
     def evaluate(self, batch: Batch) -> Loss:
-        """See `Parallelism`."""
+        """The loss of a corrupted batch, without a backward pass."""
         loss: Loss = self.model(batch)
         return loss
 
     def rewrap(self) -> None:
-        """See `Parallelism`."""
+        """To be called after `requires_grad` of parameters has changed."""
         self._wrapped = self.world.data_parallel(self.model)
         self._forward = torch.compile(self._wrapped, dynamic=False) if self.compiles else self._wrapped
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
-        """See `Parallelism`."""
+        """The context of a backward pass; ranks average their gradients in the `last` one of a step."""
         local = isinstance(self._wrapped, DistributedDataParallel) and not last
         return cast(DistributedDataParallel, self._wrapped).no_sync() if local else nullcontext()
 
     def weights(self, groups: Sequence[nn.Module]) -> list[Weight]:
-        """The parameters themselves."""
+        """The weights that the optimizer of this rank updates."""
         return weights_of(self.parameters, groups)
 
     def gradient_norm(self, weights: Sequence[Weight]) -> Tensor:
-        """See `Parallelism`."""
+        """The global norm [] of all gradients; from here on `tensor.grad` of each weight is set."""
         return get_total_norm([weight.tensor.grad for weight in weights if weight.tensor.grad is not None])
 
     def gather_full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors themselves."""
+        """Full tensors of `name` or `kind/name`, on rank 0 at least. All ranks must call it."""
         return dict(tensors)
 
     def local_shard(self, key: str, full: Tensor) -> Tensor:
-        """The full tensor."""
+        """This rank's part of the full tensor of `name` or `kind/name`."""
         return full
 
     def load_weights(self, shards: Mapping[str, Tensor]) -> None:
-        """See `Parallelism`."""
+        """Copies weights and buffers by name."""
         self.model.load_state_dict(dict(shards))

@@ -107,11 +107,10 @@ class PretrainRun(Run):
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """See `Run`."""
         return self.data.fingerprints
 
     def initial_state(self) -> tuple[TrainingState, list[str]] | None:
-        """See `Run`: the weights of `start`."""
+        """The weights of `start`."""
         if not (self.config.start or self.config.after):
             return None
         model = self.new_model()
@@ -119,11 +118,10 @@ class PretrainRun(Run):
         return TrainingState(model.state_dict(), {}, {"step": 0, "seconds": 0.0, "tokens": 0}), notes
 
     def new_model(self) -> Model:
-        """See `Run`."""
         return build_model(self.config, self.data.tokenizer)
 
     def evaluate(self) -> Evaluation | None:
-        """See `Run`: held-out losses and accuracies."""
+        """Held-out losses and accuracies."""
         if not self.held_out:
             return None
         scores = self.trainer.evaluate(self.held_out)
@@ -131,14 +129,13 @@ class PretrainRun(Run):
         return Evaluation({"loss": scores.loss, **_flat(scores)}, scores.loss, f"held out {' · '.join(terms)}")
 
     def card_facts(self, metrics: Mapping[str, float]) -> dict[str, object]:
-        """See `Run`."""
         facts: dict[str, object] = {"recipe": self.config.name, "steps": self.trainer.steps_done}
         facts |= {"tokens": self.trainer.tokens}
         by_term = {key: value for key, value in metrics.items() if "/" in key}
         return facts | {f"held-out {key.replace('/', ' of ')}": f"{value:.4f}" for key, value in by_term.items()}
 
     def collect_facts(self) -> dict[str, Any]:
-        """See `Run`: with chance and unigram baselines, FLOPs of a token and peak FLOP/s."""
+        """With chance and unigram baselines, FLOPs of a token and peak FLOP/s."""
         corrupted, counts, tokens = self.trainer.forward_backward.corrupt(self.loader(self.trainer.steps_done)[0])
         per_token = {name: float(count / tokens) for name, count in counts.items()}
         unigram = self.data.unigram_loss() if self.trainer.world.is_main else None

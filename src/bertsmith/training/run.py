@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,11 +19,11 @@ from bertsmith.model_io.model_folder import save_model
 from bertsmith.tokenizers.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import TrainingState
 from bertsmith.training.distributed import World
-from bertsmith.training.forward_backward import Precision
 from bertsmith.training.prefetch import Prefetcher
+from bertsmith.training.recipe import FinetuneConfig, Recipe
 from bertsmith.training.trainer import Trainer
 
-T = TypeVar("T")
+T = TypeVar("T", Recipe, FinetuneConfig)
 RECIPE = "recipe.json"
 GENERATOR = "generator"  # folder of the generator's models
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
@@ -42,29 +42,11 @@ class Evaluation:
     summary: str  # one line for people
 
 
-class RunConfig(Protocol):
-    """The settings that every run has: a `Recipe` or a `FinetuneConfig`."""
-
-    @property
-    def precision(self) -> Precision: ...
-
-    @property
-    def patience(self) -> int: ...
-
-    @property
-    def save_every(self) -> int: ...
-
-    @property
-    def keep_checkpoints(self) -> int: ...
-
-    def to_json(self) -> bytes: ...
-
-
 @dataclass(kw_only=True)
 class Run(ABC):
     """One run on one rank. Subclasses say how the model is evaluated and how it is built for saving."""
 
-    config: RunConfig
+    config: Recipe | FinetuneConfig
     folder: Path
     tokenizer: Tokenizer
     trainer: Trainer
@@ -158,10 +140,10 @@ def agree_on_best(world: World, best: tuple[int, float]) -> tuple[int, float]:
 
 def with_saved_precision(settings: T, folder: Path) -> T:
     """Settings with precision=auto get the precision that the run in the folder started with, if there is one."""
-    if settings.precision != config.AUTO or not (folder / RECIPE).exists():  # type: ignore[attr-defined]
+    if settings.precision != config.AUTO or not (folder / RECIPE).exists():
         return settings
-    saved = config.read_file(type(settings), folder / RECIPE).precision  # type: ignore[attr-defined]
-    return replace(settings, precision=saved)  # type: ignore[type-var]
+    saved = config.read_file(type(settings), folder / RECIPE).precision
+    return replace(settings, precision=saved)
 
 
 def recipe_changes(folder: Path, settings: Any) -> list[str]:

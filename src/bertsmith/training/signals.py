@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -35,9 +35,7 @@ class StopSignal:
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}

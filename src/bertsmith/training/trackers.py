@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from bertsmith.config import did_you_mean
@@ -72,9 +71,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -123,12 +120,10 @@ class TensorBoard:
             self.writer.add_text("recipe", "\n".join([f"| {name} | |", "|---|---|", *rows]))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """See `Tracker`."""
         self.writer.close()
 
 
@@ -151,11 +146,9 @@ class WandB:
         self.run.define_metric("*", step_metric="at_step")
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         self.run.log({"at_step": step, **numbers})
 
     def close(self) -> None:
-        """See `Tracker`."""
         self.run.finish()
 
 
@@ -184,7 +177,6 @@ class MLflow:
         self.mlflow.log_metrics(dict(numbers), step=step, synchronous=False)
 
     def close(self) -> None:
-        """See `Tracker`."""
         self.mlflow.end_run()
 
 

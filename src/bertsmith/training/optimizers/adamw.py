@@ -33,7 +33,6 @@ class Config:
         check_settings(self.betas, self.epsilon, self.weight_decay)
 
     def build(self, weights: Sequence[Weight]) -> Adam:
-        """See `OptimizerConfig`."""
         return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=self.weight_decay, corrected=True)
 
 
@@ -66,7 +65,6 @@ class Adam(Optimizer):
         self.updates = [torch.full((), 0.0 if corrected else torch.inf, device=device) for _ in range(groups)]
 
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
-        """See `Optimizer.step`."""
         by_rate: dict[tuple[float, bool], list[Weight]] = defaultdict(list)
         for weight, rate in trainable(self.weights, rates):
             by_rate[rate, weight.decays].append(weight)
@@ -134,7 +132,6 @@ class Adam(Optimizer):
         return state | ({"updates": torch.stack(self.updates)} if self.corrected and self.updates else {})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.load`."""
         self.first = load_by_name(state, "first", self.weights)
         self.second = load_by_name(state, "second", self.weights)
         if "updates" in state and self.corrected:

@@ -21,5 +21,4 @@ class Config:
         check_settings(self.betas, self.epsilon, self.weight_decay)
 
     def build(self, weights: Sequence[Weight]) -> Adam:
-        """See `OptimizerConfig`."""
         return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=self.weight_decay, corrected=False)

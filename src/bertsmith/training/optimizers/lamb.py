@@ -24,7 +24,6 @@ class Config:
         check_settings(self.betas, self.epsilon, self.weight_decay)
 
     def build(self, weights: Sequence[Weight]) -> LAMB:
-        """See `OptimizerConfig`."""
         return LAMB(weights, self)
 
 
@@ -38,7 +37,6 @@ class LAMB(Optimizer):
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
-        """See `Optimizer.step`."""
         updated = trainable(self.weights, rates)
         directions = self.adam.directions([weight for weight, _ in updated], rates, divisor=divisor, skip=skip)
         for (weight, rate), direction in zip(updated, directions, strict=True):
@@ -53,7 +51,6 @@ class LAMB(Optimizer):
         return self.adam.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.load`."""
         self.adam.load(state)
 
 

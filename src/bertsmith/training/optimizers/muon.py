@@ -54,7 +54,6 @@ class Config:
             raise ConfigError(f"momentum={self.momentum} must be at least 0 and below 1")
 
     def build(self, weights: Sequence[Weight]) -> Muon:
-        """See `OptimizerConfig`."""
         return Muon(weights, self)
 
 
@@ -79,7 +78,6 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, rates: LearningRates, *, divisor: Tensor, skip: Tensor) -> None:
-        """See `Optimizer.step`."""
         self.adam.step(rates, divisor=divisor, skip=skip)
         groups: dict[tuple[torch.Size, int, float], list[Weight]] = defaultdict(list)
         for weight, rate in trainable(self.matrices, rates):
@@ -125,7 +123,6 @@ class Muon(Optimizer):
         return {f"momentum/{name}": value for name, value in self.momenta.items()} | self.adam.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """See `Optimizer.load`."""
         self.momenta = load_by_name(state, "momentum", self.matrices)
         self.adam.load(state)
 

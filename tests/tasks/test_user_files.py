@@ -45,7 +45,7 @@ def examples_of(settings: TaskConfig, **files: Path) -> list[Example]:
         ("text,verdict", "text", "verdict"),
     ],
 )
-def test_columns_are_guessed_and_shown(header: str, text: str, label: str, tmp_path: Path) -> None:
+def test_columns_are_detected_and_shown(header: str, text: str, label: str, tmp_path: Path) -> None:
     names = header.split(",")
     rows = [",".join({text: f"text {n}", label: "ab"[n % 2]}.get(name, str(n)) for name in names) for n in range(4)]
     task = classification.Config().build(files={"train": written(tmp_path / "a.csv", "\n".join([header, *rows]))})
@@ -54,7 +54,7 @@ def test_columns_are_guessed_and_shown(header: str, text: str, label: str, tmp_p
     assert dict(task.detected) == {"text": text, "label": label}
 
 
-def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
+def test_undetectable_columns_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "alpha,beta,gamma\nx,y,1\n")
     said = refusal(lambda: examples_of(classification.Config(), train=path))
     assert "no column for the text among alpha, beta, gamma: set text=COLUMN" in said
@@ -89,7 +89,7 @@ def test_labels_in_order(labels: list[str], expected: tuple[str, ...]) -> None:
     assert sort_labels(labels) == expected
 
 
-def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) -> None:
+def test_labels_of_data_frames_become_plain_names(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [1.0, 0.0, 10.0]}), path)
     assert classification.Config().build(files={"train": path}).head_config()["labels"] == ["0", "1", "10"]
@@ -114,7 +114,7 @@ def test_labels_of_data_frames_are_the_names_that_people_read(tmp_path: Path) ->
         ("a\n", "c,1\n", "train.csv:2: 1 cells, but the header has 2"),
     ],
 )
-def test_wrong_labels_have_their_line(train: str, dev: str, message: str, tmp_path: Path) -> None:
+def test_invalid_labels_are_errors_with_their_line(train: str, dev: str, message: str, tmp_path: Path) -> None:
     files = {
         "train": written(tmp_path / "train.csv", "text,label\n" + train),
         "dev": written(tmp_path / "dev.csv", "text,label\n" + dev),
@@ -132,7 +132,7 @@ def test_a_trained_models_labels_need_no_train_file(tmp_path: Path) -> None:
     assert classification.Config().build(files={}, labels=("a", "b")).head_config()["labels"] == ["a", "b"]
 
 
-def test_texts_without_labels_can_be_asked_but_not_scored(tmp_path: Path) -> None:
+def test_texts_without_labels_get_predictions_but_no_scores(tmp_path: Path) -> None:
     path = written(tmp_path / "test.csv", "text\nhello\n,\n".replace(",", '""'))
     task = classification.Config().build(files={"test": path}, labels=("a", "b"))
     examples = task.examples("test")
@@ -169,7 +169,7 @@ def test_f1_needs_its_label(tmp_path: Path) -> None:
         ("question,sentence,label", "question", "sentence"),
     ],
 )
-def test_pairs_of_columns_are_guessed_together(header: str, first: str, second: str, tmp_path: Path) -> None:
+def test_pairs_of_columns_are_detected_together(header: str, first: str, second: str, tmp_path: Path) -> None:
     cells = {first: "one", second: "two", "label": "yes"}
     row = ",".join(cells.get(name, "0") for name in header.split(","))
     task = pairs.Config().build(files={"test": written(tmp_path / "a.csv", f"{header}\n{row}\n")}, labels=("no", "yes"))
@@ -177,7 +177,7 @@ def test_pairs_of_columns_are_guessed_together(header: str, first: str, second: 
     assert dict(task.detected) == {"first": first, "second": second, "label": "label"}
 
 
-def test_a_pair_that_is_half_named_is_asked_for(tmp_path: Path) -> None:
+def test_a_pair_with_one_given_column_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "a,b,c,label\n1,2,3,x\n")
     said = refusal(lambda: examples_of(pairs.Config(first="a"), train=path))
     assert "no column for the second" in said
@@ -235,7 +235,7 @@ def test_the_right_choice_by_number_letter_or_text(rights: list[Any], expected: 
     assert [e.gold for e in examples_of(choice.Config(), train=questions(tmp_path, *rights))] == expected
 
 
-def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_path: Path) -> None:
+def test_label_format_of_train_applies_to_all_files_and_can_be_set(tmp_path: Path) -> None:
     train, dev = questions(tmp_path / "x", 1, 3), questions(tmp_path / "y", 1, 2)
     task = choice.Config().build(files={"train": train, "dev": dev})
     assert [example.gold for example in (*task.examples("train"), *task.examples("dev"))] == [0, 2, 0, 1]
@@ -266,7 +266,9 @@ def test_how_the_right_choice_is_told_holds_for_all_files_and_can_be_said(tmp_pa
         ([0], ["a", None], "a.jsonl:1: 'choices' must be a text, found no value"),
     ],
 )
-def test_wrong_choices_have_their_line(rights: list[Any], choices: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_choices_are_errors_with_their_line(
+    rights: list[Any], choices: Any, message: str, tmp_path: Path
+) -> None:
     path = questions(tmp_path, *rights, choices=choices)
     assert message in refusal(lambda: examples_of(choice.Config(), train=path))
 
@@ -293,7 +295,7 @@ def test_choices_in_columns(tmp_path: Path) -> None:
     assert examples_of(choice.Config(), test=listed)[0].texts == ("q", "x", "y")
 
 
-def test_settings_can_be_written_as_people_type_them() -> None:
+def test_settings_are_parsed_from_the_command_line() -> None:
     typed = config.override(classification.Config(), ["positive=1", "main_metric=f1", "header=false", "text=column2"])
     assert typed == classification.Config(positive=1, main_metric="f1", header=False, text="column2")
     counted = config.override(choice.Config(), ["first_index=1", 'choices=["A", "B"]'])
@@ -302,7 +304,7 @@ def test_settings_can_be_written_as_people_type_them() -> None:
         config.override(choice.Config(), ["first_index=2"])
 
 
-def test_each_text_is_encoded_once_and_cut_examples_are_counted(tmp_path: Path) -> None:
+def test_each_text_is_encoded_once_and_truncated_examples_are_counted(tmp_path: Path) -> None:
     settings = wordpiece.Config(min_count=1)
     tokenizer = settings.train(training.count_words([LONG, *TEXTS], settings.word_splitter()), vocab_size=300)
     seen: list[str] = []

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from evaluation.evaluating_world import made_evaluation, mixed
+from evaluation.evaluation_fixtures import made_evaluation, mixed
 
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.evaluation.output_files import NUMBERS, PAGE, read_cases, read_numbers, write_evaluation
@@ -15,7 +15,7 @@ from bertsmith.tasks import regression
 from bertsmith.tasks.task import Prediction
 
 
-def test_labels_come_back(tmp_path: Path) -> None:
+def test_a_classification_evaluation_is_read_back(tmp_path: Path) -> None:
     found = mixed(tmp_path)
     write_evaluation(found, tmp_path / "written")
     numbers, data = read_numbers(tmp_path / "written"), read_cases(tmp_path / "written")
@@ -24,7 +24,7 @@ def test_labels_come_back(tmp_path: Path) -> None:
     assert page_main(numbers, data) in page(found)
 
 
-def test_numbers_come_back(tmp_path: Path) -> None:
+def test_a_regression_evaluation_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
     path.write_text("text,score\nred,1\nblue,2\nwhite,6\n", encoding="utf-8")
     task = regression.Config().build(files={"dev": path})
@@ -34,7 +34,7 @@ def test_numbers_come_back(tmp_path: Path) -> None:
     assert read_cases(tmp_path / "written")["probabilities"] is False
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+def test_invalid_evaluation_folders_are_errors(tmp_path: Path) -> None:
     write_evaluation(mixed(tmp_path), tmp_path)
     for text, words in (
         ("{", "is not an evaluation"),

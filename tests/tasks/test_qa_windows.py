@@ -73,7 +73,7 @@ def test_windows_are_those_of_the_reference(length: int, stride: int) -> None:
         assert len(row) <= length
 
 
-def test_a_long_question_is_cut_to_its_first_pieces() -> None:
+def test_a_long_question_is_truncated() -> None:
     asked = passage_windows([Question("iron " * 100, TEXT)], tokenizer(), QAConfig(max_query_length=7), max_length=384)
     assert (asked[0].rows[0].sequence_ids == 0).sum() == 7
     assert asked[0].rows[0].truncated[0] == len(tokenizer().encode("iron " * 100)) - 7
@@ -96,7 +96,7 @@ def test_a_long_question_is_cut_to_its_first_pieces() -> None:
         (ODD, "각"),
     ],
 )
-def test_answers_read_back_to_the_very_text(name: str, passage: str, answer: str) -> None:
+def test_targets_decode_to_the_exact_answer_text(name: str, passage: str, answer: str) -> None:
     where = span(passage, answer)
     for length in (24, 60, 384):
         asked = passage_windows(
@@ -111,7 +111,7 @@ def test_answers_read_back_to_the_very_text(name: str, passage: str, answer: str
             assert (best.span.text, best.span.start, best.span.end) == (answer, *where)
 
 
-def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pieces() -> None:
+def test_targets_match_the_reference_for_answers_of_complete_tokens() -> None:
     def pieces(text: str) -> list[int]:
         return tokenizer().encode(text).ids.tolist()
 
@@ -125,14 +125,14 @@ def test_targets_are_those_of_the_reference_where_an_answer_is_made_of_whole_pie
     assert checked == 6
 
 
-def test_an_answer_that_occurs_twice_is_taken_where_it_is_said_to_stand() -> None:
+def test_an_answer_that_occurs_twice_uses_its_offset() -> None:
     for turn in (0, 1):
         where = span(TEXT, "iron rings", turn)
         (asked,) = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(), max_length=384)
         assert asked.rows[0].offsets[asked.target[0], 0] == where[0]
 
 
-def test_windows_without_the_answer_point_to_the_first_place() -> None:
+def test_windows_without_the_answer_have_the_first_token_as_target() -> None:
     where = span(TEXT, "hammer falls")
     asked = passage_windows([Question("what?", TEXT, where)], tokenizer(), QAConfig(stride=6), max_length=24)
     inside = [one for one in asked if one.target != (0, 0)]
@@ -149,7 +149,7 @@ def test_windows_without_the_answer_point_to_the_first_place() -> None:
     }
 
 
-def test_characters_that_no_token_holds_are_no_target() -> None:
+def test_answers_without_a_token_have_no_target() -> None:
     (asked,) = passage_windows([Question("what?", "iron \u200b iron", (5, 6))], tokenizer(), QAConfig(), max_length=40)
     assert asked.target is None
 
@@ -165,7 +165,7 @@ def test_empty_questions_and_passages_still_get_an_answer() -> None:
     assert [(one.span, one.null_odds, len(one.best)) for one in found[1:]] == [(None, 0.0, 1)] * 2
 
 
-def test_rows_of_many_questions_are_those_of_each_alone() -> None:
+def test_rows_of_many_questions_equal_those_of_single_questions() -> None:
     questions = [
         Question(f"what {turn}?", (TEXT, KOREAN, ODD)[turn % 3], (0, 3) if turn % 2 else None) for turn in range(9)
     ]
@@ -184,7 +184,7 @@ def test_rows_of_many_questions_are_those_of_each_alone() -> None:
 
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
+def test_n_best_answers_match_the_reference(seed: int, null: bool) -> None:
     chance = np.random.default_rng(seed)
     config = QAConfig(stride=int(chance.integers(3, 14)), n_best=int(chance.integers(2, 21)), max_answer_length=7)
     passages = [TEXT, KOREAN, TEXT * 3, "iron", ODD * 2]
@@ -220,7 +220,7 @@ def test_answers_are_those_of_the_reference(seed: int, null: bool) -> None:
             assert passage[answer.start : answer.end] == answer.text
 
 
-def test_logits_that_are_no_numbers_are_refused() -> None:
+def test_nan_logits_are_an_error() -> None:
     asked = passage_windows([Question("what?", "iron")], tokenizer(), QAConfig(), max_length=40)
     with pytest.raises(DataError, match="nan"):
         decode_answers(["iron"], asked, [np.full((len(asked[0].rows[0]), 2), np.nan, np.float32)], QAConfig())
@@ -229,12 +229,12 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     "changes", [{"stride": 0}, {"n_best": 0}, {"max_query_length": -1}, {"no_answer": float("nan")}]
 )
-def test_impossible_settings_are_refused(changes: dict[str, float]) -> None:
+def test_invalid_settings_are_errors(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
         QAConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_a_row_without_room_is_refused() -> None:
+def test_a_too_short_max_length_is_an_error() -> None:
     with pytest.raises(BertsmithError, match="length=4"):
         passage_windows([Question("what?", TEXT)], tokenizer(), QAConfig(), max_length=4)
 
@@ -253,5 +253,5 @@ def test_a_row_without_room_is_refused() -> None:
         ("red", 99, None),
     ],
 )
-def test_where_an_answer_stands(text: str, start: int, found: tuple[int, int] | None) -> None:
+def test_locate_answer_checks_the_offset(text: str, start: int, found: tuple[int, int] | None) -> None:
     assert locate_answer("the red iron.", text, start) == found

@@ -50,7 +50,7 @@ def column_task(path: Path, *sentences: list[tuple[str, str]], **settings: Any) 
 
 
 @given(tokens=st.integers(0, 400), size=st.integers(2, 60), overlap=st.integers(0, 80))
-def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int, size: int, overlap: int) -> None:
+def test_every_token_is_read_once_in_the_window_with_the_most_context(tokens: int, size: int, overlap: int) -> None:
     found = token_windows(tokens, size=size, overlap=overlap)
     assert [token for _, first, end in found for token in range(first, end)] == list(range(tokens))
     for begin, first, end in found:
@@ -62,7 +62,7 @@ def test_every_token_is_read_once_where_its_shorter_side_is_longest(tokens: int,
         assert before + size - begin >= min(overlap, size // 2)
 
 
-def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path) -> None:
+def test_a_long_sentence_is_split_into_windows_without_losing_words(tmp_path: Path) -> None:
     words = [(f"iron{'ed' * (number % 3)}", "B-PER" if number % 7 == 0 else "O") for number in range(300)]
     task = column_task(tmp_path, words)
     examples = task.examples("train")
@@ -81,7 +81,7 @@ def test_a_long_sentence_is_asked_in_windows_and_no_word_is_lost(tmp_path: Path)
     assert task.reachable(examples, tokenizer(), max_length=32) == 1
 
 
-def test_rows_too_short_for_a_word_are_refused(tmp_path: Path) -> None:
+def test_rows_too_short_for_a_word_are_an_error(tmp_path: Path) -> None:
     task = column_task(tmp_path, [("Ada", "B-PER")])
     with pytest.raises(ValueError, match="length=3 is too short"):
         task.rows(task.examples("train"), tokenizer(), max_length=3)
@@ -102,7 +102,7 @@ def documents(folder: Path, **settings: Any) -> TokenClassificationTask:
     return conll.Config(name="conll2003", **settings).build(files={"data": folder})
 
 
-def test_a_document_is_one_row_where_it_fits_and_every_word_is_asked_once(tmp_path: Path) -> None:
+def test_a_document_is_one_row_if_it_fits_and_every_word_is_read_once(tmp_path: Path) -> None:
     task = documents(tmp_path, context="document")
     assert task.max_length == 512
     examples = task.examples("dev")
@@ -120,7 +120,7 @@ def test_a_document_is_one_row_where_it_fits_and_every_word_is_asked_once(tmp_pa
     assert [one.example_index for one in alone] == [0, 1, 2, 3, 4, 5]
 
 
-def test_documents_are_read_back_in_full(tmp_path: Path) -> None:
+def test_documents_decode_completely(tmp_path: Path) -> None:
     task = documents(tmp_path, context="document")
     for length in (512, 34, 12):
         assert task.reachable(task.examples("dev"), tokenizer(), max_length=length) == 1
@@ -142,7 +142,7 @@ def test_documents_of_tables_are_named_by_a_column(tmp_path: Path) -> None:
 # --- words that are odd ----------------------------------------------------------------------------------------------
 
 
-def test_words_without_a_piece_are_outside_and_named_unless_an_entity_goes_on_behind_them(tmp_path: Path) -> None:
+def test_words_without_a_token_are_outside_and_listed_unless_an_entity_continues(tmp_path: Path) -> None:
     sentence = [("\x01", "O"), ("Ada", "B-PER"), ("\u200b", "I-PER"), ("Seoul", "I-PER"), ("\x02", "O"), ("", "O")]
     task = column_task(tmp_path, sentence)
     examples = task.examples("train")
@@ -157,7 +157,7 @@ def test_words_without_a_piece_are_outside_and_named_unless_an_entity_goes_on_be
     assert examples[0].texts[0][entity["start"] : entity["end"]] == entity["text"] == "Ada \u200b Seoul"
 
 
-def test_words_may_hold_white_space(tmp_path: Path) -> None:
+def test_words_may_contain_white_space(tmp_path: Path) -> None:
     task = column_task(tmp_path, [("New York", "B-LOC"), ("10\u00a0000", "O"), ("Ada", "B-LOC")])
     (example,) = task.examples("train")
     assert example.texts == ("New York 10\u00a0000 Ada",)
@@ -167,7 +167,7 @@ def test_words_may_hold_white_space(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unit", ["word", "part", "character"])
-def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> None:
+def test_offsets_refer_to_the_original_text(kind: str, unit: str) -> None:
     task = in_use(unit)
     example = Example(id="0", texts=(NAMES,))
     spans = split_text(NAMES, unit)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_offsets_are_those_of_the_text_that_was_given(kind: str, unit: str) -> N
     assert all(0.99 < entity["score"] <= 1 for entity in prediction.detail["entities"])
 
 
-def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() -> None:
+def test_white_space_has_no_token_and_combining_marks_take_the_previous_token() -> None:
     text = "e\u0301 x\u200b\x01"
     example = Example(id="0", texts=(text,))
     (stream,) = streams([example], [split_text(text, "character")], by_document=False)
@@ -197,7 +197,7 @@ def test_white_space_has_no_token_and_marks_go_with_the_character_before_them() 
     assert first_tokens(stream, offsets[:0], characters=True).tolist() == [-1] * 6
 
 
-def test_texts_without_words_are_asked_by_the_same_rows_as_their_words() -> None:
+def test_texts_without_words_give_the_same_rows_as_their_split_words() -> None:
     task = in_use()
     text = "Ada met state-of-the-art 쇠, twice!"
     alone = task.rows([Example(id="0", texts=(text,))], tokenizer(), max_length=64)
@@ -223,7 +223,7 @@ def test_texts_without_anything_to_read_have_no_entities(text: str) -> None:
     assert empty.score == 0
 
 
-def test_characters_that_share_a_piece_share_its_tag_and_only_the_first_begins() -> None:
+def test_characters_of_one_token_share_its_tag_and_only_the_first_begins() -> None:
     task = in_use("character")
     text = "hammer iron"
     gold = ("B-PER", *["I-PER"] * 5, "I-PER", "I-PER", "I-PER", "O", "O")  # ends within `iron`
@@ -241,7 +241,7 @@ def test_characters_that_share_a_piece_share_its_tag_and_only_the_first_begins()
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def test_scores_are_those_of_the_scores_room_and_the_interval_holds_them(tmp_path: Path) -> None:
+def test_scores_match_the_metrics_and_lie_in_the_interval(tmp_path: Path) -> None:
     sentence = [("Ada", "B-PER"), ("of", "O"), ("Seoul", "B-LOC"), ("met", "O")]
     task = column_task(tmp_path, *[sentence] * 20)
     examples = task.examples("train")
