@@ -144,7 +144,7 @@ def pretrain_members(options: argparse.Namespace) -> None:
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
         with patient(options.turn) as made:
-            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "made": made}
+            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "make": made}
             found = pretrain(recipe, options.data, options.output / name, **how)
         print(f"{name}: {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:.1f} s", flush=True)
 

@@ -53,7 +53,7 @@ def parts(whole: Whole) -> list[Words]:
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}", *changes] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     found: list[list[object]] = [
-        [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocab_size, *["--cased"] * whole.cased],
+        [TEXT, *whole.corpus, "-o", text, "--vocab-size", whole.vocab_size, *["--cased"] * whole.cased],
         *(["pretrain", name, *run, *words] for name, words in ours.items()),
         [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
         *(["tasks", *everybody, *tuned] for tuned in _tuned(whole)),

@@ -49,7 +49,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in (
         (family_gpu, "measure_peak_flops"),
-        (pretraining, "measure_peak"),
+        (pretraining, "measure_peak_flops"),
         (finetuning, "cached_peak_flops"),
     ):
         monkeypatch.setattr(module, name, lambda device, dtype: 1e9)
