@@ -236,7 +236,7 @@ def test_the_discriminator_loss_equals_transformers() -> None:
     labels = filled.labels["replaced_token"].view_as(filled.input_ids)
     mask = (filled.document_ids != 0).long()
     with torch.no_grad():
-        said = theirs(filled.input_ids, attention_mask=mask, token_type_ids=filled.segments, labels=labels)
+        said = theirs(filled.input_ids, attention_mask=mask, token_type_ids=filled.segment_ids, labels=labels)
         loss = ours(hidden)
     assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(
         float(said.loss), rel=1e-5
