@@ -108,4 +108,4 @@ def run_parts(parts: Sequence[Words], program: str, call: Callable[[Sequence[str
         if status == StoppedError.exit_code:
             raise StoppedError("stopped; finished work is kept: run the same command again to resume")
         if status:
-            raise BertsmithError(f"{words[0]} ended with exit status {status}: the same command goes on from there")
+            raise BertsmithError(f"{words[0]} ended with exit status {status}: run the same command again to resume")
