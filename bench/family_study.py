@@ -123,7 +123,7 @@ def recipe_of(name: str, *, minutes: float, seed: int, changes: Sequence[str]) -
         member, colon, rest = change.partition(":")
         named = bool(colon) and "=" not in member
         if named and member not in MEMBERS:
-            raise ConfigError(f"--set {change}: {member} is no member: {', '.join(MEMBERS)}")
+            raise ConfigError(f"--set {change}: {member} is not a member: {', '.join(MEMBERS)}")
         chosen += [rest] if named and member == name else [] if named else [change]
     clock = [f"minutes={minutes}", f"seed={seed}"]
     return with_overrides(recipes.find(known), [*SHARED, *own, *clock, *chosen])
@@ -144,7 +144,7 @@ def pretrain_members(options: argparse.Namespace) -> None:
             continue
         torch.compiler.reset()  # graphs of the member before would only be in the way
         with patient(options.turn) as made:
-            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "made": made}
+            how: dict[str, Any] = {"device": options.device, "quiet": options.quiet, "make": made}
             found = pretrain(recipe, options.data, options.output / name, **how)
         print(f"{name}: {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:.1f} s", flush=True)
 
@@ -178,10 +178,10 @@ def tune_members(options: argparse.Namespace) -> None:
     for name in options.names or list(MEMBERS):
         plain = name.replace(FRESH, "").replace(BILSTM, "")
         if plain not in MEMBERS:
-            raise ConfigError(f"{name} is no member: {', '.join(MEMBERS)}")
+            raise ConfigError(f"{name} is not a member: {', '.join(MEMBERS)}")
         folder = options.output / plain
         if not (folder / RECIPE).exists() or read_run(folder).state != FINISHED:
-            raise ConfigError(f"{plain} is not finished: family_study.py pretrain {plain} goes on with it")
+            raise ConfigError(f"{plain} is not finished: family_study.py pretrain {plain} resumes it")
         words[f"{plain}={folder / LAST}"] = None  # a name with a mark needs the one without before it
         words |= {name: None} if name != plain else {}
     ablate(

@@ -83,7 +83,7 @@ class Config:
 
 
 class BiLSTMEncoder(Encoder):
-    segment_types, causal, has_pooler = 0, False, False
+    segment_types, has_pooler, compiles = 0, False, False
 
     def __init__(self, config):
         super().__init__()
@@ -97,7 +97,7 @@ class BiLSTMEncoder(Encoder):
     def token_embeddings(self):
         return self.tokens.weight if self.config.tied else None
 
-    def forward(self, batch, *, indices=None, pool=True, return_layers=False, return_attentions=False):
+    def forward(self, batch, state=None, *, indices=None, pool=True, return_layers=False, return_attentions=False):
         self.check(batch)
         embedded = self.tokens(batch.input_ids.flatten())
         hidden = run_recurrent(self.lstm, embedded, batch)

@@ -88,7 +88,7 @@ def test_a_new_kind_starts_from_its_defaults() -> None:
     changed = config.override(
         recipes.find("bert/tiny"), ["schedule.kind=cosine", "optimizer.kind=adamw", "optimizer.epsilon=1e-6"]
     )
-    assert type(changed.schedule).__module__.endswith("cosine")
+    assert changed.schedule.kind == "cosine"
     assert changed.optimizer.epsilon == 1e-6
     with pytest.raises(ConfigError, match=r"optimizer\.kind|not among the optimizers"):
         config.override(recipes.find("bert/tiny"), ["optimizer.kind=adamww"])

@@ -18,6 +18,7 @@ PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTSMITH_EXTENSIONS", "")  # restored after pages that add extensions
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     namespace: dict[str, object] = {"__name__": "page"}
     for number, block in enumerate(blocks):

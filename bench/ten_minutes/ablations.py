@@ -85,7 +85,7 @@ def commands(names: Sequence[str], plan: Plan) -> list[Words]:
     """
     unknown = next((name for name in names if name not in STUDIES), None)
     if unknown is not None:
-        raise ConfigError(f"{unknown} is no study: {', '.join(STUDIES)}")
+        raise ConfigError(f"{unknown} is not a study: {', '.join(STUDIES)}")
     runs = {name: _runs(name, plan.steps) for name in dict.fromkeys(names)}
     pretrained = plan.output / PRETRAINED
     compare = ["compare", *dict.fromkeys(word for found in runs.values() for word in found.values())]

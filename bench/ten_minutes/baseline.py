@@ -31,7 +31,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.objectives import masked_lm
 from bertsmith.system.devices import choose_device, measure_peak_flops
 from bertsmith.system.durable import Disk
-from bertsmith.training.pretrain_data import TABLE_MULTIPLE, PretrainData
+from bertsmith.training.pretrain_data import VOCAB_MULTIPLE, PretrainData
 from bertsmith.training.roofline import flops_per_token
 from bertsmith.training.signals import StopSignal
 from bertsmith.types import Batch
@@ -250,7 +250,9 @@ class Run:
         file = io.BytesIO()
         torch.save({**parts, "progress": asdict(self.progress), "data": self.data.fingerprints}, file)
         Disk().write_file(self.folder / STATE, [file.getbuffer()])
-        raise StoppedError(f"stopped after step {self.progress.steps:,}, which is saved: the same command goes on")
+        raise StoppedError(
+            f"stopped after step {self.progress.steps:,}, which is saved: run the same command again to resume"
+        )
 
     def _resume(self) -> None:
         if not (self.folder / STATE).exists():
@@ -271,7 +273,7 @@ def build(settings: Settings, data: PretrainData) -> Any:
     needless_masks.skip_needless_masks()
     layers, width = settings.shape
     shape = transformers.BertConfig(
-        vocab_size=-(-data.tokenizer.vocab_size // TABLE_MULTIPLE) * TABLE_MULTIPLE,
+        vocab_size=-(-data.tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=max(width // HEAD_WIDTH, 1),

@@ -94,4 +94,4 @@ def stop_after(seconds: float) -> Iterator[None]:
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
-    raise StoppedError("the time of this call is over; what is finished is kept: the same command goes on from there")
+    raise StoppedError("the time of this call is over; finished work is kept: run the same command again to resume")

@@ -64,7 +64,7 @@ def before(name: str, *, recipe: str, after: str) -> str:
 def recipe_of(name: str, *, recipe: str, changes: Sequence[str], minutes: float, seed: int) -> Recipe:
     """What a contestant is trained by; a `recipe` that is given counts instead of the table's."""
     if not recipe and name not in TABLE:
-        raise ConfigError(f"{name} is no contestant: {', '.join(TABLE)}; any other name needs --recipe")
+        raise ConfigError(f"{name} is not a contestant: {', '.join(TABLE)}; any other name needs --recipe")
     one = Contestant(recipe) if recipe else TABLE[name]
     # the judge is called by the clock, and a run is saved when it stops or ends
     ours = [f"minutes={minutes}", f"seed={seed}", "eval_every=1", f"save_every={NEVER}"]

@@ -82,7 +82,7 @@ def run_all(given: Sequence[Variant], output: Path, words: Sequence[str], *, tog
         stack.callback(_end, running.values())
         while waiting or running:
             if stopper.requested:
-                raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
+                raise StoppedError("stopped; finished work is kept: run the same command again to resume")
             while waiting and len(running) < together:
                 one = waiting.pop(0)
                 log = stack.enter_context((output / f"{one.name}.log").open("ab"))

@@ -53,7 +53,7 @@ def parts(whole: Whole) -> list[Words]:
     ours = {name: ["--minutes", f"{TABLE[name].share * whole.minutes:g}", *changes] for name in trained}
     everybody = [*OURS, f"{OURS[0]}{FRESH}"]
     found: list[list[object]] = [
-        [TEXT, *whole.corpus, "-o", text, "--vocabulary-size", whole.vocab_size, *["--cased"] * whole.cased],
+        [TEXT, *whole.corpus, "-o", text, "--vocab-size", whole.vocab_size, *["--cased"] * whole.cased],
         *(["pretrain", name, *run, *words] for name, words in ours.items()),
         [BASELINE, BASELINE, *run, "--minutes", whole.minutes],
         *(["tasks", *everybody, *tuned] for tuned in _tuned(whole)),
@@ -106,6 +106,6 @@ def run_parts(parts: Sequence[Words], program: str, call: Callable[[Sequence[str
         print(f"$ {program} {' '.join(words)}", flush=True)
         status = call(words)
         if status == StoppedError.exit_code:
-            raise StoppedError("stopped; what is finished is kept: the same command goes on from there")
+            raise StoppedError("stopped; finished work is kept: run the same command again to resume")
         if status:
-            raise BertsmithError(f"{words[0]} ended with exit status {status}: the same command goes on from there")
+            raise BertsmithError(f"{words[0]} ended with exit status {status}: run the same command again to resume")

@@ -49,7 +49,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in (
         (family_gpu, "measure_peak_flops"),
-        (pretraining, "measure_peak"),
+        (pretraining, "measure_peak_flops"),
         (finetuning, "cached_peak_flops"),
     ):
         monkeypatch.setattr(module, name, lambda device, dtype: 1e9)
@@ -144,7 +144,7 @@ def test_the_study_end_to_end(shards: Path, tmp_path: Path, capsys: pytest.Captu
     assert study("pretrain", *names, *how, "--set", "electra:learning_rate=2e-3") == 0
     assert "electra is finished" in capsys.readouterr().out
     assert study("pretrain", "bert", *how, "--set", "gpt:learning_rate=1") == 78
-    assert "gpt is no member" in capsys.readouterr().err
+    assert "gpt is not a member" in capsys.readouterr().err
     assert study("tasks", "bert", "bert+fresh", *tasks) == 0
     assert study("tasks", *tasks) == 0
     assert study("table", "-o", out) == 0

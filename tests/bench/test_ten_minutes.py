@@ -65,7 +65,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(150)
     ]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    words = ["text", folder / "text.txt", "-o", folder / "t", "--vocabulary-size", 100, "--held-out", 0.2]
+    words = ["text", folder / "text.txt", "-o", folder / "t", "--vocab-size", 100, "--held-out", 0.2]
     assert call(*words, "--workers", 1, "--quiet") == 0
     return folder
 
@@ -183,7 +183,7 @@ def test_the_whole_is_parts_that_go_on(tmp_path: Path) -> None:
             called.append(words[0])
             return status if words[0] == "baseline" else 0
 
-        with pytest.raises(error, match="the same command goes on from there"):
+        with pytest.raises(error, match="run the same command again to resume"):
             whole.run_whole(made, call)
         assert called == ["text", *["pretrain"] * 4, "baseline"]
 
@@ -282,7 +282,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
 ) -> None:
     from bench.ten_minutes.judging import RATE, Judge
 
-    few = ["text", base / "text.txt", "-o", base / "few", "--vocabulary-size", 50, "--held-out", 0.2, "--workers", 1]
+    few = ["text", base / "text.txt", "-o", base / "few", "--vocab-size", 50, "--held-out", 0.2, "--workers", 1]
     assert call(*few, "--quiet") == 0
     data = PretrainData.open(base / "few" / "shards")
     judge = Judge.of(data, length=32, rows=60, seed=0, words=True)
@@ -338,7 +338,7 @@ def test_whole_words_are_hidden_so_that_vocabularies_compare(
 def test_who_learns_from_a_part_of_the_text_may_be_judged_by_all_of_it(base: Path) -> None:
     from bench.ten_minutes.pretraining import Judging
 
-    words = ["text", base / "text.txt", "-o", base / "other", "--vocabulary-size", 60, "--held-out", 0.2]
+    words = ["text", base / "text.txt", "-o", base / "other", "--vocab-size", 60, "--held-out", 0.2]
     assert call(*words, "--workers", 1, "--quiet") == 0
     (base / "part.txt").write_text((base / "text.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
     words = ["text", base / "part.txt", "-o", base / "part", "--tokenizer", base / "t" / "tokenizer"]
@@ -448,7 +448,7 @@ def test_a_watch_stands_still_when_told() -> None:
         assert watch() == still
     assert before <= still <= watch()
     assert watch() - before <= time.monotonic() - began - 0.2
-    with pytest.raises(StoppedError, match="goes on"), stop_after(0.05):
+    with pytest.raises(StoppedError, match="to resume"), stop_after(0.05):
         time.sleep(5)
 
 

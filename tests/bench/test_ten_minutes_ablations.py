@@ -133,7 +133,7 @@ def test_a_study_ends_where_a_command_does(tmp_path: Path) -> None:
             called.append(words[0])
             return status
 
-        with pytest.raises(error, match="the same command goes on from there"):
+        with pytest.raises(error, match="run the same command again to resume"):
             run_studies(["masks"], plan(tmp_path), told)
         assert called == ["compare"]
     assert command_line.main(["ablations", "nothing", "--data", "d", "--tasks", "t", "-o", str(tmp_path)]) == 78

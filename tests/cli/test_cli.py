@@ -122,7 +122,7 @@ BAD = {
     "output of tokenizer there": (
         (["tokenizer", "train", "{b}/corpus.txt", "-o", "{b}/tokenizer"]),
         2,
-        "already there",
+        "already exists",
     ),
     "no tokenizer": ((["prepare", "{b}/corpus.txt", "-t", "{t}", "-o", "{t}/o"]), 65, "tokenizer"),
     "unknown kind": (
@@ -184,7 +184,7 @@ def test_full_disk(inputs: Path, tmp_path: Path) -> None:
         done = call("prepare", tmp_path / "big.txt", "-t", inputs / "tokenizer", "-o", small / "shards", "-q")
         assert done.returncode == 74
         assert "No space left on device" in done.stderr
-        assert "wanted" in done.stderr
+        assert "free in" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
     finally:
         subprocess.run(["umount", str(small)], check=True)

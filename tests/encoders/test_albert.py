@@ -184,7 +184,7 @@ class TestSharing:
 
     def test_flops_count_every_execution_of_a_shared_block(self, how: dict[str, Any]) -> None:
         made = small(**how)
-        mine, theirs = (flops_per_token(Model(one, []), length=40, asked={}) for one in (made, twin(made)))
+        mine, theirs = (flops_per_token(Model(one, []), length=40, labels={}) for one in (made, twin(made)))
         assert mine == theirs
         blocks = 4 * 32 * 32 + 2 * 32 * 48 + 2 * 32 * 40
         assert mine == 6 * (24 * 32 + made.layers * blocks)

@@ -153,15 +153,19 @@ STEP = "sentence_transformers.models."
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("modules.json", "[", "no list of steps"),
-        ("modules.json", [{"path": ""}], "no list of steps"),
+        ("modules.json", "[", "not a list of modules"),
+        ("modules.json", [{"path": ""}], "not a list of modules"),
         ("modules.json", [], "none"),
         ("modules.json", [{"path": "1_Pooling", "type": STEP + "WeightedLayerPooling"}], "WeightedLayerPooling"),
-        ("modules.json", [{"path": "../x", "type": STEP + "Pooling"}], "no name of a folder"),
+        ("modules.json", [{"path": "../x", "type": STEP + "Pooling"}], "not the name of a folder"),
         ("modules.json", [{"path": "x", "type": STEP + "Pooling"}], "missing"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "max"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "is not read"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "is not supported",
+        ),
         ("1_Pooling/config.json", {}, "nothing"),
         ("1_Pooling/config.json", "[]", "JSON object"),
     ],
@@ -199,4 +203,4 @@ def test_hub_snapshot_with_links(exported: Path, tmp_path: Path) -> None:
     strange = changed(exported, tmp_path / "strange", "README.md", "")
     shutil.rmtree(strange / "1_Pooling")
     (strange / "1_Pooling").symlink_to(tmp_path / "elsewhere")
-    assert "leads out" in bertsmith.load(strange, device="cpu").sentence_settings.unread
+    assert "is a link to another folder" in bertsmith.load(strange, device="cpu").sentence_settings.unread

@@ -240,7 +240,7 @@ def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> No
     theirs = written_by_transformers("AlbertForMaskedLM", tmp_path / "theirs")
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.albert.embeddings.word_embeddings.weight)
-    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
 @pytest.mark.parametrize(

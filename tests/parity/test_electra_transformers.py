@@ -236,7 +236,7 @@ def test_the_discriminator_loss_equals_transformers() -> None:
     labels = filled.labels["replaced_token"].view_as(filled.input_ids)
     mask = (filled.document_ids != 0).long()
     with torch.no_grad():
-        said = theirs(filled.input_ids, attention_mask=mask, token_type_ids=filled.segments, labels=labels)
+        said = theirs(filled.input_ids, attention_mask=mask, token_type_ids=filled.segment_ids, labels=labels)
         loss = ours(hidden)
     assert (loss.sums["replaced_token"] / loss.counts["replaced_token"]).item() == pytest.approx(
         float(said.loss), rel=1e-5
@@ -263,7 +263,7 @@ def same_in_transformers(model: Model) -> Any:
         "electra.embeddings.token_type_embeddings": "encoder.embeddings.segments",
         "electra.embeddings.LayerNorm": "encoder.embeddings.norm",
         "electra.embeddings_project": "encoder.embeddings.project",
-        "discriminator_predictions.dense_prediction": "objectives.replaced_token.judge",
+        "discriminator_predictions.dense_prediction": "objectives.replaced_token.classifier",
         "discriminator_predictions.dense": "objectives.replaced_token.transform",
         "attention.output.dense": "attention.output",
         "attention.output.LayerNorm": "attention_norm",
@@ -296,7 +296,7 @@ def test_a_pretrained_transformers_folder_under_a_new_head(tmp_path: Path) -> No
     made, _, facts = open_for(tmp_path / "theirs", [classify.Config(labels=NAMES)], seed=4)
     assert torch.equal(made.encoder.token_embeddings, theirs.electra.embeddings.word_embeddings.weight)
     assert made.encoder.config.pooler_dropout == 0.1
-    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; left out")
+    assert facts.notes[0].startswith("newly initialised: the head classify, the pooler; unused weights")
 
 
 @pytest.mark.parametrize(("size", "expected"), [("small", 13_549_057), ("base", 109_483_009), ("large", 335_142_913)])

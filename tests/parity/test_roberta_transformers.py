@@ -179,7 +179,7 @@ def test_a_pretrained_transformers_folder_under_new_heads(tmp_path: Path) -> Non
         made, _, facts = open_for(tmp_path / "theirs", [head], seed=4)
         assert torch.equal(made.encoder.token_embeddings, theirs.roberta.embeddings.word_embeddings.weight)
         name = type(head).__module__.rpartition(".")[2]
-        assert facts.notes[0].startswith(f"newly initialised: the head {name}{pooler}; left out")
+        assert facts.notes[0].startswith(f"newly initialised: the head {name}{pooler}; unused weights")
         assert made.encoder.has_pooler == bool(pooler)
 
 

@@ -86,7 +86,7 @@ def test_unknown_glue_tasks_files_and_labels_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"the model has the labels pos, neg, but glue/rte has entailment, not"):
         glue.Config(name="rte").build(files={"dev": path}, labels=("pos", "neg"))
     wrong = tabbed(tmp_path / "train.tsv", ("index", "sentence", "label"), (0, "a", "entailment"))
-    with pytest.raises(DataError, match=r"train.tsv: no column 'sentence1', only index, sentence, label; did you mean"):
+    with pytest.raises(DataError, match=r"train.tsv: no column 'sentence1' among index, sentence, label; did you mean"):
         glue.Config(name="rte").build(files={"train": wrong}).examples("train")
 
 

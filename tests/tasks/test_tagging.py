@@ -44,7 +44,7 @@ def test_mixed_schemes_are_errors_unless_lenient(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada B-PER\n\nmet O\nSeoul I-PER\n")
     text = said(path)
     assert f"{path}:4: I-PER does not continue an entity" in text
-    assert f"{path}:1: B-PER stands where no entity" in text
+    assert f"{path}:1: B-PER does not follow an entity" in text
     lenient = task(path, scheme="lenient")
     assert [example.gold for example in lenient.examples("train")] == [("B-PER",), ("O", "B-PER")]
     assert lenient.detected["train: scheme"] == "IOB2, except 1 tags"

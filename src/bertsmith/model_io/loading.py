@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from bertsmith.model_io.folder_tokenizer import check_fits, vocabulary_of
 from bertsmith.model_io.huggingface.format import TransformersFormat, architectures_of, format_of_config
 from bertsmith.model_io.model import Model, build_context
 from bertsmith.model_io.native import MODEL_TYPE, NATIVE, UNKNOWN_ROWS, NativeFormat
-from bertsmith.model_io.safetensors_files import Entry
+from bertsmith.model_io.safetensors_files import WeightFiles
+from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.untrusted_files import ConfigReader, memory_size, shown
 from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, name_of
@@ -33,23 +34,7 @@ HEADS, POOLER = "objectives.", "encoder.pooler."  # prefixes of our weight names
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Weights(Protocol):
-    """Tensors by name, checked but not yet read."""
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Type, shape and position of each tensor."""
-
-    def path(self, name: str) -> Path:
-        """The file that holds a tensor."""
-
-    def fill(self, name: str, target: Tensor) -> None:
-        """Reads a tensor into one of its shape."""
-
-    def equal(self, first: str, second: str) -> bool:
-        """Whether two tensors are the same."""
-
-
+Weights = WeightFiles | TensorFlowCheckpoint
 FolderFormat = NativeFormat | TransformersFormat
 
 

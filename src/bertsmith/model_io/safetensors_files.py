@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from bertsmith.errors import DataError
-from bertsmith.model_io.untrusted_files import UntrustedFile, exists, parse_object, read_json, shown
+from bertsmith.model_io.untrusted_files import Closing, UntrustedFile, exists, parse_object, read_json, shown
 
 MOST_HEADER_BYTES = 16_000_000  # the format allows 100 MB, which is a million tensors; BERT large has 40 kB
 MOST_TENSORS = 20_000
@@ -162,7 +161,7 @@ def file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
             yield as_bytes(tensors[name].detach().cpu().contiguous())
 
 
-class WeightFiles:
+class WeightFiles(Closing):
     """Every tensor of a folder by name, over all its files."""
 
     def __init__(self, folder: Path, names: list[str], *, index: dict[str, str] | None = None) -> None:
@@ -214,14 +213,6 @@ class WeightFiles:
 
     def close(self) -> None:
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _read_index(folder: Path) -> dict[str, str]:

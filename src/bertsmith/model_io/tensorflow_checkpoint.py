@@ -15,8 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.safetensors_files import MOST_DIMENSIONS, WIDTHS, Entry, as_bytes
-from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, shown
+from bertsmith.model_io.untrusted_files import MEBIBYTE, Closing, UntrustedFile, shown
 
 MOST_INDEX_BYTES = 16 * MEBIBYTE
 MOST_SHARDS = 1000
@@ -58,7 +56,7 @@ class Variable:
     checksum: int  # masked CRC-32C of its bytes
 
 
-class TensorFlowCheckpoint:
+class TensorFlowCheckpoint(Closing):
     """The variables of a checkpoint under transformers' names; read and checked one by one."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
@@ -104,14 +102,6 @@ class TensorFlowCheckpoint:
 
     def close(self) -> None:
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def transformers_name(variable: str) -> str:

@@ -24,7 +24,21 @@ MOST_JSON_VALUES = 500_000  # an empty list is 3 bytes on disk and 64 in memory
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 
 
-class UntrustedFile:
+class Closing:
+    """A context manager that calls `close`."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class UntrustedFile(Closing):
     """A regular file of a folder, opened for reading by position."""
 
     def __init__(self, folder: Path, name: str, *, most: int | None = None) -> None:
@@ -68,14 +82,6 @@ class UntrustedFile:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def exists(folder: Path, name: str) -> bool:

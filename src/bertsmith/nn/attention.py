@@ -224,7 +224,8 @@ def _triton_attention(qkv_T3HK: Tensor, context: AttentionContext, dropout: floa
     from bertsmith.nn.kernels.attention import attend  # imports triton
 
     assert context.sequence_bounds is not None
-    return attend(qkv_T3HK, *context.sequence_bounds, dropout=dropout, causal=context.causal, rotary=context.rotary)
+    rotary = None if context.rotary is None else (context.rotary.cos, context.rotary.sin)
+    return attend(qkv_T3HK, *context.sequence_bounds, dropout=dropout, causal=context.causal, rotary=rotary)
 
 
 def _varlen_attention(q_THK: Tensor, k_THK: Tensor, v_THK: Tensor, context: AttentionContext) -> Tensor:

@@ -43,6 +43,13 @@ def draw(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
     return [hash_int32(counter ^ (seed + salt)) | 1 for counter, salt in zip(counters, (0, SALT), strict=True)]
 
 
+def draw_dropout(tokens: int, device: torch.device, dropout: float) -> Tensor:
+    """Random numbers of queries and keys [2, T] for dropout on attention probabilities; without dropout a dummy [1]."""
+    if dropout > 0:
+        return torch.stack(draw((tokens, tokens), device))
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
 def keep_threshold(probability: float) -> int:
     """The smallest int32 product of two random numbers that is kept."""
     return round(probability * RANGE) - RANGE // 2

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,31 +26,15 @@ from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, o
 DEFAULT_TYPE = "bert"  # of configs without model_type: those of 2018 and 2019
 
 
-@dataclass(frozen=True)
 class TransformersFormat:
     """Reads and writes the folders of one family; `native.NativeFormat` has the same methods."""
 
-    family: Family
-
-    @property
-    def prefix(self) -> str:
-        """Begins the names of the encoder's weights."""
-        return self.family.prefix
-
-    @property
-    def pooler_prefix(self) -> str:
-        """Begins the names of the pooler's weights."""
-        return f"{self.family.pooler(())}."
-
-    @property
-    def copies(self) -> tuple[tuple[str, str], ...]:
-        """Weights that may be stored twice: (copy, original)."""
-        return self.family.copies
-
-    @property
-    def architectures(self) -> Collection[str]:
-        """transformers classes whose heads are read."""
-        return self.family.architectures
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.prefix, self.pooler_prefix = family.prefix, f"{family.pooler(())}."
+        self.copies, self.architectures = family.copies, family.architectures
+        self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
+        self.with_pooler = family.with_pooler
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""
@@ -63,20 +46,12 @@ class TransformersFormat:
         found = self.family.current_names(names, folder)
         return {name: stored for name, stored in found.items() if name not in self.family.buffers}
 
-    def file_names(self, name: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
-        """See `Family.transformers_names`."""
-        return self.family.transformers_names(name, heads=heads)
-
     def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
         """Rows of the token table."""
         shape = shapes.get(self.family.table, ())
         if len(shape) != 2:
             raise DataError(f"{reader.path.parent}: the weights lack {self.family.table}, or it is not a table")
         return shape[0]
-
-    def read_encoder(self, reader: ConfigReader, shapes: Shapes) -> TransformerConfig:
-        """See `Family.read_encoder`."""
-        return self.family.read_encoder(reader, shapes)
 
     def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
         """The objectives whose heads the architecture promises or whose weights are there."""
@@ -102,10 +77,6 @@ class TransformersFormat:
             values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
         values |= {field: reader.get(key) for field, key in kind.config_keys.items() if reader.get(key) is not None}
         return _built(module.Config, values, reader.path)
-
-    def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
-        """See `Family.with_pooler`."""
-        return self.family.with_pooler(config, readers=readers, stored=stored)
 
     def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
         """See `Family.head_layer_config`."""

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import bertsmith.nn.fp8.layers as layers
+import bertsmith.nn.fp8.ops as ops
 from bertsmith.nn.activations import gelu_new
 from bertsmith.nn.attention import AttentionContext
-from bertsmith.nn.dropout import draw
-from bertsmith.nn.fp8 import layers, ops
+from bertsmith.nn.dropout import draw, draw_dropout
 from bertsmith.nn.fp8.ops import LazyNorm, materialize
 from bertsmith.nn.transformer import Block
 
@@ -34,8 +35,6 @@ class Float8Block(Block):
         return self._feed_forward(self._attention(x, context)), None
 
     def _attention(self, x: Tensor | LazyNorm, context: AttentionContext) -> LazyNorm:
-        from bertsmith.nn.kernels.attention import draw_dropout  # imports triton
-
         attention = self.attention
         assert attention is not None
         assert context.sequence_bounds is not None

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import bertsmith.nn.fp8.ops as ops
 from bertsmith.nn.activations import gelu, gelu_new
 from bertsmith.nn.attention import RotaryEmbedding
-from bertsmith.nn.fp8 import ops
+from bertsmith.nn.dropout import draw_dropout
 from bertsmith.nn.transformer import FeedForward
 
 WITHOUT_ROTARY = 3  # tensors of an attention context: begin and end of sequences, random numbers of dropout
@@ -94,8 +95,6 @@ class Float8Qkv(Float8Linear):
         rotary: RotaryEmbedding | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The attention outputs [T, D], and in e4m3; `sequence_bounds`: see `AttentionContext`."""
-        from bertsmith.nn.kernels.attention import draw_dropout  # imports triton
-
         context = *sequence_bounds, draw_dropout(len(x_TD), x_TD.device, dropout), *rotary_tensors(rotary)
         inverses = self.input_inverse, self.weight_inverse
         out_TD, out8_TD = _QkvAttention.apply(x_TD, self.weight, self.bias, *inverses, heads, dropout, causal, *context)  # type: ignore[no-untyped-call]

@@ -1,11 +1,10 @@
 """Attention over packed sequences with dropout on probabilities: Triton kernels and the torch operations around them.
 
 No mask in memory, no atomics in backward. Queries, keys and values are read from the output of one matrix product
-[T, 3, H, K], and their gradients are written in that layout; in FP8 everything is also written transposed, gradients
-with their column sums. Tokens of a sequence are contiguous: `seq_begin` [T] and `seq_end` [T] are the bounds of each
-token's sequence, and tokens with equal `seq_begin` attend to each other. A block of queries visits only the keys of its
-own sequences. T flat tokens, W the next multiple of 16, H heads, K head width, tiles of BLOCK_M queries and BLOCK_N
-keys. Exponentials are powers of two.
+[T, 3, H, K], and gradients written in that layout; in FP8 everything is also written transposed, gradients with their
+column sums. Tokens of a sequence are contiguous: `seq_begin` [T] and `seq_end` [T] are the bounds of each token's
+sequence. A block of queries visits only the keys of its own sequences. T flat tokens, W the next multiple of 16, H
+heads, K head width, tiles of BLOCK_M queries and BLOCK_N keys. Exponentials are powers of two.
 
 Each loop stands behind a test that it has work: ptxas serialises matrix products (C7515) around a loop that may be
 empty, which costs a tenth of the time.
@@ -19,15 +18,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from bertsmith.nn.attention import RotaryEmbedding
-from bertsmith.nn.dropout import draw
+from bertsmith.nn.dropout import draw_dropout
 from bertsmith.nn.kernels.elementwise import empty_transposed, rotate_qk, transpose_tile
 
 # the fastest of 7 and 9 tilings on an H200, for 512 and 128 tokens, with and without dropout
 FORWARD_TILES = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
 BACKWARD_TILES = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-# forward, for heads wider than 64: in 100 KiB of shared memory
-WIDE_FORWARD_TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+WIDE_FORWARD_TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}  # heads over 64: within 100 KiB
 DELTA_ROWS = 64
 LOG2_E = tl.constexpr(1.4426950408889634)
 MASKED_SCORE = tl.constexpr(-1.0e30)  # finite, and its exponential is 0
@@ -134,8 +131,7 @@ def forward_kernel(
     random_m = _load_random(random, offs_m, T, 0, EVEN) * _head_random(head) if DROPOUT else offs_m
     low, middle, high = _visible_range(seq_begin, seq_end, first, T, BLOCK_M, BLOCK_N)
     acc = tl.zeros([BLOCK_M, K], tl.float32)
-    l_i = tl.zeros([BLOCK_M], tl.float32)
-    m_i = tl.full([BLOCK_M], MASKED_SCORE, tl.float32)
+    l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], MASKED_SCORE, tl.float32)
     if CAUSAL:
         middle, high = low, tl.minimum(high, first + BLOCK_M)
     elif low < middle:
@@ -271,7 +267,6 @@ def backward_kernel(
     grad_scale = qk_scale * keep_scale / LOG2_E
     _store_gradient(dqkv, column_sums, dk * grad_scale, offs, T, first // BLOCK_N, 1, head, fp8_scale, H, K, EVEN, FP8)
     _store_gradient(dqkv, column_sums, dv * keep_scale, offs, T, first // BLOCK_N, 2, head, fp8_scale, H, K, EVEN, FP8)
-
     q, g = _load_qkv(qkv, offs, T, 0, head, H, K, EVEN), _load_tile(do, offs, T, head, H, K, EVEN)
     lse_m = _load_row(lse + head * T, offs, T, EVEN)
     delta_m = keep_prob * _load_row(delta + head * T, offs, T, EVEN)
@@ -297,18 +292,12 @@ def backward_kernel(
 
 def _settings(qkv: Tensor, dropout: float, causal: bool, tiles: dict[str, int]) -> dict[str, Any]:
     tokens, _, heads, width = qkv.shape
+    even = tokens % max(tiles["BLOCK_M"], tiles["BLOCK_N"]) == 0
     return {
-        "T": tokens,
-        "H": heads,
-        "K": width,
-        "threshold": min(round(dropout * 2**32), 2**32 - 1),
-        "keep_scale": 1 / (1 - dropout),
+        "T": tokens, "H": heads, "K": width, "CAUSAL": causal, "DROPOUT": dropout > 0, "EVEN": even, **tiles,
+        "threshold": min(round(dropout * 2**32), 2**32 - 1), "keep_scale": 1 / (1 - dropout),
         "qk_scale": width**-0.5 * LOG2_E.value,
-        "CAUSAL": causal,
-        "DROPOUT": dropout > 0,
-        "EVEN": tokens % max(tiles["BLOCK_M"], tiles["BLOCK_N"]) == 0,
-        **tiles,
-    }
+    }  # fmt: skip
 
 
 @triton_op("bertsmith::attention", mutates_args=())
@@ -327,8 +316,7 @@ def attention_forward_fp8(
     tokens, _, heads, width = qkv.shape
     out8 = qkv.new_empty(tokens, heads * width, dtype=torch.float8_e4m3fn)
     out8_t = empty_transposed(out8)
-    out, lse = _launch_forward((out8, out8_t), qkv, seq_begin, seq_end, random, dropout, causal, scale)
-    return out, lse, out8, out8_t
+    return *_launch_forward((out8, out8_t), qkv, seq_begin, seq_end, random, dropout, causal, scale), out8, out8_t
 
 
 def _launch_forward(
@@ -367,8 +355,7 @@ def attention_backward_fp8(
     dqkv = qkv.new_empty(tokens, qkv.numel() // tokens, dtype=torch.float8_e5m2)
     dqkv_t = empty_transposed(dqkv)
     column_sums = lse.new_empty(triton.cdiv(tokens, BACKWARD_TILES["BLOCK_N"]), dqkv.shape[1])
-    fp8 = dqkv_t, column_sums
-    _launch_backward(dqkv, fp8, do, qkv, seq_begin, seq_end, random, out, lse, dropout, causal, scale)
+    _launch_backward(dqkv, (dqkv_t, column_sums), do, qkv, seq_begin, seq_end, random, out, lse, dropout, causal, scale)
     return dqkv, dqkv_t, column_sums
 
 
@@ -376,7 +363,6 @@ def _launch_backward(
     dqkv: Tensor, fp8: tuple[Tensor, Tensor] | None, do: Tensor, qkv: Tensor, seq_begin: Tensor, seq_end: Tensor,
     random: Tensor, out: Tensor, lse: Tensor, dropout: float, causal: bool, fp8_scale: float,
 ) -> None:  # fmt: skip
-    """Writes `dqkv`, and in FP8 its transpose and column sums."""
     tokens, _, heads, width = qkv.shape
     delta = torch.empty_like(lse)
     dqkv_t, column_sums = fp8 or (dqkv, delta)
@@ -396,27 +382,19 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _backward(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-    dqkv = attention_backward(do.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal)
-    return dqkv, None, None, None, None, None
+    return attention_backward(do.contiguous(), *ctx.saved_tensors, ctx.dropout, ctx.causal), *(None,) * 5
 
 
 attention_forward.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-def draw_dropout(tokens: int, device: torch.device, dropout: float) -> Tensor:
-    """Random numbers of queries and keys [2, T] for dropout, from torch's generator; without dropout a dummy [1]."""
-    if dropout > 0:
-        return torch.stack(draw((tokens, tokens), device))
-    return torch.zeros(1, dtype=torch.int32, device=device)
-
-
 def attend(
     qkv_T3HK: Tensor, seq_begin_T: Tensor, seq_end_T: Tensor, *, dropout: float, causal: bool,
-    rotary: RotaryEmbedding | None = None,
+    rotary: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The attention outputs [T, H, K]; dropout is drawn from torch's generator."""
+    """The attention outputs [T, H, K]; dropout is drawn from torch's generator. `rotary`: cosines and sines."""
     random = draw_dropout(len(qkv_T3HK), qkv_T3HK.device, dropout)
     qkv_T3HK = qkv_T3HK.contiguous()
     if rotary is not None:
-        qkv_T3HK = rotate_qk(qkv_T3HK, rotary.cos, rotary.sin)
+        qkv_T3HK = rotate_qk(qkv_T3HK, *rotary)
     return attention_forward(qkv_T3HK, seq_begin_T, seq_end_T, random, dropout, causal)[0]
