@@ -238,8 +238,8 @@ def order_from_a_generator() -> None:
 def order_by_rank() -> None:
     """Every rank goes its own way through the rows."""
 
-    def batch(packing: Packing, micro: int, *, rows: int, rank: int = 0, world: int = 1) -> Any:
-        share = rows // world
+    def batch(packing: Packing, micro: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Any:
+        share = batch_size // world_size
         return packing.rows(rank * 1000 + micro * share, share)
 
     Packing.batch = batch  # type: ignore[method-assign]

@@ -61,7 +61,7 @@ def impatient_signals(scene: Scene, *, only: str | None = None, build: str = "")
 
 
 def _told_badly(ended: Ended) -> str:
-    one_line = ended.errors.count("\n") == 1 and "the same command resumes from there" in ended.errors
+    one_line = ended.errors.count("\n") == 1 and "the same command" in ended.errors
     good = ended.status == RESUMABLE and one_line
     return "" if good else f"status {ended.status}, and it said {ended.errors[-600:]!r}"
 

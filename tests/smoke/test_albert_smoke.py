@@ -44,7 +44,7 @@ def test_a_dry_run_tells_what_is_asked(road: Path) -> None:
     dry = [*where(road, "dry"), "--dry-run"]
     found = json.dumps(done("pretrain", "albert/tiny", *dry, *SIZES))
     assert "of these swapped" in found
-    assert "blind guessing 0.693" in found
+    assert "chance 0.693" in found
     wrong = call("pretrain", "albert/tiny", *dry, "packing.kind=pairs", "max_length=32", *SIZES, "--json")
     assert (
         "sentence_order needs the labels of packing.kind=ordered_pairs, but packing.kind=pairs"

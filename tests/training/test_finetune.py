@@ -121,7 +121,7 @@ def test_a_lean_run_writes_only_its_log_and_best_model(
     monkeypatch.undo()
     finetune(tuning, tmp_path / "stopped", device="cpu", quiet=True, lean=True)
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
-    monkeypatch.setattr(loop, "LEAN", 0.0)
+    monkeypatch.setattr(loop, "LEAN_INTERVAL", 0.0)
     finetune(tuning, tmp_path / "long", device="cpu", quiet=True, lean=True)
     assert any((tmp_path / "long" / "checkpoints").iterdir())
 
@@ -272,7 +272,7 @@ def test_bad_input(model: Path, tmp_path: Path) -> None:
     done = call(*one, "--learning-rates", "fast")
     assert (done.returncode, "comma-separated numbers" in done.stderr) == (78, True)
     done = call(*one, "--seeds", "2", "--resume", "never")
-    assert (done.returncode, "--resume is for one run" in done.stderr) == (2, True)
+    assert (done.returncode, "--resume is for a single run" in done.stderr) == (2, True)
     done = call("finetune", model, "-t", "classificaton", "-o", tmp_path / "r", "--device", "cpu")
     assert (done.returncode, "did you mean classification?" in done.stderr) == (78, True)
 
