@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli import options as opt
+import bertsmith.cli.options as opt
 
 app = typer.Typer()
 tokenizer_app = typer.Typer(help="Train, inspect and measure a tokenizer.", no_args_is_help=True, rich_markup_mode=None)

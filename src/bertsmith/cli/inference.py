@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertsmith.cli import options as opt
+import bertsmith.cli.options as opt
 
 app = typer.Typer()
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results, best first.")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli import options as opt
+import bertsmith.cli.options as opt
 from bertsmith.cli.recipes import run_preflight
 from bertsmith.errors import BertsmithError
 

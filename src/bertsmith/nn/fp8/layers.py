@@ -229,8 +229,8 @@ class _FeedForward(torch.autograd.Function):
         g8_DW = ops.transpose(g8_TD)
         dx_TD, *grads = feed_forward_backward(g8_TD, g8_DW, inverses, saved, ctx.tanh)
         x_dtype, weight_dtype = ctx.dtypes
-        grads.append(g_TD.sum(0, dtype=torch.float32))
-        return dx_TD.to(x_dtype), *(grad.to(weight_dtype) for grad in grads), *(None,) * 3
+        weight_grads = *grads, g_TD.sum(0, dtype=torch.float32)  # torch 2.11 cannot trace an append to `grads`
+        return dx_TD.to(x_dtype), *(grad.to(weight_dtype) for grad in weight_grads), *(None,) * 3
 
 
 def quantize_both(expand_FD: Tensor, contract_DF: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
