@@ -293,7 +293,7 @@ def test_a_second_stage_starts_from_the_weights_of_the_first(whole: Path, shards
     assert third.keys() < pairs.keys()
     assert all(torch.equal(pairs[name], value) for name, value in third.items())
     wider = recipe("encoder.width=64", f"start={whole / 'last'}")
-    with pytest.raises(ConfigError, match=r"\[128, 32\] there and \[128, 64\] in the recipe"):
+    with pytest.raises(ConfigError, match=r"\[128, 32\], but \[128, 64\] in the recipe"):
         pretrain(wider, shards, tmp_path / "fourth", device="cpu", quiet=True)
 
 
@@ -395,7 +395,7 @@ def test_batches_of_worker_processes_are_equal_and_survive_their_death(
     assert there._workers is not None
     for process in there._workers._processes:
         process.kill()
-    with pytest.warns(UserWarning, match="was killed: they are made here now"):
+    with pytest.warns(UserWarning, match="was killed: batches are made in this process now"):
         found = there(20)
     assert torch.equal(found[0].input_ids, here(20)[0].input_ids)
     assert there._workers is None
