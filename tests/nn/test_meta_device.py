@@ -20,8 +20,8 @@ import bertsmith.training.preflight, bertsmith.evaluation
 import bertsmith.training.finetune, bertsmith.training.pretrain
 import bertsmith.inference.predictor, bertsmith.studies.ablations, bertsmith.model_io.model_folder
 from bertsmith import recipes
-from bertsmith.training.preflight_trial import parameters
-print(*(parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny", "modern/small")))
+from bertsmith.training.preflight_trial import count_parameters
+print(*(count_parameters(recipes.find(name)) for name in ("bert/quick", "electra/tiny", "albert/tiny", "modern/small")))
 print(*sorted({"sympy", "torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "triton"} & set(sys.modules)))
 """
 

@@ -27,7 +27,7 @@ class Graph:
         Graph.made.append(self)
 
     def replay(self) -> None:
-        self.split_part()
+        self.again()
 
 
 class Steps:
