@@ -109,7 +109,7 @@ def test_missing_paths_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for wrong, message in [
         (tmp_path / "corpsu.txt", f"{tmp_path}/corpsu.txt does not exist; did you mean {tmp_path}/corpus.txt?"),
-        (tmp_path / "no" / "a.txt", f"{tmp_path}/no/a.txt does not exist: there is no folder {tmp_path}/no"),
+        (tmp_path / "no" / "a.txt", f"{tmp_path}/no/a.txt does not exist: the folder {tmp_path}/no is missing"),
         (tmp_path / "*.csv", f"no file matches {tmp_path}/*.csv"),
         (tmp_path / "empty", f"no files in {tmp_path}/empty"),
         (Path("/dev/null"), "/dev/null is neither a file nor a folder"),

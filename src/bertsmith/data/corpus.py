@@ -146,7 +146,7 @@ def _files_of(path: Path) -> list[Path]:
         return [file for match in matches for file in _files_of(Path(match))]
     parent = path.parent
     if not parent.is_dir():
-        raise DataError(f"{printable(path)} does not exist: there is no folder {printable(parent)}")
+        raise DataError(f"{printable(path)} does not exist: the folder {printable(parent)} is missing")
     near = did_you_mean(path.name, os.listdir(parent), "" if parent == Path() else f"{printable(parent)}/")
     raise DataError(f"{printable(path)} does not exist{near}")
 

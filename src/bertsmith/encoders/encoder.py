@@ -106,7 +106,7 @@ class TokenSelection:
 
 def select_tokens(batch: Batch, indices: Mapping[str, Tensor] | None, *, pool: bool) -> TokenSelection:
     """Selects `indices` and, to pool, the first token of each text; all tokens where `indices` is None."""
-    cls_N = batch.cls_positions.clamp(min=0)  # where there is no text any token will do: its label is ignored
+    cls_N = batch.cls_positions.clamp(min=0)  # any token will do for a missing text: its label is ignored
     if indices is None:
         return TokenSelection(None, dict(batch.indices), cls_N if pool else None)
     by_objective: dict[str, slice | Tensor] = {}

@@ -77,7 +77,7 @@ def embed_source(
     device: str = "auto",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Embeds a text, or the texts of a file, into `output`, or into the result if there is no output."""
+    """Embeds a text, or the texts of a file, into `output`, or into the result without an output."""
     if output is not None and output.suffix not in FORMATS:
         raise BertsmithError(f"{output} has an unknown file type: choose {', '.join(FORMATS)}")
     if output is not None and output.exists():

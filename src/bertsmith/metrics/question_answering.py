@@ -112,7 +112,7 @@ def best_thresholds(
     """The best score over all thresholds, and that threshold: `best_exact`, `best_exact_thresh`, the same for f1.
 
     As in the official script, questions with equal no-answer scores are processed one by one, in the order of
-    `no_answer`, and the threshold is 0 if the best choice is no answer to every question.
+    `no_answer`, and the threshold is 0 if abstaining from every question is best.
     """
     _require_all(scores.ids, no_answer, "no-answer score")
     index = {question: number for number, question in enumerate(scores.ids)}

@@ -27,7 +27,7 @@ from bertsmith.types import IGNORE_INDEX, Batch, Encoding, Loss
 class Config(RecurrentConfig):
     """labels["span"] [N, 2] int64: first and last token of the answer, counted from 0 within its text.
 
-    (0, 0), the text's first token, where there is no answer; twice IGNORE_INDEX where the answer is unknown.
+    (0, 0), the text's first token, for an unanswerable question; twice IGNORE_INDEX where the answer is unknown.
     """
 
     no_answer: float | None = None  # log odds of no answer above which none is returned; None: always an answer

@@ -120,7 +120,7 @@ def _assets() -> Endpoint:
 
     def respond(request: Request) -> Response:
         name = request.path_params["name"]
-        return assets[name](request) if name in assets else _error(404, f"there is no asset {name!r}")
+        return assets[name](request) if name in assets else _error(404, f"asset {name!r} does not exist")
 
     return respond
 
@@ -158,7 +158,7 @@ def _error(status: int, message: str) -> Response:
 
 
 class RecordNotFound(BertsmithError):
-    """There is no run or evaluation of that name."""
+    """No run or evaluation has that name."""
 
 
 class Records:
@@ -166,7 +166,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise BertsmithError(f"there is no folder {folder}")
+            raise BertsmithError(f"folder {folder} does not exist")
         self.folder = folder
         self._lock = threading.Lock()
         self._readers: OrderedDict[str, RunReader] = OrderedDict()

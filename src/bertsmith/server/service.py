@@ -107,7 +107,7 @@ class ModelRegistry:
     def find(self, name: str | None, route: str) -> ServedModel:
         """The model of that name, or the first that supports the route."""
         if name is not None and name not in self.models:
-            raise RequestError(404, "not_found", f"there is no model of that name: choose {', '.join(self.models)}")
+            raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
         candidates = list(self) if name is None else [self.models[name]]
         for one in candidates:
             if one.supports(route):

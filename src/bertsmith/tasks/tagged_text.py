@@ -167,7 +167,7 @@ def labels_of_train(sentences: Sequence[Sentence]) -> tuple[str, ...]:
     types = {tag[2:] for sentence in sentences for tag in sentence.gold if tag != OUTSIDE}
     if not types:
         name = sentences[0].source.rpartition(":")[0]
-        raise DataError(f"{name}: every tag is O, so there is no entity to learn: is this the tag column?")
+        raise DataError(f"{name}: every tag is O, so no entity can be learned: is this the tag column?")
     return labels_of_types(types)
 
 

@@ -245,7 +245,7 @@ class Token(NamedTuple):
 
 
 class PythonTokenizer(Tokenizer):
-    """A vocabulary and a rule written in Python. The backend holds only the vocabulary: there is no tokenizer.json."""
+    """A vocabulary and a rule written in Python. The backend holds only the vocabulary, not a tokenizer.json."""
 
     special_token_keys: ClassVar[Mapping[str, str]] = BOS_KEYS
 

@@ -1,7 +1,7 @@
 """Checkpoints of a run: weights, optimizer state and progress, with a manifest that has a checksum of every file.
 
 A checkpoint is written to a temporary folder, synced, and only then renamed. It is read only if every byte has its
-checksum. There is no pointer to the latest one: names carry the step, and a run resumes from the newest checkpoint that
+checksum. No file points to the latest one: names carry the step, and a run resumes from the newest checkpoint that
 verifies.
 """
 

@@ -222,7 +222,7 @@ class Trainer:
         self.module.eval()
         losses = [self.forward_backward.evaluate(batch) for batch in batches]
         if not losses:
-            raise DataError("there is no batch to evaluate")
+            raise DataError("no batch to evaluate")
         loss = reduce(add, losses)
         sums = self.world.all_reduce(_by_name(loss))
         return Scores.of(DeviceValues(tuple(sums), stack_scalars(sums)).values(), loss.weights)

@@ -97,7 +97,7 @@ FAMILY = Electra(
 def generator_model(model: Model) -> Model | None:
     """The generator of an ELECTRA model as a masked language model that shares its weights.
 
-    None where there is no generator, or where the encoder's embeddings cannot have another width than its blocks.
+    None without a generator, or where the encoder's embeddings cannot have another width than its blocks.
     """
     generators = [getattr(head, "generator", None) for head in model.objectives.values()]
     generator = next((one for one in generators if isinstance(one, Generator)), None)

@@ -13,7 +13,7 @@ export function storeKey(value) {
   if (value) sessionStorage.setItem(STORAGE_KEY, value); else sessionStorage.removeItem(STORAGE_KEY);
 }
 
-// The response `{ result, headers, milliseconds }`; a GET if there is no body.
+// The response `{ result, headers, milliseconds }`; a GET without a body.
 export async function request(path, body, { signal } = {}) {
   const headers = apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {};
   const options = body === undefined ? { headers } : { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
