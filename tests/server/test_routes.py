@@ -184,7 +184,7 @@ def test_openai_client(client: httpx.Client) -> None:
     short = theirs.embeddings.create(input=TEXTS[0], model="words", dimensions=8)
     assert np.linalg.norm(short.data[0].embedding) == pytest.approx(1, abs=1e-5)
     assert [one.id for one in theirs.models.list()] == list(KINDS)
-    with pytest.raises(openai.NotFoundError, match="no model of that name"):
+    with pytest.raises(openai.NotFoundError, match="no model has that name"):
         theirs.embeddings.create(input="the cat", model="ada")
     with pytest.raises(openai.UnprocessableEntityError, match="outside the vocabulary"):
         theirs.embeddings.create(input=[10**6], model="words")

@@ -87,7 +87,7 @@ def test_invalid_column_files_are_one_line_errors(
 
 def test_a_train_file_without_entities_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "train.conll", "Ada O\n")
-    with pytest.raises(ValueError, match="no entity to learn"):
+    with pytest.raises(ValueError, match="no entity can be learned"):
         task(path).examples("train")
     with pytest.raises(ValueError, match=r"nothing\.conll cannot be read"):
         task(tmp_path / "nothing.conll").examples("train")
