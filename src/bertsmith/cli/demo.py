@@ -25,10 +25,7 @@ from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.types import Document
 
 VOCAB_SIZE = 4000
-SAMPLES = (
-    "The tokenizer splits unbelievably long words into pieces.",
-    "바다에서 바람이 불면 고래의 노래가 들린다.",
-)
+SAMPLES = ("The tokenizer splits unbelievably long words into pieces.", "바다에서 바람이 불면 고래의 노래가 들린다.")
 ENGLISH = "python.txt"
 MINUTES = 2.0  # of pre-training
 # A small model for two minutes on any CPU: many small steps, a high learning rate (LOG.md).

@@ -15,12 +15,7 @@ LOSS_PREFIX, ACCURACY_PREFIX, SCORE_PREFIX = "loss/", "accuracy/", "score/"
 LM_SUFFIX = "_lm"  # objectives that predict tokens: exp(loss) is a perplexity
 BINARY_OBJECTIVES = ("next_sentence", "sentence_order")  # both labels are about equally frequent
 NOT_CHARTED = ("count/", "rows", "tokens", "seconds", "cost")
-TRAINING_METRICS = (
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "data_seconds",
-)  # charted last
+TRAINING_METRICS = ("learning_rate", "gradient_norm", "tokens_per_second", "data_seconds")  # charted last
 TITLES = {
     LOSS: ("Loss, all objectives", "nats"),
     "learning_rate": ("Learning rate", ""),
