@@ -65,7 +65,7 @@ def tokenizer_train(
         "vocab_size": tokenizer.vocab_size,
         "fingerprint": tokenizer.fingerprint,
     }
-    opt.print_result(facts, as_json, lambda: terminal.trained_tokenizer(tokenizer, output))
+    opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(tokenizer, folder=output))
 
 
 @tokenizer_app.command("show")
@@ -84,8 +84,7 @@ def tokenizer_show(
 
     tokenizer = load(folder)
     if text is None:
-        facts = terminal.tokenizer_facts(tokenizer)
-        opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(facts, tokenizer))
+        opt.print_result(terminal.tokenizer_facts(tokenizer), as_json, lambda: terminal.tokenizer_card(tokenizer))
         return
     texts = [sys.stdin.read() if text == "-" else text] + ([pair] if pair is not None else [])
     encoded = [tokenizer.encode(one, parse_special_tokens=specials) for one in texts]
