@@ -42,11 +42,6 @@ class EvaluationConfig:
         if self.max_length < 0 or self.max_errors < 0:
             raise ConfigError("max_length and max_errors must not be negative")
 
-    @property
-    def name(self) -> str:
-        """The task's name on the command line."""
-        return task_name(self.task)
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -115,9 +110,9 @@ def find_model_folder(path: str | Path) -> Path:
     return folder
 
 
-def finetune_config_of(model: Path) -> FinetuneConfig | None:
-    """The config of the fine-tuning run or sweep that contains a model folder; None if there is none."""
-    run = model.resolve().parent
+def finetune_config_of(model: str | Path) -> FinetuneConfig | None:
+    """The config of the fine-tuning run or sweep that contains a model; None if there is none."""
+    run = find_model_folder(model).resolve().parent
     path = next((path for path in (run / RECIPE, *sorted(run.glob(f"lr-*/{RECIPE}"))) if path.is_file()), None)
     if path is None:
         return None
@@ -158,11 +153,9 @@ def open_evaluator(
     head = loaded.head_for(pipeline)
     if head is None:
         heads = ", ".join(map(_described, loaded.objectives.values())) or "none"
-        raise DataError(
-            f"{folder} has no head for {settings.name} ({pipeline}); its heads: {heads}: use a model fine-tuned for it"
-        )
-    labels = getattr(getattr(loaded.objectives[head], "config", None), "labels", ())
-    task: Task = settings.task.build(files=files, labels=labels)
+        missing = f"{folder} has no head for {task_name(settings.task)} ({pipeline})"
+        raise DataError(f"{missing}; its heads: {heads}: use a model fine-tuned for it")
+    task: Task = settings.task.build(files=files, labels=_labels(loaded.objectives[head]) or ())
     task.objective = head
     positions = loaded.encoder.max_positions
     if settings.max_length > positions:
@@ -171,8 +164,13 @@ def open_evaluator(
     return Evaluator(folder, loaded.to(device), tokenizer, task, max_length, device, settings.bf16)
 
 
+def _labels(head: Any) -> tuple[str, ...] | None:
+    """The label names of a head that has them."""
+    return getattr(getattr(head, "config", None), "labels", None)
+
+
 def _described(head: Any) -> str:
-    labels = getattr(getattr(head, "config", None), "labels", None)
+    labels = _labels(head)
     return f"{head.name} ({len(labels)} labels)" if labels is not None else str(head.name)
 
 
