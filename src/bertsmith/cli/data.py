@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,24 +47,13 @@ def tokenizer_train(
     from bertsmith.reports import terminal
 
     defaults = config.find_kind("bertsmith.tokenizers", kind).Config()
-    overrides = (["lowercase=false"] if cased else []) + (settings or [])
+    chosen = config.override(defaults, (["lowercase=false"] if cased else []) + (settings or []))
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     tokenizer = run.train_tokenizer(
-        corpus,
-        output,
-        settings=config.override(defaults, overrides),
-        vocab_size=vocab_size,
-        read_options=opt.read_options(file_format, field, encoding, errors),
-        max_words=max_words,
-        workers=workers,
-        limit=limit,
-        quiet=quiet or as_json,
+        corpus, output, settings=chosen, vocab_size=vocab_size, max_words=max_words, **reading
     )
-    facts = {
-        "folder": str(output),
-        "kind": kind,
-        "vocab_size": tokenizer.vocab_size,
-        "fingerprint": tokenizer.fingerprint,
-    }
+    facts = {"folder": str(output), **terminal.tokenizer_facts(tokenizer)}
+    del facts["specials"]
     opt.print_result(facts, as_json, lambda: terminal.tokenizer_card(tokenizer, folder=output))
 
 
@@ -108,10 +97,8 @@ def tokenizer_stats(
     """Measure a tokenizer on a corpus: tokens per word, unknown rate, bytes per token."""
     from bertsmith.data import prepare as run
 
-    options = opt.read_options(file_format, field, encoding, errors)
-    quiet = quiet or as_json
-    facts = run.measure_tokenizer(folder, corpus, read_options=options, workers=workers, limit=limit, quiet=quiet)
-    opt.print_result(facts, as_json)
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
+    opt.print_result(run.measure_tokenizer(folder, corpus, **reading), as_json)
 
 
 @app.command()
@@ -141,26 +128,15 @@ def prepare(
     from bertsmith.data.shards import remove_shard_set
     from bertsmith.reports import terminal
 
-    options = opt.read_options(file_format, field, encoding, errors)
+    reading = opt.reading(file_format, field, encoding, errors, workers, limit, quiet or as_json)
     if dry_run:
-        facts = run.preview(corpus, tokenizer=tokenizer, read_options=options)
+        facts = run.preview(corpus, tokenizer=tokenizer, read_options=reading["read_options"])
         opt.print_result(facts, as_json, lambda: terminal.facts_table(facts, title="dry run: nothing was written"))
         return
     if overwrite:
         remove_shard_set(output)
-    index = run.prepare(
-        corpus,
-        output,
-        tokenizer=tokenizer,
-        read_options=options,
-        held_out=held_out,
-        unique=unique,
-        workers=workers,
-        engine=engine,
-        shard_tokens=shard_tokens,
-        limit=limit,
-        quiet=quiet or as_json,
-    )
+    options: dict[str, Any] = {"held_out": held_out, "unique": unique, "engine": engine, "shard_tokens": shard_tokens}
+    index = run.prepare(corpus, output, tokenizer=tokenizer, **options, **reading)
     opt.print_result(terminal.shard_facts(index, output), as_json)
 
 

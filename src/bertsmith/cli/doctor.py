@@ -52,11 +52,8 @@ def examine(requested: str = "auto", *, ceilings: bool = False) -> dict[str, Any
     device = choose_device(requested)
     checks = [_numeric_check(device, precision) for precision in TOLERANCE]
     disk = shutil.disk_usage(os.getcwd())
-    problems = [
-        f"{check['precision']} on {device} has a relative error of {check['error']:.1e}"
-        for check in checks
-        if not check["ok"]
-    ]
+    wrong = [check for check in checks if not check["ok"]]
+    problems = [f"{one['precision']} on {device} has a relative error of {one['error']:.1e}" for one in wrong]
     if disk.free < MIN_FREE_DISK:
         problems.append(f"only {disk.free:,} bytes free in {os.getcwd()}")
     return {

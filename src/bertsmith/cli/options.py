@@ -85,6 +85,14 @@ def read_options(file_format: str, field: str, encoding: str, errors: str) -> An
     return config.from_dict(ReadOptions, values)
 
 
+def reading(
+    file_format: str, field: str, encoding: str, errors: str, workers: int | None, limit: int | None, quiet: bool
+) -> dict[str, Any]:
+    """The arguments of functions that read a corpus in several processes."""
+    options = read_options(file_format, field, encoding, errors)
+    return {"read_options": options, "workers": workers, "limit": limit, "quiet": quiet}
+
+
 def given(**values: Any) -> dict[str, Any]:
     """The options that were passed on the command line."""
     return {name: value for name, value in values.items() if value is not None}

@@ -97,8 +97,7 @@ def plot(
     from bertsmith.reports.report_page import write_report
 
     histories = read_runs(runs)
-    parents = [run.folder.resolve().parent for run in histories]
-    together = Path(os.path.commonpath(parents)) / "runs.html"
+    together = Path(os.path.commonpath([run.folder.resolve().parent for run in histories])) / "runs.html"
     default = histories[0].folder / "report.html" if len(histories) == 1 else together
     page = write_report(histories, output or default)
     facts = {"runs": [run.name for run in histories], "page": str(page), "bytes": page.stat().st_size}

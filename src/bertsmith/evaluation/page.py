@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from bertsmith.evaluation.evaluation import Evaluation
@@ -38,24 +39,16 @@ def page_main(result: Evaluation, data: Mapping[str, Any]) -> str:
 
 def page_data(result: Evaluation) -> dict[str, Any]:
     """The data of the script: cases, and the indices of the errors and of the cases behind each cell."""
-    indices: dict[int, int] = {}
-    chosen: list[Case] = []
-
-    def index(case: Case) -> int:
-        if id(case) not in indices:
-            indices[id(case)] = len(chosen)
-            chosen.append(case)
-        return indices[id(case)]
-
-    errors = [index(case) for case in result.errors]
-    cells = {key: [index(case) for case in cases] for key, cases in _cells(result).items()}
+    cells = _cells(result)
+    chosen = {id(case): case for case in chain(result.errors, *cells.values())}
+    index = {key: number for number, key in enumerate(chosen)}
     return {
         "confidence_title": confidence_title(result),
         "probabilities": result.probabilities,
         "error_count": result.error_count,
-        "errors": errors,
-        "cells": cells,
-        "cases": [_case_values(case) for case in chosen],
+        "errors": [index[id(case)] for case in result.errors],
+        "cells": {key: [index[id(case)] for case in cases] for key, cases in cells.items()},
+        "cases": [_case_values(case) for case in chosen.values()],
     }
 
 

@@ -110,18 +110,13 @@ class EventReader:
         if block is not None:
             rest = np.setdiff1d(np.arange(len(lines)), numeric, assume_unique=True).tolist()
             self._blocks.append(block | {"line": np.array(numeric, dtype=np.float64) + first})
-        steps, step_lines = [], []
+        steps: list[Event] = []
         for index in rest:
-            event = self._parse_event(lines[index], index + first)
-            if event["kind"] == "step":
-                steps.append(event)
-                step_lines.append(index + first)
-            else:
-                self.other_events.append(event | {"line": index + first})
+            event = self._parse_event(lines[index], index + first) | {"line": index + first}
+            (steps if event["kind"] == "step" else self.other_events).append(event)
         if steps:
-            names = dict.fromkeys(name for event in steps for name in event if name not in NOT_COLUMNS)
-            columns = {name: np.array([as_number(event.get(name)) for event in steps]) for name in names}
-            self._blocks.append(columns | {"line": np.array(step_lines, dtype=np.float64)})
+            names = dict.fromkeys(name for event in steps for name in event if name != "kind")
+            self._blocks.append({name: np.array([as_number(event.get(name)) for event in steps]) for name in names})
         self._lines += len(lines)
 
     def _parse_event(self, line: bytes, number: int) -> Event:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -100,12 +101,9 @@ def coloured(chart: Chart) -> Text:
     """A chart with each series in its colour."""
     text = Text()
     for line, owners in zip(chart.lines, chart.owners, strict=True):
-        start = 0
-        for index in range(1, len(line) + 1):
-            if index == len(line) or owners[index] != owners[start]:
-                owner = owners[start]
-                text.append(line[start:index], "dim" if owner == NO_SERIES else COLOURS[owner % len(COLOURS)])
-                start = index
+        for owner, run in groupby(zip(line, owners, strict=False), key=itemgetter(1)):
+            style = "dim" if owner == NO_SERIES else COLOURS[owner % len(COLOURS)]
+            text.append("".join(character for character, _ in run), style)
         text.append("\n")
     text.right_crop(1)
     return text
