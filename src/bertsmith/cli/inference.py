@@ -27,9 +27,7 @@ def fill_mask(
         str, typer.Argument(help="Text with one or more [MASK]; adjacent masks are filled together as one phrase.")
     ],
     top_k: TopK = 5,
-    target: Annotated[
-        list[str] | None, typer.Option("--target", metavar="WORD", help="Score this word; may be repeated.")
-    ] = None,
+    target: Annotated[list[str] | None, opt.option("--target", "WORD", "Score this word; may be repeated.")] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -68,9 +66,7 @@ def embed(
         str, typer.Option(help="Layer indices, e.g. -1 or -4,-3,-2,-1; 0 is the embedding layer, -1 the last layer.")
     ] = "-1",
     combine: Annotated[str, typer.Option(help="How to combine several layers: mean or concat.")] = "mean",
-    normalize: Annotated[
-        bool | None, typer.Option("--normalize/--no-normalize", help="Scale the vectors to length 1.")
-    ] = None,
+    normalize: Annotated[bool | None, opt.flag("--normalize/--no-normalize", "Scale the vectors to length 1.")] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",

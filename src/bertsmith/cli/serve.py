@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, at_least
+from bertsmith.cli.options import Device, at_least, flag
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
@@ -32,7 +32,7 @@ def serve(
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the runs and evaluations below DIR.")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")] = False,
+    json_logs: Annotated[bool, flag("--json-logs", "Log JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not log requests.")] = False,
     max_texts: Annotated[int, at_least(1, "Maximum number of texts per request.")] = DEFAULTS.max_texts,
     max_bytes_per_text: Annotated[int, at_least(1, "Maximum size of a text in bytes.")] = DEFAULTS.max_bytes_per_text,

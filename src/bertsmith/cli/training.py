@@ -31,10 +31,10 @@ def pretrain(
     start: Annotated[str, typer.Option(metavar="MODEL", help="Model folder with the initial weights.")] = "",
     resume: Resume = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order, masking and dropout.")] = None,
-    chart: Annotated[bool, typer.Option("--chart", help="Show the loss curve in the terminal while training.")] = False,
+    chart: Annotated[bool, opt.flag("--chart", "Show the loss curve in the terminal while training.")] = False,
     track: Track = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check recipe, data, memory and a few steps (as `check`).")
+        bool, opt.flag("--dry-run", "Only check recipe, data, memory and a few steps (as `check`).")
     ] = False,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,

@@ -77,15 +77,10 @@ class Evaluator:
                 yield chunk
 
     def _chunk(self, examples: Sequence[Example]) -> Chunk:
-        task, tokenizer = self.task, self.tokenizer
-        features = task.rows(examples, tokenizer, max_length=self.max_length)
+        task, padding_id, length = self.task, self.tokenizer.padding_id, self.max_length
+        features = task.rows(examples, self.tokenizer, max_length=length)
         logits = predict_logits(
-            self.model,
-            features,
-            task.objective,
-            padding_id=tokenizer.padding_id,
-            length=self.max_length,
-            bf16=self.bf16,
+            self.model, features, task.objective, padding_id=padding_id, length=length, bf16=self.bf16
         )
         if not all(np.isfinite(one).all() for one in logits):
             raise DataError(f"{self.folder}: the logits are not finite: use an earlier checkpoint")

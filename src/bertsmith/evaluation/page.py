@@ -1,7 +1,4 @@
-"""HTML page of an evaluation: scores, confusion matrix with the examples behind its cells, errors, calibration.
-
-All values from files and models are escaped; the page makes no requests.
-"""
+"""HTML page of an evaluation: scores, confusion matrix with the examples behind its cells, errors, calibration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Curves as text: line charts in braille dots, spark lines, smoothing and thinning.
-
-`chart` returns plain lines; `draw` also returns the series of each character, for colouring.
-"""
+"""Curves as text: line charts in braille dots, spark lines, smoothing and thinning."""
 
 from __future__ import annotations
 
