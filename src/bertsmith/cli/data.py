@@ -24,9 +24,9 @@ def tokenizer_train(
     output: opt.Output,
     kind: Annotated[str, typer.Option(help=KIND_HELP)] = "wordpiece",
     vocab_size: Annotated[int, opt.at_least(1, "Vocabulary size, including special tokens.")] = 30522,
-    cased: Annotated[bool, opt.flag("--cased", "Keep case and accents.")] = False,
+    cased: Annotated[bool, opt.option("--cased", "Keep case and accents.")] = False,
     settings: Annotated[
-        list[str] | None, opt.option("--set", "KEY=VALUE", "Setting of this kind of tokenizer, e.g. min_count=3.")
+        list[str] | None, opt.option("--set", "Setting of this kind of tokenizer, e.g. min_count=3.", "KEY=VALUE")
     ] = None,
     max_words: Annotated[
         int, opt.at_least(1000, "Maximum number of distinct words kept in memory while counting.")
@@ -60,8 +60,8 @@ def tokenizer_train(
 def tokenizer_show(
     folder: TokenizerFolder,
     text: Annotated[str | None, typer.Argument(help="Text to tokenize; - reads stdin.")] = None,
-    pair: Annotated[str | None, opt.flag("--pair", "Second text of a pair.")] = None,
-    specials: Annotated[bool, opt.flag("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
+    pair: Annotated[str | None, opt.option("--pair", "Second text of a pair.")] = None,
+    specials: Annotated[bool, opt.option("--specials", "Parse special tokens such as [MASK] in the text.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Show a tokenizer, or the tokens of a text with ids, offsets and unknown rate."""
@@ -106,11 +106,11 @@ def prepare(
     held_out: Annotated[
         float, typer.Option(min=0.0, max=0.5, help="Fraction of documents held out for evaluation, selected by hash.")
     ] = 0.01,
-    unique: Annotated[bool, opt.flag("--unique", "Remove exact duplicates of documents.")] = False,
+    unique: Annotated[bool, opt.option("--unique", "Remove exact duplicates of documents.")] = False,
     engine: Annotated[str, typer.Option(help="local (processes) or ray (a cluster; needs bertsmith[ray]).")] = "local",
     shard_tokens: Annotated[int, opt.at_least(1024, "Tokens per shard file.")] = 2**24,
-    overwrite: Annotated[bool, opt.flag("--overwrite", "Replace an existing shard set.")] = False,
-    dry_run: Annotated[bool, opt.flag("--dry-run", "Check the corpus and write nothing.")] = False,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing shard set.")] = False,
+    dry_run: Annotated[bool, opt.option("--dry-run", "Check the corpus and write nothing.")] = False,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",

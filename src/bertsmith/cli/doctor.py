@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, Json, flag, print_result
+from bertsmith.cli.options import Device, Json, option, print_result
 from bertsmith.errors import BertsmithError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 def doctor(
     device: Device = "auto",
     gpu: Annotated[
-        bool, flag("--gpu", "Also measure the peak rates of the GPU: matrix products, copies, attention.")
+        bool, option("--gpu", "Also measure the peak rates of the GPU: matrix products, copies, attention.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import bertsmith.cli.options as opt
+from bertsmith import load
 
 app = typer.Typer()
 POOLING_HELP = (
@@ -27,15 +28,14 @@ def fill_mask(
         str, typer.Argument(help="Text with one or more [MASK]; adjacent masks are filled together as one phrase.")
     ],
     top_k: TopK = 5,
-    target: Annotated[list[str] | None, opt.option("--target", "WORD", "Score this word; may be repeated.")] = None,
+    target: Annotated[list[str] | None, opt.option("--target", "Score this word; may be repeated.", "WORD")] = None,
     device: opt.Device = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Predict the masked words of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).fill_mask(text, top_k=top_k, targets=target)
+    result = load(model, device=device).fill_mask(text, top_k=top_k, targets=target)
     masks = result if result and isinstance(result[0], list) else [result]
     opt.print_result({"text": text, "fillings": masks}, as_json, lambda: terminal_predictions.fillings(masks))
 
@@ -49,10 +49,9 @@ def next_sentence(
     as_json: opt.Json = False,
 ) -> None:
     """Predict whether text B follows text A."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).next_sentence(first, second)
+    result = load(model, device=device).next_sentence(first, second)
     opt.print_result(result, as_json, lambda: terminal_predictions.next_sentence(result))
 
 
@@ -66,7 +65,9 @@ def embed(
         str, typer.Option(help="Layer indices, e.g. -1 or -4,-3,-2,-1; 0 is the embedding layer, -1 the last layer.")
     ] = "-1",
     combine: Annotated[str, typer.Option(help="How to combine several layers: mean or concat.")] = "mean",
-    normalize: Annotated[bool | None, opt.flag("--normalize/--no-normalize", "Scale the vectors to length 1.")] = None,
+    normalize: Annotated[
+        bool | None, opt.option("--normalize/--no-normalize", "Scale the vectors to length 1.")
+    ] = None,
     file_format: opt.FileFormat = "auto",
     field: opt.Field = "text",
     encoding: opt.Encoding = "utf-8",
@@ -100,11 +101,10 @@ def classify(
     as_json: opt.Json = False,
 ) -> None:
     """Predict labels, or numbers for a regression model."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
     inputs = texts if second is None else [(text, second) for text in texts]
-    results = Predictor.open(model, device=device).predict(inputs, top_k=top_k)
+    results = load(model, device=device).predict(inputs, top_k=top_k)
     lists = [one if isinstance(one, list) else [one] for one in results]
     facts = {"predictions": [{"text": text, "results": some} for text, some in zip(texts, lists, strict=True)]}
     opt.print_result(facts, as_json, lambda: terminal_predictions.predictions(texts, lists))
@@ -119,11 +119,10 @@ def ner(
     as_json: opt.Json = False,
 ) -> None:
     """Find the named entities of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
-    entities = Predictor.open(model, device=device).ner(read_text(source), unit=unit)  # type: ignore[arg-type]
+    entities = load(model, device=device).ner(read_text(source), unit=unit)
     opt.print_result({"entities": entities}, as_json, lambda: terminal_predictions.entities(entities))
 
 
@@ -140,12 +139,11 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with a span of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_text
     from bertsmith.reports import terminal_predictions
 
     passage = read_text(context)
-    result = Predictor.open(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
+    result = load(model, device=device).answer(question, passage, top_k=top_k, no_answer=no_answer)
     answers = result if isinstance(result, list) else [result]
     facts = {"question": question, "answers": answers}
     opt.print_result(facts, as_json, lambda: terminal_predictions.answers(passage, answers))
@@ -160,10 +158,9 @@ def choose(
     as_json: opt.Json = False,
 ) -> None:
     """Choose one of several answers or endings."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    result = Predictor.open(model, device=device).choose(question, choices)
+    result = load(model, device=device).choose(question, choices)
     opt.print_result(result, as_json, lambda: terminal_predictions.choices(choices, result))
 
 
@@ -185,13 +182,12 @@ def rank(
     as_json: opt.Json = False,
 ) -> None:
     """Rank texts by relevance to a query. Uses a model of text pairs, or the cosine similarity of embeddings."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.text_files import read_texts
     from bertsmith.reports import terminal_predictions
 
     reading = opt.read_options(_one_text_per_line(file_format, file), field, encoding, errors)
     documents = read_texts(file, reading, limit=limit)
-    ranked = Predictor.open(model, device=device).rank(query, documents, positive=positive)[:top_k]
+    ranked = load(model, device=device).rank(query, documents, positive=positive)[:top_k]
     opt.print_result({"query": query, "ranked": ranked}, as_json, lambda: terminal_predictions.ranking(ranked))
 
 
@@ -206,10 +202,9 @@ def attention(
     as_json: opt.Json = False,
 ) -> None:
     """Show the attention weights between the tokens of a text."""
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.reports import terminal_predictions
 
-    facts = Predictor.open(model, device=device).attention(text, second).to_json(layer, head)
+    facts = load(model, device=device).attention(text, second).to_json(layer, head)
     opt.print_result(facts, as_json, lambda: terminal_predictions.attention_map(facts))
 
 

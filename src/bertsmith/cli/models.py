@@ -44,8 +44,8 @@ def import_model(
         Path, typer.Argument(metavar="DIR", help="Folder with pickled weights or a TensorFlow checkpoint from Google.")
     ],
     output: opt.Output,
-    cased: Annotated[bool | None, opt.flag("--cased/--uncased", "Needed for TensorFlow checkpoints.")] = None,
-    overwrite: Annotated[bool, opt.flag("--overwrite", "Replace an existing model folder.")] = False,
+    cased: Annotated[bool | None, opt.option("--cased/--uncased", "Needed for TensorFlow checkpoints.")] = None,
+    overwrite: Annotated[bool, opt.option("--overwrite", "Replace an existing model folder.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Import a TensorFlow checkpoint or pickled weights. Pickles are read in a sandboxed process."""
@@ -63,7 +63,7 @@ def export(
     to: Annotated[str, typer.Option(help="onnx or sentence-transformers.")],
     head: Annotated[str | None, typer.Option(metavar="NAME", help=HEAD_HELP)] = None,
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
-    normalize: Annotated[bool, opt.flag("--normalize", "Scale text vectors to length 1.")] = False,
+    normalize: Annotated[bool, opt.option("--normalize", "Scale text vectors to length 1.")] = False,
     tolerance: Annotated[float | None, typer.Option(min=0.0, help=TOLERANCE_HELP)] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX: operator set version, 18 to 23; default: 20.")] = None,
     as_json: opt.Json = False,

@@ -12,12 +12,8 @@ from typing import Annotated, Any
 import typer
 
 
-def option(name: str, metavar: str | None, help: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help)
-
-
-def flag(name: str, help: str) -> Any:
-    return typer.Option(name, help=help)
+def option(name: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, metavar=metavar)
 
 
 def output(metavar: str, help: str) -> Any:
@@ -50,11 +46,11 @@ Overrides = Annotated[list[str] | None, overrides("encoder.layers=4 steps=1000")
 TASK_HELP = "Task, e.g. glue/cola, squad/1.1, classification, tagging."
 TaskName = Annotated[str, typer.Option("--task", "-t", metavar="TASK", help=TASK_HELP)]
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIR", help="Shards written by `bertsmith prepare`.")]
-TaskData = Annotated[Path | None, option("--data", "DIR", "Folder of the benchmark, instead of single files.")]
+TaskData = Annotated[Path | None, option("--data", "Folder of the benchmark, instead of single files.", "DIR")]
 Seeds = Annotated[int, at_least(1, "Runs per learning rate, each with another seed.")]
 Jobs = Annotated[int, at_least(1, "Runs in parallel, on a GPU with enough memory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Json = Annotated[bool, flag("--json", "Print the result as one JSON object on stdout.")]
+Json = Annotated[bool, option("--json", "Print the result as one JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 

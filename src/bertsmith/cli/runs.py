@@ -86,7 +86,7 @@ def plot(
     output: Annotated[
         Path | None, opt.output("FILE", "HTML page; default: RUN/report.html, for several runs runs.html.")
     ] = None,
-    browser: Annotated[bool, opt.flag("--open", "Open the page in a browser.")] = False,
+    browser: Annotated[bool, opt.option("--open", "Open the page in a browser.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Plot the curves of runs in the terminal and as a self-contained HTML page."""

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertsmith.cli.options import Device, at_least, flag
+from bertsmith import load
+from bertsmith.cli.options import Device, at_least, option
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.server.settings import Limits
 
@@ -32,7 +33,7 @@ def serve(
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Show the runs and evaluations below DIR.")] = None,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
-    json_logs: Annotated[bool, flag("--json-logs", "Log JSON lines.")] = False,
+    json_logs: Annotated[bool, option("--json-logs", "Log JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not log requests.")] = False,
     max_texts: Annotated[int, at_least(1, "Maximum number of texts per request.")] = DEFAULTS.max_texts,
     max_bytes_per_text: Annotated[int, at_least(1, "Maximum size of a text in bytes.")] = DEFAULTS.max_bytes_per_text,
@@ -57,7 +58,6 @@ def serve(
         raise BertsmithError(f"serving needs {', '.join(missing)}: pip install 'bertsmith[serve]'")
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
     from bertsmith.evaluation.evaluator import find_model_folder
-    from bertsmith.inference.predictor import Predictor
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
@@ -69,6 +69,5 @@ def serve(
     named = [(name, find_model_folder(folder)) for name, folder in name_models(models)]
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
-        chosen: Any = precision  # the predictor checks it
-        opened = [(name, Predictor.open(folder, device=device, precision=chosen)) for name, folder in named]
+        opened = [(name, load(folder, device=device, precision=precision)) for name, folder in named]
         serve_models(opened, listener, limits=limits, log=log, api_key=api_key, runs=runs)

@@ -57,10 +57,10 @@ def ablate(
     task: Annotated[
         list[str], typer.Option("--task", "-t", metavar="TASK", help="Task, e.g. glue/mrpc; may be repeated.")
     ],
-    data: Annotated[list[str], opt.option("--data", "[TASK=]DIR", "Folder of the benchmark; may be repeated.")],
+    data: Annotated[list[str], opt.option("--data", "Folder of the benchmark; may be repeated.", "[TASK=]DIR")],
     output: StudyFolder,
     settings: Annotated[
-        list[str] | None, opt.option("--set", "[TASK:]SETTING=VALUE", "For all tasks or for one; may be repeated.")
+        list[str] | None, opt.option("--set", "For all tasks or for one; may be repeated.", "[TASK:]SETTING=VALUE")
     ] = None,
     learning_rates: Annotated[
         str, typer.Option(metavar="A,B,...", help="Learning rates to try; the best on dev counts.")

@@ -81,8 +81,7 @@ def evaluate(
     name = task if isinstance(task, str) else task_name(task)
     settings = make_evaluation_config(finetune_config_of(model), name)
     settings = replace(settings, max_length=max_length or settings.max_length, bf16=bf16, max_errors=max_errors)
-    if not isinstance(task, str):
-        settings = replace(settings, task=task)
+    settings = settings if isinstance(task, str) else replace(settings, task=task)
     paths = {key: Path(path) for key, path in files.items()}
     return evaluate_with(settings, model, paths, split, device, quiet=quiet)
 

@@ -197,10 +197,7 @@ def _calibration(table: Calibration) -> str:
 
 
 def _facts(result: Evaluation) -> str:
-    rows = [
-        ["max length", f"{result.max_length} tokens"],
-        ["time", f"{result.seconds:.1f} s"],
-        *([key, value] for key, value in result.detected.items()),
-    ]
-    types = [[metric_title(key), format_score(value)] for key, value in result.scores.items() if " " in key]
-    return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], [*rows, *types], wrap=True)}</details>"
+    facts = {"max length": f"{result.max_length} tokens", "time": f"{result.seconds:.1f} s", **result.detected}
+    types = [(metric_title(key), format_score(value)) for key, value in result.scores.items() if " " in key]
+    rows = [*facts.items(), *types]
+    return f"<details><summary>Facts</summary>{pages.table(['fact', 'value'], rows, wrap=True)}</details>"

@@ -60,9 +60,8 @@ class EventReader:
         self._blocks: list[dict[str, Column]] = []
         self._offset = self._lines = 0
 
-    def read(self) -> bool:
-        """Reads what was appended since the last call; returns whether there was anything."""
-        before = self._offset
+    def read(self) -> None:
+        """Reads what was appended since the last call."""
         try:
             with open(self.path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -79,7 +78,6 @@ class EventReader:
             pass  # the run has not logged anything yet
         except OSError as error:
             raise StorageError(f"{error.strerror}: reading {self.path}") from error
-        return self._offset > before
 
     def steps(self) -> dict[str, Column]:
         """All step events in log order, by key, with their line numbers under "line"; nan where a key is missing."""

@@ -142,10 +142,8 @@ def _head(run: RunHistory, *, short: bool) -> str:
 
 def _data(run: RunHistory) -> str:
     """The run's tokenizer, shards and share of padding."""
-    named = {
-        label: run.facts[fact] for label, fact in (("tokenizer", "tokenizer"), ("shards", "data")) if fact in run.facts
-    }
-    items = [f"{label} <code>{escape(str(value)[:16])}</code>" for label, value in named.items()]
+    labels = {"tokenizer": "tokenizer", "data": "shards"}.items()
+    items = [f"{label} <code>{escape(str(run.facts[key])[:16])}</code>" for key, label in labels if key in run.facts]
     if isinstance(run.facts.get("padding"), int | float):
         items.append(f"padding {run.facts['padding']:.1%}")
     return f'<p class="faint">Data: {" · ".join(items)}</p>' if items else ""

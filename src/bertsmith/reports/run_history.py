@@ -96,8 +96,7 @@ class RunHistory:
         verbs = {"start": "started at", "restart": "resumed from"}
         starts = [mark for mark in self.marks if mark.kind in verbs]
         notes = [f"{verbs[mark.kind]} step {mark.step:,}" + (f": {mark.text}" if mark.text else "") for mark in starts]
-        skipped = [mark.step for mark in self.marks if mark.kind == "skipped"]
-        if skipped:
+        if skipped := [mark.step for mark in self.marks if mark.kind == "skipped"]:
             steps = ", ".join(f"{step:,}" for step in skipped[:5]) + (", …" if len(skipped) > 5 else "")
             count = f"{len(skipped):,} update{'s' if len(skipped) > 1 else ''}"
             notes.append(f"skipped {count} because a loss or gradient was not finite: step {steps}")

@@ -109,8 +109,7 @@ def headline(run: RunHistory) -> dict[str, str]:
             figures[f"perplexity, {name.removeprefix(LOSS_PREFIX).replace('_', ' ')}"] = f"{value:,.1f}"
         if is_fraction(name) and math.isfinite(curve.last):
             figures[f"accuracy, {name.partition('/')[2].replace('_', ' ')}".removesuffix(", ")] = f"{curve.last:.1%}"
-    parameters = run.facts.get("parameters")
-    if isinstance(parameters, int):
+    if isinstance(parameters := run.facts.get("parameters"), int):
         figures["parameters"] = number(float(f"{parameters:.3g}"))
     if isinstance(run.facts.get("device"), str):
         figures["device"] = run.facts["device"]

@@ -24,15 +24,8 @@ WIDE = 110  # columns from which the recipe list shows all its numbers
 
 def plain_table(*left: str, right: tuple[str, ...] = (), show_header: bool = True, title: str = "") -> Table:
     """A table without lines: left-aligned columns, then right-aligned ones."""
-    grid = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        show_header=show_header,
-        header_style="dim",
-        box=None,
-        pad_edge=False,
-    )
+    grid = Table(box=None, pad_edge=False, header_style="dim", show_header=show_header)
+    grid.title, grid.title_justify, grid.title_style = title or None, "left", "bold"
     for heading in left:
         grid.add_column(Text(heading))
     for heading in right:

@@ -149,10 +149,8 @@ def _cleaned(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
         raise ValueError(f"a series has {len(xs):,} values of x and {len(ys):,} of y")
     kept = np.isfinite(xs)
     xs, ys = xs[kept], np.where(np.isfinite(ys), ys, np.nan)[kept]
-    if len(xs) > 1 and (np.diff(xs) < 0).any():
-        order = np.argsort(xs, kind="stable")
-        xs, ys = xs[order], ys[order]
-    return xs, ys
+    order = np.argsort(xs, kind="stable")
+    return xs[order], ys[order]
 
 
 def _range(values: Sequence[Floats], *, margin: bool = False) -> tuple[float, float]:
