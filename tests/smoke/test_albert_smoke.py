@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,9 +27,6 @@ def test_it_learns_and_says_how_well(road: Path) -> None:
     assert found[-1]["loss/masked_lm"] < found[0]["loss/masked_lm"] - 0.5
     assert {"loss/sentence_order", "accuracy/sentence_order"} <= set(found[0])
     assert len(last_of_each_step(read_events(road / "run" / "events.jsonl"), "evaluation")) == 2
-    shown = call("runs", "show", road / "run").stdout
-    assert re.search(r"Loss: sentence order .* chance 0\.\d\d", shown)
-    assert re.search(r"Accuracy: sentence order .* chance \d\d%", shown)
     settings = json.loads((road / "run" / "last" / "config.json").read_text())
     assert settings["architectures"] == ["AlbertForPreTraining"]
     assert (settings["embedding_size"], settings["num_hidden_groups"]) == (16, 1)
