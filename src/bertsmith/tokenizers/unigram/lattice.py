@@ -91,23 +91,17 @@ class Lattice:
 
     def keep(self, numbers: Ints) -> None:
         """Removes pieces and renumbers the others: `numbers` [V] is -1 for removed pieces."""
-        pieces = numbers[self.pieces]
-        remaining = pieces >= 0
-        self._select(remaining)
-        self.pieces = pieces[remaining]
+        self._select(numbers[self.pieces] >= 0)
+        self.pieces = numbers[self.pieces]
 
     def keep_words(self, kept: NDArray[np.bool_]) -> None:
         """Removes words; `kept` [words]."""
-        numbers = np.cumsum(kept, dtype=np.int32) - np.int32(1)
-        remaining = kept[self.words]
-        words = numbers[self.words[remaining]]
-        self.pieces = self.pieces[remaining]
-        self._select(remaining)
-        self.words = words
+        self._select(kept[self.words])
+        self.words = (np.cumsum(kept, dtype=np.int32) - np.int32(1))[self.words]
         self.widths = [int(np.count_nonzero(kept[:width])) for width in self.widths]
 
     def _select(self, remaining: NDArray[np.bool_]) -> None:
-        self.words = self.words[remaining]
+        self.words, self.pieces = self.words[remaining], self.pieces[remaining]
         groups, self.groups = self.groups, []
         at = 0
         for group in groups:

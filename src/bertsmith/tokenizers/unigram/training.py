@@ -14,16 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.unigram.lattice import (
-    MIN_PROBABILITY,
-    SCALE,
-    Cells,
-    Floats,
-    Ints,
-    Lattice,
-    build_cells,
-    sum_by_index,
-)
+from bertsmith.tokenizers.unigram import lattice as lattices
+from bertsmith.tokenizers.unigram.lattice import Cells, Floats, Ints, Lattice, build_cells, sum_by_index
 
 MAX_PIECE_LENGTH = 16  # characters
 SEED_FACTOR = 12  # initial pieces per piece of the vocabulary: more costs time and gains nothing
@@ -88,13 +80,14 @@ class _Training:
 
     def step(self, size: int) -> None:
         """One EM iteration; drops pieces with a low expected count while more than `size` pieces are left."""
-        probabilities = np.exp(np.maximum(self.scores, np.log(MIN_PROBABILITY)) + self.lengths * np.log(SCALE))
+        probabilities = np.exp(
+            np.maximum(self.scores, np.log(lattices.MIN_PROBABILITY)) + self.lengths * np.log(lattices.SCALE)
+        )
         self.expected = np.zeros(len(probabilities))
         for lattice, weights in zip(self.words, self.weights, strict=True):
             self.expected += lattice.expected(probabilities, weights)
-        kept = (self.expected >= MIN_EXPECTED) | (
-            self.lengths == 1
-        )  # characters are kept: every word must have a segmentation
+        # Characters are kept: every word must have a segmentation.
+        kept = (self.expected >= MIN_EXPECTED) | (self.lengths == 1)
         kept[np.argsort(-self.expected, kind="stable")[:size]] = True
         self._keep(kept)
         self.expected = self.expected.clip(min=MIN_EXPECTED)
@@ -239,12 +232,10 @@ def _best(candidates: list[Substrings], most: int) -> Seeds:
     """The substrings with the greatest scores; ties: shorter first, then alphabetical. Empties `candidates`."""
     scores = np.concatenate([substrings.scores for substrings in candidates])
     counts = np.concatenate([substrings.counts for substrings in candidates])
-    lengths = np.repeat(
-        np.arange(1, len(candidates) + 1, dtype=np.int32), [len(substrings.counts) for substrings in candidates]
-    )
-    order = np.argsort(-scores, kind="stable")[:most]
+    sizes = [len(substrings.counts) for substrings in candidates]
+    lengths = np.repeat(np.arange(1, len(candidates) + 1, dtype=np.int32), sizes)
     chosen = np.zeros(len(scores), np.bool_)
-    chosen[order] = True
+    chosen[np.argsort(-scores, kind="stable")[:most]] = True
     pieces = np.where(chosen, np.cumsum(chosen) - 1, -1).astype(np.int32)
     occurrences = []
     first = 0
