@@ -95,7 +95,7 @@ class Tokenizer:
 
     @classmethod
     def from_backend(cls, backend: tokenizers.Tokenizer, **options: Unpack[BuildOptions]) -> Self:
-        """From a backend without special tokens and frame."""
+        """From a backend that has no special tokens and no frame yet."""
         special_tokens = options.get("special_tokens", cls.default_special_tokens)
         register_special_tokens(backend, special_tokens, options.get("added", ()))
         backend.post_processor = cls.template.post_processor(special_tokens, backend)
@@ -103,6 +103,7 @@ class Tokenizer:
 
     @classmethod
     def folder_options(cls, contents: TokenizerFolder) -> BuildOptions:
+        """All options, as a folder has them."""
         special_tokens = contents.special_tokens(cls.special_token_keys, cls.default_special_tokens)
         return {"special_tokens": special_tokens, "max_length": contents.max_length(), "added": contents.added()}
 

@@ -223,8 +223,7 @@ def _block(lengths: Ints, weights: Floats, start: int) -> Block:
 
 def _following(block: Block) -> Ints:
     following = np.full(block.starts[-1] - block.starts[0], -1, np.int32)
-    for position, (width, longer) in enumerate(zip(block.widths[1:], block.widths[2:], strict=False)):
-        begin = block.starts[position]
+    for begin, next_begin, longer in zip(block.starts[:-1], block.starts[1:], block.widths[2:], strict=True):
         first = begin - block.starts[0]
-        following[first : first + longer] = np.arange(begin, begin + longer, dtype=np.int32) + np.int32(width)
+        following[first : first + longer] = np.arange(next_begin, next_begin + longer, dtype=np.int32)
     return following

@@ -14,8 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import ConfigError, DataError
-from bertsmith.tokenizers.unigram import lattice as lattices
-from bertsmith.tokenizers.unigram.lattice import Cells, Floats, Ints, Lattice, build_cells, sum_by_index
+from bertsmith.tokenizers.unigram.lattice import (
+    MIN_PROBABILITY,
+    SCALE,
+    Cells,
+    Floats,
+    Ints,
+    Lattice,
+    build_cells,
+    sum_by_index,
+)
 
 MAX_PIECE_LENGTH = 16  # characters
 SEED_FACTOR = 12  # initial pieces per piece of the vocabulary: more costs time and gains nothing
@@ -80,9 +88,7 @@ class _Training:
 
     def step(self, size: int) -> None:
         """One EM iteration; drops pieces with a low expected count while more than `size` pieces are left."""
-        probabilities = np.exp(
-            np.maximum(self.scores, np.log(lattices.MIN_PROBABILITY)) + self.lengths * np.log(lattices.SCALE)
-        )
+        probabilities = np.exp(np.maximum(self.scores, np.log(MIN_PROBABILITY)) + self.lengths * np.log(SCALE))
         self.expected = np.zeros(len(probabilities))
         for lattice, weights in zip(self.words, self.weights, strict=True):
             self.expected += lattice.expected(probabilities, weights)
