@@ -44,7 +44,8 @@ class TransformersFormat:
     def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
         """Today's weight names -> those in the files, without stored constants."""
         found = self.family.current_names(names, folder)
-        return {name: stored for name, stored in found.items() if name not in self.family.buffers}
+        constants = {f"{self.prefix}{name}" for name in self.family.buffers}
+        return {name: stored for name, stored in found.items() if name not in constants}
 
     def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
         """Rows of the token table."""
@@ -79,12 +80,12 @@ class TransformersFormat:
         return _built(module.Config, values, reader.path)
 
     def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
-        """See `Family.head_layer_config`."""
-        return self.family.head_layer_config(name, config)
+        """The encoder's settings for heads."""
+        return config.head_layer_config
 
     def from_file(self, name: str, value: Tensor, config: TransformerConfig) -> Tensor:
         """A weight of a file in our layout."""
-        return self.family.to_halves(name, value, config.heads)
+        return self.family.convert_rotary(name, value, config.heads, to_file=False)
 
     def config_values(self, model: Model, dtype: str) -> dict[str, Any]:
         """The values of config.json."""
@@ -116,7 +117,9 @@ class TransformersFormat:
         for ours, value in model.state_dict().items():
             names = family.transformers_names(ours, heads=objectives)
             parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-            tensors |= {name: family.to_pairs(name, part, config.heads) for name, part in parts.items()}
+            tensors |= {
+                name: family.convert_rotary(name, part, config.heads, to_file=True) for name, part in parts.items()
+            }
         return tensors if objectives else {name.removeprefix(family.prefix): one for name, one in tensors.items()}
 
 
