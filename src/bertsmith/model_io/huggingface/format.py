@@ -77,7 +77,8 @@ class TransformersFormat:
             (head,) = self.file_names(f"objectives.{name}.head.weight", heads=[name])
             values["labels"] = _labels(reader, count=(shapes.get(head) or (0,))[0])
         values |= {field: reader.get(key) for field, key in kind.config_keys.items() if reader.get(key) is not None}
-        return _built(module.Config, values, reader.path)
+        config: ObjectiveConfig = reader.build(module.Config, values)
+        return config
 
     def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
         """The encoder's settings for heads."""
@@ -208,16 +209,6 @@ def _labels(reader: ConfigReader, *, count: int) -> tuple[str, ...]:
         raise ConfigError(f"{path}: id2label must map every class index to a name")
     if len(table) != count:
         raise ConfigError(f"{path}: id2label names {len(table)} classes, but the weights have {count}")
-    missing = [number for number in range(count) if str(number) not in table]
-    if missing:
+    if missing := [number for number in range(count) if str(number) not in table]:
         raise ConfigError(f"{path}: id2label has no name for class {missing[0]}")
     return tuple(table[str(number)] for number in range(count))
-
-
-def _built(cls: Any, values: Mapping[str, Any], path: Path) -> ObjectiveConfig:
-    try:
-        made: ObjectiveConfig = registry.from_dict(cls, values)
-    except ConfigError as error:
-        text = str(error)
-        raise ConfigError(f"{path}: {text[:300] if text.isprintable() else shown(text, 300)}") from error
-    return made
