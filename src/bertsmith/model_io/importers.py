@@ -24,7 +24,7 @@ from bertsmith.model_io.model_folder import CONFIG, FolderFacts, check_target, o
 from bertsmith.model_io.safetensors_files import INDEX, WEIGHTS, WeightFiles
 from bertsmith.model_io.tensorflow_checkpoint import TensorFlowCheckpoint
 from bertsmith.model_io.unpickling import MARGIN
-from bertsmith.model_io.untrusted_files import MEBIBYTE, UntrustedFile, exists, read_json, shown
+from bertsmith.model_io.untrusted_files import MEBIBYTE, ConfigReader, UntrustedFile, exists, read_json, shown
 from bertsmith.system.durable import PARTIAL, Disk
 from bertsmith.tokenizers.folder import read_vocabulary
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ def import_folder(
 
 def _convert(weights: Weights, config: Path, tokenizer: Callable[[int], Tokenizer], save: Save) -> list[str]:
     """Saves the model and returns notes; `tokenizer` builds the tokenizer for a token table of that many rows."""
-    loader = Loader(weights, read_json(config.parent, config.name), config)
+    loader = Loader(weights, ConfigReader.open(config.parent, config.name))
     words = tokenizer(loader.vocab_size())
     save(loader.build(words), words)
     return loader.notes

@@ -16,7 +16,6 @@ from bertsmith.encoders import encoder as encoders
 from bertsmith.errors import BertsmithError, ConfigError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.objective import FOLDER, ObjectiveConfig
 
 MODEL_TYPE, ARCHITECTURE = "bertsmith", "Bertsmith"
@@ -71,10 +70,6 @@ class NativeFormat:
     def with_pooler(self, config: Any, *, readers: Collection[str], stored: bool) -> Any:
         """The encoder's settings with the pooler that these objectives read, if the encoder has that setting."""
         return dataclasses.replace(config, pooler=bool(readers) or stored) if hasattr(config, "pooler") else config
-
-    def head_layer_config(self, name: str, config: Any, default: LayerConfig) -> LayerConfig:
-        """The encoder's."""
-        return default
 
     def from_file(self, name: str, value: Tensor, config: Any) -> Tensor:
         """The weight as it is."""

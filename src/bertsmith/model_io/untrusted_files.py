@@ -175,6 +175,11 @@ class ConfigReader:
     settings: Mapping[str, Any]
     path: Path
 
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Self:
+        """The values of a file of the folder."""
+        return cls(read_json(folder, name), folder / name)
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value, unchecked."""
         return self.settings.get(key, default)

@@ -6,8 +6,7 @@ A `Family` knows the names and settings of one model family; this file reads and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 from torch import Tensor
@@ -19,7 +18,6 @@ from bertsmith.model_io import huggingface
 from bertsmith.model_io.huggingface.family import Family, Shapes
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.untrusted_files import ConfigReader, shown
-from bertsmith.nn.layer_config import LayerConfig
 from bertsmith.objectives.heads import default_names
 from bertsmith.objectives.objective import FOLDER, Objective, ObjectiveConfig, objective_class
 
@@ -80,10 +78,6 @@ class TransformersFormat:
         config: ObjectiveConfig = reader.build(module.Config, values)
         return config
 
-    def head_layer_config(self, name: str, config: TransformerConfig, default: LayerConfig) -> LayerConfig:
-        """The encoder's settings for heads."""
-        return config.head_layer_config
-
     def from_file(self, name: str, value: Tensor, config: TransformerConfig) -> Tensor:
         """A weight of a file in our layout."""
         return self.family.convert_rotary(name, value, config.heads, to_file=False)
@@ -137,10 +131,10 @@ def format_of(model: Model) -> TransformersFormat | None:
     return TransformersFormat(family) if all(head.has_transformers_head for head in heads) else None
 
 
-def format_of_config(config: Mapping[str, Any], path: Path) -> TransformersFormat:
+def format_of_config(reader: ConfigReader) -> TransformersFormat:
     """The format of a config.json; a DataError where the family or an architecture is not known here."""
-    reader, named = ConfigReader(config, path), architectures_of(config, path)
-    kind = config.get("model_type") if "model_type" in config else _type_of_classes(named)
+    named, path = architectures_of(reader), reader.path
+    kind = reader.get("model_type", _type_of_classes(named))
     family = huggingface.of_type(kind)
     if family is None or not all(name.startswith(family.classes) for name in named):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
@@ -148,16 +142,16 @@ def format_of_config(config: Mapping[str, Any], path: Path) -> TransformersForma
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
     reader.require("add_cross_attention", False)
     reader.require("pruned_heads", {})
-    if config.get("quantization_config"):
+    if reader.get("quantization_config"):
         raise ConfigError(f"{path}: quantization_config: quantised weights are not supported")
     return TransformersFormat(family)
 
 
-def architectures_of(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def architectures_of(reader: ConfigReader) -> tuple[str, ...]:
     """The class names in a config.json."""
-    named = config.get("architectures") or []
+    named = reader.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise ConfigError(f"{path}: architectures={shown(named)} must be a list of names")
+        raise ConfigError(f"{reader.path}: architectures={shown(named)} must be a list of names")
     return tuple(named)
 
 
