@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from bertsmith.errors import DataError
 from bertsmith.model_io.folder_tokenizer import MOST_BYTES, check_fits, read_tokenizer
@@ -136,7 +135,7 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
     environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     modules = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     environment |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": ""}
-    pipe = subprocess.PIPE
+    pipe, total, most = subprocess.PIPE, 0, 2 * file.size + MARGIN
     with subprocess.Popen(command, stdin=file.descriptor, stdout=pipe, stderr=pipe, env=environment, cwd="/") as child:
         alarm = threading.Timer(MOST_SECONDS + (file.size >> 24), child.kill)
         alarm.daemon = True
@@ -144,7 +143,12 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
         try:
             assert child.stdout is not None
             assert child.stderr is not None
-            yield from _bounded(child.stdout, file, most=2 * file.size + MARGIN)
+            while piece := child.stdout.read(MEBIBYTE):
+                total += len(piece)
+                if total > most:
+                    size = f"its {file.size:,} bytes expand to more than {most:,}"
+                    raise DataError(f"{file.path} cannot be imported: {size}")
+                yield piece
             message = child.stderr.read(10_000).decode("utf-8", "replace").strip().splitlines()
             if child.wait() != 0:
                 end = f"it exited with status {child.returncode}, out of memory or time"
@@ -153,12 +157,3 @@ def _unpickled(file: UntrustedFile) -> Iterator[bytes]:
         finally:
             alarm.cancel()
             child.kill()
-
-
-def _bounded(stream: IO[bytes], file: UntrustedFile, *, most: int) -> Iterator[bytes]:
-    total = 0
-    while piece := stream.read(MEBIBYTE):
-        total += len(piece)
-        if total > most:
-            raise DataError(f"{file.path} cannot be imported: its {file.size:,} bytes expand to more than {most:,}")
-        yield piece

@@ -90,8 +90,9 @@ class Loader:
             objectives = [*objectives]
             for name in (name for name in objectives if isinstance(name, str)):
                 registry.find_kind(FOLDER, name)
-        kept = dict(map(self._kept, objectives))
-        new = dict(map(self._new, (kept.get(head, head) if isinstance(head, str) else head for head in new_heads)))
+        kept = dict(self._named(head, new=False) for head in objectives)
+        wanted = [kept.get(head, head) if isinstance(head, str) else head for head in new_heads]
+        new = dict(self._named(head, new=True) for head in wanted)
         self._drop_copies(kept | new)
         vocabulary = self._vocabulary(tokenizer)
         context = build_context(self._without_memory(config), vocabulary=vocabulary, seed=seed)
@@ -107,16 +108,13 @@ class Loader:
             _fill_buffers(model, Model(config.build(), self._heads(kept | new, context, new=kept | new)))
         return model.to(dtype).eval()
 
-    def _kept(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
-        """An objective of the folder: by name with the folder's settings, or with settings of the caller's."""
-        if isinstance(objective, str):
-            return objective, self.format.read_head(objective, self.reader, self.shapes())
-        return name_of(objective), objective
-
-    def _new(self, objective: str | ObjectiveConfig) -> tuple[str, ObjectiveConfig]:
-        if isinstance(objective, str):
+    def _named(self, objective: str | ObjectiveConfig, *, new: bool) -> tuple[str, ObjectiveConfig]:
+        """An objective by name, with the default settings where it is `new` and else the folder's, or as it is."""
+        if not isinstance(objective, str):
+            return name_of(objective), objective
+        if new:
             return objective, registry.find_kind(FOLDER, objective).Config()
-        return name_of(objective), objective
+        return objective, self.format.read_head(objective, self.reader, self.shapes())
 
     def _heads(
         self, objectives: Mapping[str, ObjectiveConfig], context: BuildContext, *, new: Collection[str]

@@ -19,7 +19,7 @@ def model_card(
     """The card; `shape` and `facts` are shown as they come, in two tables."""
     in_transformers = architecture != ARCHITECTURE
     kind = type(model.encoder.config).__module__.rpartition(".")[2]
-    family = huggingface.find(kind) if kind in huggingface.names() else None
+    family = huggingface.families().get(kind)
     title = family.title if family else kind
     front: dict[str, object] = {
         "library_name": "transformers" if in_transformers else "bertsmith",

@@ -62,11 +62,7 @@ class Albert(family.Family):
         inner = next((shape for name, shape in shapes.items() if name.endswith(INNER)), ())
         super().check_sizes(sizes, {f"{PREFIX}{LAYER.format(0, 0)}{INNER}": inner, **shapes}, path)
 
-    def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """Nothing: `read_encoder` has checked the groups."""
-
     def dropout_key(self, name: str) -> str:
-        """See `Family.dropout_key`."""
         return "classifier_dropout_prob"
 
     def config_values(self, config: TransformerConfig) -> dict[str, Any]:
@@ -113,6 +109,7 @@ FAMILY = Albert(
         f"{BLOCK}.feed_forward.contract": f"{LAYER}.ffn_output",
         f"{BLOCK}.feed_forward_norm": f"{LAYER}.full_layer_layer_norm",
     },
+    layer="",
     size_tensors=family.BERT_SIZE_TENSORS
     | {
         "embedding_size": ("embeddings.word_embeddings.weight", 1),

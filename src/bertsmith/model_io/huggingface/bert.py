@@ -21,11 +21,7 @@ FAMILY = family.Family(
         "BertLMHeadModel": ("causal_lm",),
         **family.task_architectures("Bert"),
     },
-    heads={
-        **dict.fromkeys(family.LM_HEADS, f"{HEAD}."),
-        "next_sentence": "cls.seq_relationship.",
-        **family.TASK_HEADS,
-    },
+    heads={**dict.fromkeys(family.LM_HEADS, f"{HEAD}."), "next_sentence": "cls.seq_relationship.", **family.TASK_HEADS},
     head_modules={
         **family.lm_modules(HEAD, f"{HEAD}.transform.dense", f"{HEAD}.transform.LayerNorm"),
         "objectives.next_sentence.classify": "cls.seq_relationship",

@@ -80,11 +80,8 @@ def generator_model(model: Model) -> Model | None:
     width, heads, inner = generator.width, generator.heads, generator.inner
     with on_meta_device():
         encoder = replace(config, width=width, heads=heads, feed_forward=inner, pooler=False).build()
-    weights = {
-        name: value
-        for name, value in model.encoder.state_dict().items()
-        if name.startswith("embeddings.") and ".project." not in name
-    }
+    stored = model.encoder.state_dict()
+    weights = {name: stored[name] for name in stored if name.startswith("embeddings.") and ".project." not in name}
     weights |= {f"embeddings.project.{name}": value for name, value in generator.project.state_dict().items()}
     weights |= {f"blocks.{name}": value for name, value in generator.blocks.state_dict().items()}
     encoder.load_state_dict(weights, assign=True)

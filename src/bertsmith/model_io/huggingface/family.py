@@ -83,7 +83,7 @@ class Family:
     bare: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")  # the encoder's weights in a folder without heads
     # names of the encoder, without the prefix
     modules: Mapping[str, Names] = field(default_factory=BERT_MODULES.copy)  # tuple: stacked here; {}: a number
-    layer: str = LAYER
+    layer: str = LAYER  # empty: layers may share weights
     buffers: Collection[str] = ("embeddings.position_ids", "embeddings.token_type_ids")  # stored before 4.31
     size_tensors: Mapping[str, tuple[str, int]] = field(default_factory=BERT_SIZE_TENSORS.copy)  # tensor, dimension
     defaults: Mapping[str, int] = field(default_factory=BERT_DEFAULTS.copy)  # of sizes that are not in the config
@@ -96,18 +96,12 @@ class Family:
         """The prefixes of the weights of these heads."""
         return tuple(prefix for head in heads for prefix in _tuple(self.heads[head]))
 
-    @property
-    def table(self) -> str:
-        """transformers' name of the token table."""
-        (name,) = self.transformers_names("encoder.embeddings.tokens.weight")
-        return name
-
     def transformers_names(self, ours: str, *, heads: Collection[str] = ()) -> tuple[str, ...]:
         """transformers' names of one weight of ours, in the order in which they are stacked.
 
         `heads`: the objectives of the model. Empty where transformers folders do not hold the weight.
         """
-        if self.omitted and ours.startswith(self.omitted):
+        if ours.startswith(self.omitted):
             return ()
         module, _, kind = ours.rpartition(".")
         general = NUMBER.sub("{}", module)
@@ -128,20 +122,17 @@ class Family:
         """transformers' name of the encoder's pooler in a model with these heads."""
         return f"{self.prefix}pooler.dense"
 
-    def current_name(self, name: str) -> str:
-        """Today's name in a model with heads: with the prefix, and weight and bias of layer norms."""
-        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        return f"{self.prefix}{name}" if name.startswith(self.bare) else name
-
     def current_names(self, stored: Iterable[str], folder: object) -> dict[str, str]:
-        """Today's name -> the stored name; two stored names of one weight are a DataError."""
+        """Today's name in a model with heads -> the stored name, without constants; no weight may have two names."""
         names: dict[str, str] = {}
         for name in stored:
-            new = self.current_name(name)
+            new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+            new = f"{self.prefix}{new}" if new.startswith(self.bare) else new
             if new in names:
                 raise DataError(f"{folder}: {names[new]!r} and {name!r} are two names of one weight")
             names[new] = name
-        return names
+        constants = {f"{self.prefix}{name}" for name in self.buffers}
+        return {new: name for new, name in names.items() if new not in constants}
 
     def stored_heads(self, names: Iterable[str], *, causal: bool) -> set[str]:
         """The objectives whose weights are among these names, if no other objective has the same prefix."""
@@ -202,21 +193,14 @@ class Family:
                 raise DataError(f"{path.parent}: the weights lack {name}, or it is not a table")
             if sizes[key] != shape[dimension]:
                 raise ConfigError(f"{path}: {key}={sizes[key]}, but the weights have {shape[dimension]} ({name})")
-        layers = self.stored_layers(shapes)
-        if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
-            raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
-        self.check_layers(sizes, layers, path)
-
-    def check_layers(self, sizes: Mapping[str, int], layers: int, path: Path) -> None:
-        """Compares the number of layers of a config with the weights."""
-        claimed = sizes["num_hidden_layers"]
-        if claimed != layers:
-            raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
-
-    def stored_layers(self, names: Iterable[str]) -> int:
-        """The number of layers that have weights."""
-        pattern = re.compile(re.escape(f"{self.prefix}{self.layer}.").replace(r"\{\}", r"(\d+)"))
-        return len({match[1] for name in names if (match := pattern.match(name))})
+        if self.layer:
+            pattern = re.compile(re.escape(f"{self.prefix}{self.layer}.").replace(r"\{\}", r"(\d+)"))
+            layers = len({match[1] for name in shapes if (match := pattern.match(name))})
+            claimed = sizes["num_hidden_layers"]
+            if layers * self.tensors_per_layer > len(shapes):  # before thousands of layers are built
+                raise DataError(f"{path.parent}: weights of its {layers:,} layers are missing")
+            if claimed != layers:
+                raise ConfigError(f"{path}: num_hidden_layers={claimed}, but the weights have {layers} layers")
 
     def with_pooler(self, config: TransformerConfig, *, readers: Collection[str], stored: bool) -> TransformerConfig:
         """The settings with a pooler if objectives read it; `stored`: or if the weights have one."""

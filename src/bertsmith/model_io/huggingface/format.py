@@ -32,24 +32,19 @@ class TransformersFormat:
         self.prefix, self.pooler_prefix = family.prefix, f"{family.pooler(())}."
         self.copies, self.architectures = family.copies, family.architectures
         self.file_names, self.read_encoder = family.transformers_names, family.read_encoder
-        self.with_pooler = family.with_pooler
+        self.with_pooler, self.current_names = family.with_pooler, family.current_names
 
     def head_prefixes(self, heads: Iterable[str] | None = None) -> tuple[str, ...]:
         """The prefixes of the weights of these heads, or of all."""
         known = self.family.heads
         return self.family.head_prefixes([head for head in (known if heads is None else heads) if head in known])
 
-    def current_names(self, names: Iterable[str], folder: object) -> dict[str, str]:
-        """Today's weight names -> those in the files, without stored constants."""
-        found = self.family.current_names(names, folder)
-        constants = {f"{self.prefix}{name}" for name in self.family.buffers}
-        return {name: stored for name, stored in found.items() if name not in constants}
-
     def vocab_size(self, reader: ConfigReader, shapes: Shapes) -> int:
         """Rows of the token table."""
-        shape = shapes.get(self.family.table, ())
+        (table,) = self.file_names("encoder.embeddings.tokens.weight")
+        shape = shapes.get(table, ())
         if len(shape) != 2:
-            raise DataError(f"{reader.path.parent}: the weights lack {self.family.table}, or it is not a table")
+            raise DataError(f"{reader.path.parent}: the weights lack {table}, or it is not a table")
         return shape[0]
 
     def heads(self, reader: ConfigReader, architectures: Collection[str], names: Iterable[str]) -> list[str]:
@@ -111,34 +106,32 @@ class TransformersFormat:
         objectives = tuple(model.objectives)
         for ours, value in model.state_dict().items():
             names = family.transformers_names(ours, heads=objectives)
-            parts = dict(zip(names, value.chunk(len(names)), strict=True)) if names else {}
-            tensors |= {
-                name: family.convert_rotary(name, part, config.heads, to_file=True) for name, part in parts.items()
-            }
+            for name, part in zip(names, value.chunk(len(names)) if names else (), strict=True):
+                tensors[name] = family.convert_rotary(name, part, config.heads, to_file=True)
         return tensors if objectives else {name.removeprefix(family.prefix): one for name, one in tensors.items()}
 
 
 def format_of(model: Model) -> TransformersFormat | None:
     """The format of a model that transformers has a class for; None where it has none for the encoder or the heads."""
     config = getattr(model.encoder, "config", None)
-    name = type(config).__module__.rpartition(".")[2]
-    if name not in huggingface.names():
+    family = huggingface.families().get(type(config).__module__.rpartition(".")[2])
+    if family is None or not family.has_class(cast(TransformerConfig, config)):
         return None
-    family, objectives = huggingface.find(name), tuple(model.objectives)
     heads = [cast(Objective, head) for head in model.objectives.values()]
-    if not family.has_class(cast(TransformerConfig, config)) or not family.architecture_of(objectives):
-        return None
-    return TransformersFormat(family) if all(head.has_transformers_head for head in heads) else None
+    known = family.architecture_of(tuple(model.objectives)) and all(head.has_transformers_head for head in heads)
+    return TransformersFormat(family) if known else None
 
 
 def format_of_config(reader: ConfigReader) -> TransformersFormat:
     """The format of a config.json; a DataError where the family or an architecture is not known here."""
     named, path = architectures_of(reader), reader.path
-    kind = reader.get("model_type", _type_of_classes(named))
-    family = huggingface.of_type(kind)
+    families = huggingface.families().values()
+    first = next((family for family in families if named and named[0].startswith(family.classes)), None)
+    kind = reader.get("model_type", first.model_type if first else DEFAULT_TYPE)
+    family = next((family for family in families if family.model_type == kind), None)
     if family is None or not all(name.startswith(family.classes) for name in named):
         also = f" ({', '.join(map(shown, named[:3]))})" if named else ""
-        known = family.architectures if family else [huggingface.find(name).model_type for name in huggingface.names()]
+        known = family.architectures if family else [other.model_type for other in families]
         raise DataError(f"{path} is of a {shown(kind)} model{also}; bertsmith reads {', '.join(known)}")
     reader.require("add_cross_attention", False)
     reader.require("pruned_heads", {})
@@ -153,12 +146,6 @@ def architectures_of(reader: ConfigReader) -> tuple[str, ...]:
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"{reader.path}: architectures={shown(named)} must be a list of names")
     return tuple(named)
-
-
-def _type_of_classes(named: Collection[str]) -> str:
-    families = map(huggingface.find, huggingface.names())
-    first = next(iter(named), "")
-    return next((family.model_type for family in families if first.startswith(family.classes)), DEFAULT_TYPE)
 
 
 def _by_problem_type(head: str, reader: ConfigReader) -> str:

@@ -48,11 +48,9 @@ class RoFormer(family.SummaryFamily):
 
     def stored_constants(self, config: TransformerConfig) -> dict[str, torch.Tensor]:
         """Sines and cosines of all positions."""
-        base = config.rope_theta
+        positions, base = torch.arange(config.max_positions), config.rope_theta
         assert base is not None
-        angles = rotary_embedding(
-            torch.arange(config.max_positions), head_width=config.width // config.heads, theta=base
-        )
+        angles = rotary_embedding(positions, head_width=config.width // config.heads, theta=base)
         return {f"{PREFIX}{ANGLES}": torch.cat((angles.sin, angles.cos), -1).squeeze(1)}
 
 
