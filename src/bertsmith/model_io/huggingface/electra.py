@@ -14,7 +14,7 @@ from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.generator import Generator
 
 LM_NAMES = ("generator_lm_head", "generator_predictions.dense", "generator_predictions.LayerNorm")
-WITHOUT = ("replaced_token.generator", "replaced_lm.generator", "replaced_lm.copy_gate")
+NOT_STORED = ("replaced_token.generator", "replaced_lm.generator", "replaced_lm.copy_gate")
 
 
 class Electra(family.SummaryFamily):
@@ -54,7 +54,7 @@ FAMILY = Electra(
         "objectives.replaced_token.classifier": "discriminator_predictions.dense_prediction",
         **family.task_modules("classifier.out_proj"),
     },
-    omitted=tuple(f"objectives.{part}." for part in WITHOUT),
+    omitted=tuple(f"objectives.{part}." for part in NOT_STORED),
     copies=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
     bare=("embeddings.", "embeddings_project.", "encoder."),
     modules=family.BERT_MODULES | {"encoder.embeddings.project": "embeddings_project"},
