@@ -207,10 +207,7 @@ def _question_scores(golds: GoldAnswers, exact: list[float], f1: list[float]) ->
 
 def _percentages(scores: QuestionScores) -> dict[str, float]:
     total = len(scores.ids)
-    return {
-        "exact_match": 100.0 * sum(scores.exact.tolist()) / total,
-        "f1": 100.0 * sum(scores.f1.tolist()) / total,
-    }
+    return {"exact_match": 100.0 * sum(scores.exact.tolist()) / total, "f1": 100.0 * sum(scores.f1.tolist()) / total}
 
 
 def _require_questions(golds: GoldAnswers) -> None:

@@ -229,12 +229,7 @@ class TextReader:
 
 
 def table_examples(
-    table: Table,
-    texts: Sequence[str],
-    label: str | None,
-    parse: Callable[[Any, str, str], Any],
-    *,
-    id_prefix: str = "",
+    table: Table, texts: Sequence[str], label: str | None, parse: Callable[[Any, str, str], Any], *, id_prefix: str = ""
 ) -> list[Example]:
     """One example per row from the columns of its texts and, if there is one, of its label."""
     columns = zip(*(text_column(table, name) for name in texts), strict=True)
