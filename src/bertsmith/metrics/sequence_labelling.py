@@ -103,25 +103,24 @@ def scheme_violations(tags: Sequence[str], *, scheme: Scheme) -> list[Violation]
     return violations
 
 
+def candidate_schemes(sentences: Iterable[Sequence[str]]) -> tuple[Scheme, ...]:
+    """The schemes that have all letters of the tags."""
+    letters = {tag[:1] for tags in sentences for tag in tags}
+    if letters & {"E", "S"}:
+        return ("IOBES",)
+    return ("BILOU",) if letters & {"L", "U"} else ("IOB2", "IOB1")
+
+
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     """The scheme in which all sentences are valid; IOB2 if there are no entities."""
     listed = [list(sentence) for sentence in sentences]
-    letters = {tag[:1] for sentence in listed for tag in sentence}
-    candidates: tuple[Scheme, ...] = ("IOB2", "IOB1")
-    if letters & {"E", "S"}:
-        candidates = ("IOBES",)
-    elif letters & {"L", "U"}:
-        candidates = ("BILOU",)
     reasons = []
-    for scheme in candidates:
-        first = next(
-            ((number, bad[0]) for number, tags in enumerate(listed) if (bad := scheme_violations(tags, scheme=scheme))),
-            None,
-        )
-        if first is None:
+    for scheme in candidate_schemes(listed):
+        faults = ((n, fault) for n, tags in enumerate(listed, 1) for fault in scheme_violations(tags, scheme=scheme))
+        number, fault = next(faults, (0, None))
+        if fault is None:
             return scheme
-        number, fault = first
-        reasons.append(f"not {scheme} (sentence {number + 1}, word {fault.word + 1}: {fault.reason})")
+        reasons.append(f"not {scheme} (sentence {number}, word {fault.word + 1}: {fault.reason})")
     raise DataError(f"the tags are not valid in any scheme: {'; '.join(reasons)}")
 
 
