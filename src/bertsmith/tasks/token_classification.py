@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -267,21 +267,12 @@ class _EntityCases:
                 cases.append(self._case(near, entity, cell, reported=near is None))
         return cases
 
-    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: bool) -> Case:
+    def _case(self, gold: Entity | None, predicted: Entity | None, cell: tuple[str, str], **flags: Any) -> Case:
         shown = gold or predicted
         assert shown is not None
-        return Case(
-            self.index,
-            self.example.id,
-            self.example.texts[:1],
-            self._text(gold),
-            self._text(predicted),
-            self._confidence(predicted),
-            gold is not None and gold == predicted,
-            tagged_text.word_source(self.example, self.words[shown.start]),
-            cell,
-            **flags,
-        )
+        example = replace(self.example, source=tagged_text.word_source(self.example, self.words[shown.start]))
+        texts, confidence = (self._text(gold), self._text(predicted)), self._confidence(predicted)
+        return Case.of(self.index, example, *texts, confidence, correct=gold == predicted, cell=cell, **flags)
 
     def _span(self, entity: Entity) -> tuple[int, int]:
         return self.spans[self.words[entity.start]][0], self.spans[self.words[entity.end - 1]][1]
@@ -290,11 +281,9 @@ class _EntityCases:
         return NOTHING if entity is None else f"{entity.type}: {self.example.texts[0][slice(*self._span(entity))]}"
 
     def _confidence(self, entity: Entity | None) -> float:
-        if entity is not None:
-            for one in self.prediction.detail["entities"]:
-                if (one["start"], one["end"]) == self._span(entity):
-                    return float(one["score"])
-        return self.prediction.score
+        span = self._span(entity) if entity else None
+        found = (one["score"] for one in self.prediction.detail["entities"] if (one["start"], one["end"]) == span)
+        return float(next(found, self.prediction.score))
 
 
 def _overlap(first: Entity, second: Entity) -> bool:
