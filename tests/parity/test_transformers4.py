@@ -17,8 +17,8 @@ from bertsmith.model_io.model_folder import save_model
 
 pytest.importorskip("transformers")
 
-from model_io import zoo  # noqa: E402
-from parity import transformers4_worker  # noqa: E402
+from model_io import zoo
+from parity import transformers4_worker
 
 PYTHON = os.environ.get("TRANSFORMERS4_PYTHON", "")
 CASES = transformers4_worker.CASES
