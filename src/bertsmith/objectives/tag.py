@@ -32,7 +32,6 @@ class Config(RecurrentConfig):
         check_layers(self.layers)
 
     def build(self, context: BuildContext) -> Tag:
-        """The objective with new weights."""
         return Tag(self, context)
 
 
