@@ -242,10 +242,9 @@ def _equal_length_attention(
 ) -> Tensor:
     """Texts of equal length as one batch each, so that neither padding nor a mask is needed."""
     sizes = [texts * length for texts, length in context.equal_length_runs]
+    parts = (torch.split(x_THK, sizes) for x_THK in (q_THK, k_THK, v_THK))
     outputs = []
-    for (texts, _), *qkv_THK in zip(
-        context.equal_length_runs, *(torch.split(x_THK, sizes) for x_THK in (q_THK, k_THK, v_THK)), strict=True
-    ):
+    for (texts, _), *qkv_THK in zip(context.equal_length_runs, *parts, strict=True):
         q_BHLK, k_BHLK, v_BHLK = (_to_batch(x_THK, texts) for x_THK in qkv_THK)
         out_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, None, dropout, context.causal)
         outputs.append(out_BHLK.transpose(1, 2).flatten(0, 1))
