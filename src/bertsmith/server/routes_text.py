@@ -22,9 +22,7 @@ MAX_MASKS = 32  # in one text: each needs its own forward pass
 
 
 @router.post(
-    "/predict",
-    response_model=list[schemas.Label] | list[list[schemas.Label]],
-    summary="Classification or regression",
+    "/predict", response_model=list[schemas.Label] | list[list[schemas.Label]], summary="Classification or regression"
 )
 async def predict(body: schemas.PredictRequest, request: Request, service: ServiceDependency) -> Response:
     """The labels of each text or pair, most likely first, or its value. One text gives one list, a list gives lists."""

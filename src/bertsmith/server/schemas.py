@@ -19,8 +19,7 @@ from bertsmith.server.request import ParsedRequest
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
 TopK = Annotated[int, Field(ge=1, le=1000, description="Number of results, best first.")]
 Truncate = Annotated[
-    bool,
-    Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them."),
+    bool, Field(description="Truncate texts that are too long and list them in X-Truncated, instead of rejecting them.")
 ]
 ModelName = Annotated[str | None, Field(description="Name of the model; default: the first that supports the route.")]
 
@@ -139,8 +138,7 @@ class QARequest(BaseModel):
     inputs: Passage | None = None
     top_k: TopK = 1
     no_answer: Annotated[
-        float | None,
-        Field(description="Threshold: answer nothing if that scores this much more than the best span."),
+        float | None, Field(description="Threshold: answer nothing if that scores this much more than the best span.")
     ] = None
     model: ModelName = None
 
