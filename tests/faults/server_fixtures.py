@@ -70,7 +70,7 @@ def broken(how: str) -> Iterator[None]:
             async def at_once(self: Any, problem: Any) -> Any:
                 return problem
 
-            stack.enter_context(mock.patch.object(middleware.Rejections, "delay", at_once))
+            stack.enter_context(mock.patch.object(middleware.Gateway, "delay", at_once))
         elif how == "patient":  # nobody is ever late
 
             async def never(connections: Any, limits: Any) -> None:

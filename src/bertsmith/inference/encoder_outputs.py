@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.encoders.encoder import Encoder
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.forward import ModelInput
+from bertsmith.inference.forward import ModelInput, Query
 from bertsmith.model_io.model import Model
 from bertsmith.types import Batch, Encoding
 
@@ -75,15 +75,13 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class EmbeddingQuery:
+class EmbeddingQuery(Query):
     """One vector [D] for each text; several layers are averaged or concatenated."""
 
+    name = "embeddings"
     pooling: Pooling
     layers: tuple[int, ...]
     combine: Combine
-    name: ClassVar[str] = "embeddings"
-    one_per_batch: ClassVar[bool] = False
-    objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         vectors_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
@@ -93,13 +91,11 @@ class EmbeddingQuery:
 
 
 @dataclass(frozen=True)
-class TokenEmbeddingQuery:
+class TokenEmbeddingQuery(Query):
     """The outputs of one layer for all tokens of each text [L, D]."""
 
+    name = "token embeddings"
     layer: int
-    name: ClassVar[str] = "token embeddings"
-    one_per_batch: ClassVar[bool] = False
-    objective: ClassVar[str] = ""
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         (layer_TD,) = _layer_outputs(model.encoder, batch, (self.layer,))
@@ -109,12 +105,11 @@ class TokenEmbeddingQuery:
 
 
 @dataclass(frozen=True)
-class AttentionQuery:
+class AttentionQuery(Query):
     """The attention weights of one row in all layers and heads [layers, heads, L, L]."""
 
-    name: ClassVar[str] = "attention"
-    one_per_batch: ClassVar[bool] = True  # the result grows with the square of the length
-    objective: ClassVar[str] = ""
+    name = "attention"
+    one_per_batch = True  # the result grows with the square of the length
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
         encoding = model.encoder(batch, pool=False, return_attentions=True)

@@ -48,6 +48,7 @@ class Deadline:
 
     at: float = float("inf")  # time.monotonic()
     cancelled: bool = False
+    tokens: int = 0  # of all inputs of the request
 
     def cancel(self) -> None:
         """Drops the inputs of the request that have not run yet."""
@@ -197,6 +198,7 @@ class Engine:
 
     def _enqueue(self, request: _Request) -> None:
         tokens = request.queued_tokens
+        request.deadline.tokens += tokens
         with self._changed:
             if self._closed:
                 raise EngineClosed("the engine is closed")

@@ -17,8 +17,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.server import page, routes_embed, routes_server, routes_text
 from bertsmith.server.errors import RequestError, internal_error
 from bertsmith.server.middleware import Gateway, RouteTable, error_response
-from bertsmith.server.monitoring import Log, Metrics
-from bertsmith.server.request import context_of
+from bertsmith.server.monitoring import Log, Metrics, context_of
 from bertsmith.server.service import Service
 from bertsmith.server.settings import Limits
 
@@ -54,11 +53,14 @@ def build(
         app.include_router(router)
     pages = page.routes(runs=runs)
     app.router.routes += pages
-    table = RouteTable([*(route for router in ROUTERS for route in router.routes), *pages], is_public=_is_public)
+    table = RouteTable(
+        [*(route for router in ROUTERS for route in router.routes), *pages],
+        public={*routes_server.PUBLIC, *page.PUBLIC},
+    )
     gateway = Gateway(app, table, limits, service=service, log=log or Log(quiet=True), api_key=api_key)
 
     async def on_request_error(request: Request, error: Any) -> Response:
-        return error_response(await gateway.rejections.delay(error), context_of(request))
+        return error_response(await gateway.delay(error), context_of(request))
 
     async def on_invalid_body(request: Request, error: Any) -> Response:
         return error_response(RequestError(422, "validation", _describe(request, error.errors())), context_of(request))
@@ -70,10 +72,6 @@ def build(
     app.add_exception_handler(RequestValidationError, on_invalid_body)
     app.add_exception_handler(Exception, on_internal_error)
     return gateway
-
-
-def _is_public(method: str, path: str) -> bool:
-    return method == "GET" and (path in routes_server.PUBLIC or page.is_public(path))
 
 
 def _describe(request: Request, errors: Sequence[Any]) -> str:

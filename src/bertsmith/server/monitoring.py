@@ -1,26 +1,57 @@
-"""Logs and Prometheus metrics. Neither contains texts, headers or queries of requests."""
+"""The context of a request, and the logs and Prometheus metrics that are made of it.
+
+Neither logs nor metrics contain texts, headers or queries of requests.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from starlette.requests import Request
 
 from bertsmith.inference.engine import BatchStats
-from bertsmith.server.request import RequestContext
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SCOPE_KEY = "bertsmith.context"
+
+
+@dataclass
+class RequestContext:
+    """State of a request that middleware, routes, logs and metrics share."""
+
+    method: str
+    route: str = "unknown"  # the route's path template, never the path that was sent
+    model: str | None = None  # from /models/NAME
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    began: float = field(default_factory=time.monotonic)
+    body: bytes = b""
+    json: Any = None  # the parsed body
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 0  # of the response, once it has started
+    tokens: int = 0  # computed for this request
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+def context_of(request: Request) -> RequestContext:
+    """The context that the middleware created."""
+    context: RequestContext = request.scope[SCOPE_KEY]
+    return context
 
 
 def to_stderr(line: str) -> None:
@@ -94,6 +125,9 @@ class Metrics:
         self.tokens = self._counter("tokens", "Tokens computed, special tokens included.", "route")
         self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, "model")
         self.batch_seconds = self._histogram("batch_seconds", "Duration of a batch.", SECONDS, "model")
+        self.queue_tokens = Gauge(
+            "bertsmith_queue_tokens", "Tokens waiting for a batch.", ["model"], registry=self.registry
+        )
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"bertsmith_{name}", help_text, labels, registry=self.registry)
@@ -101,33 +135,18 @@ class Metrics:
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(f"bertsmith_{name}", help_text, labels, registry=self.registry, buckets=buckets)
 
-    def watch_queues(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        """Adds the queued tokens of each model, read at every scrape."""
-        self.registry.register(_QueueCollector(queues))
-
     def batch(self, model: str, stats: BatchStats) -> None:
         """Counts a batch of a model."""
         self.batch_tokens.labels(model).observe(stats.tokens)
         self.batch_seconds.labels(model).observe(stats.seconds)
 
-    def request(self, route: str, status: int, seconds: float, tokens: int) -> None:
+    def request(self, context: RequestContext) -> None:
         """Counts a finished request."""
-        self.requests.labels(route, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
-        if tokens:
-            self.tokens.labels(route).inc(tokens)
+        self.requests.labels(context.route, str(context.status)).inc()
+        self.seconds.labels(context.route).observe(context.seconds)
+        if context.tokens:
+            self.tokens.labels(context.route).inc(context.tokens)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-class _QueueCollector(Collector):
-    def __init__(self, queues: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        self.queues = queues
-
-    def collect(self) -> Iterable[Any]:
-        family = GaugeMetricFamily("bertsmith_queue_tokens", "Tokens waiting for a batch.", labels=["model"])
-        for model, tokens in self.queues():
-            family.add_metric([model], tokens)
-        yield family

@@ -38,6 +38,7 @@ PANELS = {
     "training": "Training",
     "evaluation": "Evaluation",
 }
+PUBLIC = ("/", *(f"/{name}" for name in PANELS), "/assets/{name}")  # need no API key: pages and assets, never data
 PANEL_STYLES = {"training": "report.css", "evaluation": "evaluation.css"}
 ASSET_PACKAGES = ("bertsmith.server", "bertsmith.reports", "bertsmith.evaluation")
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -57,11 +58,6 @@ MAX_RUNS = 10  # in one chart
 RUN_KEYS = ("recipe", "state", "steps", "planned_steps", "tokens", "seconds", "best", "best_step", "started", "updated")
 
 Endpoint = Callable[[Request], Response]
-
-
-def is_public(path: str) -> bool:
-    """Whether a GET of this path needs no API key: pages and assets, never data."""
-    return path == "/" or path.removeprefix("/") in PANELS or path.startswith("/assets/")
 
 
 def routes(*, runs: Path | None) -> list[Route]:

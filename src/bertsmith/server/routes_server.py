@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 from bertsmith import __version__
 from bertsmith.reports.html import table
 from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
-from bertsmith.server.schemas import ERROR_RESPONSES, ParsedBodyRoute, Responses
-from bertsmith.server.service import ServiceDependency
+from bertsmith.server.schemas import ERROR_RESPONSES, Responses
+from bertsmith.server.service import ParsedBodyRoute, ServiceDependency
 
 GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (401, 404, 405, 413)}
 router = APIRouter(route_class=ParsedBodyRoute, responses=GET_ERRORS, tags=["server"])
@@ -48,14 +48,14 @@ async def health(service: ServiceDependency) -> Response:
 @router.get("/info", response_model=dict[str, Any], summary="Models and limits")
 async def info(service: ServiceDependency) -> Response:
     """The models with their routes and sizes, and the limits of requests."""
-    models = [one.to_json() for one in service.models]
+    models = [one.to_json() for one in service.models.values()]
     return JSONResponse({"version": __version__, "models": models, "limits": service.limits.to_json()})
 
 
 @router.get("/v1/models", response_model=dict[str, Any], summary="Models in OpenAI's format")
 async def models(service: ServiceDependency) -> Response:
     """The models, for OpenAI's clients."""
-    listed = [{"id": one.name, "object": "model", "created": 0, "owned_by": "bertsmith"} for one in service.models]
+    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "bertsmith"} for name in service.models]
     return JSONResponse({"object": "list", "data": listed})
 
 

@@ -1,20 +1,14 @@
-"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of responses."""
+"""Request and response bodies, as the OpenAPI description lists them, and the JSON encoding of arrays."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi.routing import APIRoute
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import Response
 
 from bertsmith.server.errors import ErrorType, RequestError
-from bertsmith.server.request import ParsedRequest
 
 Inputs = Annotated[str | list[str], Field(description="One text, or a list of texts.")]
 TopK = Annotated[int, Field(ge=1, le=1000, description="Number of results, best first.")]
@@ -268,24 +262,6 @@ ERROR_RESPONSES: Responses = {
 OPENAI_ERROR_RESPONSES: Responses = {
     status: {**response, "model": OpenAIError} for status, response in ERROR_RESPONSES.items()
 }
-
-
-class ParsedBodyRoute(APIRoute):
-    """A route whose body the middleware has read and parsed."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_parsed(request: Request) -> Response:
-            return await handle(ParsedRequest(request.scope, request.receive))
-
-        return handle_parsed
-
-
-def json_response(value: Any, **headers: str) -> Response:
-    """A response with a JSON body. Bytes and strings are JSON already."""
-    content = value if isinstance(value, bytes | str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return Response(content, headers=headers, media_type="application/json")
 
 
 def format_array(values: NDArray[Any], form: str = "%.9g") -> str:
