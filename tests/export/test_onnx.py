@@ -144,7 +144,7 @@ def test_every_encoder(kind: str, opset: int, tmp_path: Path) -> None:
 
 def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Spares a conversion: these bytes are what comes of it."""
-    monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None, 20))
+    monkeypatch.setattr(onnx, "convert", lambda graph, **_: OnnxFiles(data, None))
 
 
 def test_export_that_differs_is_removed(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -185,7 +185,6 @@ class OnnxFiles:
 
     model: bytes
     weights: Iterable[bytes] | None  # of the external weights file; None if the model contains all weights
-    opset: int
 
 
 def require_packages() -> None:
@@ -216,7 +215,7 @@ def convert(module: OnnxModule, *, opset: int = DEFAULT_OPSET, max_inline_bytes:
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     weights = _externalize(model) if sum(sizes) > max_inline_bytes else None
     proto = onnx_ir.to_proto(model)
-    return OnnxFiles(proto.SerializeToString(deterministic=True), weights, opset)
+    return OnnxFiles(proto.SerializeToString(deterministic=True), weights)
 
 
 def _trace(module: OnnxModule, opset: int) -> Any:
@@ -295,14 +294,7 @@ def _externalize(model: Any) -> Iterable[bytes]:
         )
         tensors.append(tensor)
         offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-    return _aligned(tensors)
-
-
-def _aligned(tensors: Sequence[Any]) -> Iterator[bytes]:
-    for tensor in tensors:
-        data = tensor.tobytes()
-        yield data
-        yield bytes(-len(data) % ALIGNMENT)
+    return (part for tensor in tensors for part in (tensor.tobytes(), bytes(-tensor.nbytes % ALIGNMENT)))
 
 
 @contextmanager

@@ -6,12 +6,11 @@ The file is compared with the model before the folder gets its final name; if th
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from bertsmith.errors import BertsmithError, StorageError
-from bertsmith.export.cards import export_card, model_facts
+from bertsmith.errors import BertsmithError
+from bertsmith.export.folder import export_card, model_facts, new_folder
 from bertsmith.export.graph import (
     DEFAULT_OPSET,
     MAX_INLINE_BYTES,
@@ -30,7 +29,7 @@ from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import pipeline_tag
 from bertsmith.model_io.model_folder import CARD, check_target, folder_contents, open_model
 from bertsmith.objectives.objective import Objective
-from bertsmith.system.durable import Disk, WrittenFile, partial_path
+from bertsmith.system.durable import Disk, WrittenFile
 from bertsmith.tokenizers.tokenizer import Tokenizer
 
 VECTORS = "vectors"  # --head vectors exports the encoder without heads
@@ -70,21 +69,14 @@ def export_onnx(
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()
     contents = folder_contents(model, tokenizer, final.name, {})
     files = convert(module, opset=opset, max_inline_bytes=max_inline_bytes)
-    partial = partial_path(final)
-    if partial.exists():
-        disk.remove_folder(partial)
-    disk.make_folder(partial)
-    try:
+    with new_folder(final, disk) as partial:
+        disk.make_folder(partial)
         facts, written = _write_model(partial, module, tokenizer, files, tolerance=tolerance, disk=disk)
+        facts = {"format": "onnx", "opset": opset, **facts}
         contents[CARD] = _card(final.name, module, tokenizer, facts)
         for file, data in contents.items():
             written[file] = disk.write_file(partial / file, [data], atomic=False)
         disk.write_file(partial / CHECKSUMS, [checksums_file(written)], atomic=False)
-    except BaseException:
-        with suppress(StorageError):
-            disk.remove_folder(partial)
-        raise
-    disk.commit_folder(partial, final)
     return {"output": str(final), **facts}
 
 
@@ -98,8 +90,6 @@ def _write_model(
         written[WEIGHTS_FILE] = disk.write_file(folder / WEIGHTS_FILE, files.weights, atomic=False)
     checks = measure_parity(module, path, vocab_size=tokenizer.vocab_size, padding_id=tokenizer.padding_id)
     facts = {
-        "format": "onnx",
-        "opset": files.opset,
         "inputs": list(module.input_names),
         "outputs": list(module.output_names),
         "bytes": sum(one.bytes for one in written.values()),
@@ -116,14 +106,13 @@ def _card(name: str, module: OnnxModule, tokenizer: Tokenizer, facts: dict[str, 
         texts = f"{one['texts']} texts of up to" if one["texts"] > 1 else "1 text of"
         batch = f"{texts} {one['max_length']} tokens{', padded' if one['padded'] else ''}"
         parity[batch] = f"{one['max_abs_diff']:.2g}"
-    export: dict[str, object] = {
-        "format": f"ONNX, opset {facts['opset']}",
-        "inputs": ", ".join(facts["inputs"]),
-        "outputs": ", ".join(facts["outputs"]),
-        "pooling": f"{module.pooling}{', normalized' if module.normalize else ''}" if module.pooling else "–",
-    }
     tables: dict[str, dict[str, object]] = {
-        "Export": export,
+        "Export": {
+            "format": f"ONNX, opset {facts['opset']}",
+            "inputs": ", ".join(facts["inputs"]),
+            "outputs": ", ".join(facts["outputs"]),
+            "pooling": f"{module.pooling}{', normalized' if module.normalize else ''}" if module.pooling else "–",
+        },
         "Model": model_facts(module.model, tokenizer),
         "Maximum absolute difference from the model": parity,
     }

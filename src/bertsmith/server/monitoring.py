@@ -13,11 +13,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from starlette.requests import Request
 
 from bertsmith.inference.engine import BatchStats
@@ -56,11 +57,9 @@ def context_of(request: Request) -> RequestContext:
 
 def to_stderr(line: str) -> None:
     """Writes a line at once; a closed stderr does not stop the server."""
-    try:
+    with suppress(OSError, ValueError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
 
 
 class Log:
@@ -93,9 +92,9 @@ class Log:
 
     def event(self, name: str, text: str, **fields: Any) -> None:
         """An event of the server."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + "Z"
-        line = json.dumps({"time": now, "event": name, **fields}, ensure_ascii=False) if self.as_json else text
-        self.write(line if self.as_json else f"{now} {line}")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = {"time": now, "event": name, **fields}
+        self.write(json.dumps(event, ensure_ascii=False) if self.as_json else f"{now} {text}")
 
 
 class LibraryLogHandler(logging.Handler):
@@ -117,23 +116,17 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # creation times would double the page
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Finished requests.", "route", "status")
-        self.seconds = self._histogram("request_seconds", "Duration of requests.", SECONDS, "route")
-        self.in_flight = Gauge("bertsmith_in_flight", "Requests in progress.", registry=self.registry)
-        self.rejections = self._counter("rejections", "Requests rejected because of load or slowness.", "reason")
-        self.truncations = self._counter("truncations", "Texts truncated at the client's request.")
-        self.tokens = self._counter("tokens", "Tokens computed, special tokens included.", "route")
-        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch.", TOKENS, "model")
-        self.batch_seconds = self._histogram("batch_seconds", "Duration of a batch.", SECONDS, "model")
-        self.queue_tokens = Gauge(
-            "bertsmith_queue_tokens", "Tokens waiting for a batch.", ["model"], registry=self.registry
-        )
-
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"bertsmith_{name}", help_text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"bertsmith_{name}", help_text, labels, registry=self.registry, buckets=buckets)
+        options: dict[str, Any] = {"namespace": "bertsmith", "registry": self.registry}
+        by_route, by_model = options | {"labelnames": ["route"]}, options | {"labelnames": ["model"]}
+        self.requests = Counter("requests", "Finished requests.", ["route", "status"], **options)
+        self.seconds = Histogram("request_seconds", "Duration of requests.", buckets=SECONDS, **by_route)
+        self.in_flight = Gauge("in_flight", "Requests in progress.", **options)
+        self.rejections = Counter("rejections", "Requests rejected because of load or slowness.", ["reason"], **options)
+        self.truncations = Counter("truncations", "Texts truncated at the client's request.", **options)
+        self.tokens = Counter("tokens", "Tokens computed, special tokens included.", **by_route)
+        self.batch_tokens = Histogram("batch_tokens", "Tokens of a batch.", buckets=TOKENS, **by_model)
+        self.batch_seconds = Histogram("batch_seconds", "Duration of a batch.", buckets=SECONDS, **by_model)
+        self.queue_tokens = Gauge("queue_tokens", "Tokens waiting for a batch.", **by_model)
 
     def batch(self, model: str, stats: BatchStats) -> None:
         """Counts a batch of a model."""
@@ -146,7 +139,3 @@ class Metrics:
         self.seconds.labels(context.route).observe(context.seconds)
         if context.tokens:
             self.tokens.labels(context.route).inc(context.tokens)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)

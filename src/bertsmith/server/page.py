@@ -58,6 +58,7 @@ MAX_RUNS = 10  # in one chart
 RUN_KEYS = ("recipe", "state", "steps", "planned_steps", "tokens", "seconds", "best", "best_step", "started", "updated")
 
 Endpoint = Callable[[Request], Response]
+Summaries = dict[str, tuple[object, dict[str, Any]]]  # state of the files and summary, by name
 
 
 def routes(*, runs: Path | None) -> list[Route]:
@@ -155,12 +156,13 @@ class Records:
         self.folder = folder
         self._lock = threading.Lock()
         self._readers: OrderedDict[str, RunReader] = OrderedDict()
-        self._runs, self._evaluations = _SummaryCache(), _SummaryCache()
+        self._runs: Summaries = {}
+        self._evaluations: Summaries = {}
 
     def runs(self) -> list[dict[str, Any]]:
         """A summary or an error for each run, running ones first, then by time."""
         with self._lock:
-            summaries = self._runs.read(self._run_folders(), self._summarize_run, self.message)
+            summaries = self._summarize(self._run_folders(), self._summarize_run, self._runs)
         return sorted(summaries, key=lambda run: (run.get("state") != "running", -(run.get("updated") or 0.0)))
 
     def history(self, names: Sequence[str]) -> dict[str, Any]:
@@ -177,7 +179,7 @@ class Records:
     def evaluations(self) -> list[dict[str, Any]]:
         """A summary or an error for each evaluation, the newest first."""
         with self._lock:
-            summaries = self._evaluations.read(self._evaluation_folders(), _summarize_evaluation, self.message)
+            summaries = self._summarize(self._evaluation_folders(), _summarize_evaluation, self._evaluations)
         return sorted(summaries, key=lambda one: -one.get("written", 0.0))
 
     def evaluation(self, name: str) -> dict[str, Any]:
@@ -207,37 +209,27 @@ class Records:
             self._readers.popitem(last=False)
         return run
 
-    def _summarize_run(self, name: str, folder: Path) -> dict[str, Any]:
-        fields = summary(self._read_run(name, folder))
-        return {name: fields[name] for name in RUN_KEYS}
-
-
-class _SummaryCache:
-    """Summaries by name, computed again when files have changed."""
-
-    def __init__(self) -> None:
-        self._cache: dict[str, tuple[object, dict[str, Any]]] = {}
-
-    def read(
-        self,
-        folders: dict[str, Path],
-        summarize: Callable[[str, Path], dict[str, Any]],
-        message: Callable[[BertsmithError], str],
+    def _summarize(
+        self, folders: dict[str, Path], summarize: Callable[[str, Path], dict[str, Any]], cache: Summaries
     ) -> list[dict[str, Any]]:
-        """A summary of each folder, or its error."""
-        fresh: dict[str, tuple[object, dict[str, Any]]] = {}
+        """A summary of each folder, computed again when its files have changed, or its error."""
         failed = []
+        for name in cache.keys() - folders.keys():
+            del cache[name]
         for name, folder in folders.items():
             state = (_file_state(folder / EVENTS), _file_state(folder / NUMBERS), is_locked(folder))
-            cached = self._cache.get(name)
+            cached = cache.pop(name, None)
             try:
                 if cached is None or cached[0] != state:
                     cached = (state, {"name": name, **summarize(name, folder)})
-                fresh[name] = cached
+                cache[name] = cached
             except BertsmithError as error:
-                failed.append({"name": name, "error": message(error)})
-        self._cache = fresh
-        return [*(one for _, one in fresh.values()), *failed]
+                failed.append({"name": name, "error": self.message(error)})
+        return [*(one for _, one in cache.values()), *failed]
+
+    def _summarize_run(self, name: str, folder: Path) -> dict[str, Any]:
+        fields = summary(self._read_run(name, folder))
+        return {name: fields[name] for name in RUN_KEYS}
 
 
 def _lookup(folders: dict[str, Path], name: str, kind: str) -> Path:

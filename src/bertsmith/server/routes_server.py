@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -64,7 +65,7 @@ async def models(service: ServiceDependency) -> Response:
 )
 async def metrics(service: ServiceDependency) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(service.metrics.text(), media_type=METRICS_CONTENT_TYPE)
+    return Response(generate_latest(service.metrics.registry), media_type=METRICS_CONTENT_TYPE)
 
 
 @router.get("/docs", include_in_schema=False)

@@ -39,7 +39,6 @@ from bertsmith.server.settings import Limits, flag
 BACKLOG = 1024
 HEADER_BYTES = 16 << 10
 SEND_BUFFER = 256 << 10  # kernel bytes per connection: the default lets every slow reader hold megabytes
-LIBRARY_LOGGER = "uvicorn.error"
 SWITCH_INTERVAL = 0.0002  # seconds between thread switches: a model releases the GIL after every operation
 UNREAD_GRACE = 1.0  # seconds for a busy event loop to read a request on an idle connection
 BODY_GRACE = 1.5  # seconds: the middleware answers a slow body first; after this the connection is aborted
@@ -188,8 +187,8 @@ def address_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn with deadlines; the first signal drains it, the second stops it at once."""
 
-    def __init__(self, gateway: Gateway, *, log: Log) -> None:
-        self.gateway, self.log, self.limits = gateway, log, gateway.limits
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.limits = gateway, gateway.limits
         protocol = type("Protocol", (DeadlineProtocol,), {"limits": gateway.limits, "metrics": gateway.metrics})
         config = uvicorn.Config(
             gateway,
@@ -210,6 +209,9 @@ class Server(uvicorn.Server):
         self.lost = 0  # accepted requests without a response
         self.ready = threading.Event()
         self._sweep: asyncio.Task[None] | None = None
+        library = logging.getLogger("uvicorn.error")
+        library.handlers, library.propagate = [LibraryLogHandler(gateway.log)], False
+        library.setLevel(logging.WARNING)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -220,7 +222,7 @@ class Server(uvicorn.Server):
         """Accepts nothing new, and finishes the requests in progress."""
         self.gateway.service.draining = True
         in_progress = self.gateway.in_progress
-        self.log.event("stopping", f"stopping: {in_progress} requests in progress", in_progress=in_progress)
+        self.gateway.log.event("stopping", f"stopping: {in_progress} requests in progress", in_progress=in_progress)
         until = asyncio.get_running_loop().time() + self.limits.drain_seconds
         await super().shutdown(sockets)
         while self.gateway.in_progress and not self.force_exit and asyncio.get_running_loop().time() < until:
@@ -249,16 +251,6 @@ class Server(uvicorn.Server):
         self.gateway.service.draining = True
 
 
-def _server(
-    models: Sequence[tuple[str, Predictor]], *, limits: Limits, log: Log, api_key: str | None, runs: Path | None
-) -> Server:
-    gateway = build(models, limits=limits, api_key=api_key, runs=runs, log=log)
-    library = logging.getLogger(LIBRARY_LOGGER)
-    library.handlers, library.propagate = [LibraryLogHandler(log)], False
-    library.setLevel(logging.WARNING)
-    return Server(gateway, log=log)
-
-
 def serve(
     models: Sequence[tuple[str, Predictor]],
     listener: socket.socket,
@@ -270,7 +262,7 @@ def serve(
 ) -> None:
     """Serves until a signal; raises `StoppedError` if accepted requests could not be finished."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    server = _server(models, limits=limits, log=log, api_key=api_key, runs=runs)
+    server = Server(build(models, limits=limits, log=log, api_key=api_key, runs=runs))
     names = ", ".join(name for name, _ in models)
     log.event("serving", f"serving {names} on {address_of(listener)}", models=names, address=address_of(listener))
     if api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
@@ -295,7 +287,7 @@ def running(
 ) -> Iterator[str]:
     """A server in a thread of this process, on a free port; yields its URL."""
     listener, log = listen("127.0.0.1", 0), log or Log(quiet=True, write=lambda line: None)
-    server = _server(list(models.items()), limits=limits or Limits(), log=log, api_key=api_key, runs=runs)
+    server = Server(build(list(models.items()), limits=limits, log=log, api_key=api_key, runs=runs))
     thread = threading.Thread(target=server.run, args=([listener],), name="bertsmith-server")
     thread.start()
     try:
