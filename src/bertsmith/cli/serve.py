@@ -64,6 +64,7 @@ def serve(
     limits = Limits(**{name: value for name, value in options.items() if hasattr(DEFAULTS, name)})
     from bertsmith.evaluation.evaluator import find_model_folder
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.server.app import build
     from bertsmith.server.monitoring import Log
     from bertsmith.server.server import listen
     from bertsmith.server.server import serve as serve_models
@@ -76,5 +77,5 @@ def serve(
     log = Log(as_json=json_logs, quiet=quiet)
     with listen(host, port) as listener:
         chosen: Any = precision  # the predictor checks it
-        opened = [(name, Predictor.open(folder, device=device, precision=chosen)) for name, folder in named]
-        serve_models(opened, listener, limits=limits, log=log, api_key=api_key, runs=runs)
+        opened = {name: Predictor.open(folder, device=device, precision=chosen) for name, folder in named}
+        serve_models(build(opened, limits=limits, log=log, api_key=api_key, runs=runs), listener)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ DESCRIPTION = (
 
 
 def build(
-    models: Sequence[tuple[str, Predictor]],
+    models: Mapping[str, Predictor],
     *,
     limits: Limits | None = None,
     api_key: str | None = None,

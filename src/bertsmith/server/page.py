@@ -12,7 +12,6 @@ import math
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -155,7 +154,7 @@ class Records:
             raise BertsmithError(f"folder {folder} does not exist")
         self.folder = folder
         self._lock = threading.Lock()
-        self._readers: OrderedDict[str, RunReader] = OrderedDict()
+        self._readers: dict[str, RunReader] = {}  # the most recently used last
         self._runs: Summaries = {}
         self._evaluations: Summaries = {}
 
@@ -196,7 +195,7 @@ class Records:
         return {self._name(path): path for path in find_runs(self.folder)}
 
     def _evaluation_folders(self) -> dict[str, Path]:
-        return {self._name(path): path for path in _walk(self.folder, MAX_DEPTH) if (path / NUMBERS).is_file()}
+        return {self._name(path): path for path in _walk(self.folder) if (path / NUMBERS).is_file()}
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix() if path != self.folder else self.folder.resolve().name
@@ -205,20 +204,19 @@ class Records:
         reader = self._readers.pop(name, None) or RunReader(folder)
         run = replace(reader.read(), name=name)  # if the log became shorter, this fails and the next call starts anew
         self._readers[name] = reader
-        while len(self._readers) > MAX_READERS:
-            self._readers.popitem(last=False)
+        if len(self._readers) > MAX_READERS:
+            del self._readers[next(iter(self._readers))]
         return run
 
     def _summarize(
         self, folders: dict[str, Path], summarize: Callable[[str, Path], dict[str, Any]], cache: Summaries
     ) -> list[dict[str, Any]]:
         """A summary of each folder, computed again when its files have changed, or its error."""
-        failed = []
-        for name in cache.keys() - folders.keys():
-            del cache[name]
+        known, failed = dict(cache), []
+        cache.clear()
         for name, folder in folders.items():
             state = (_file_state(folder / EVENTS), _file_state(folder / NUMBERS), is_locked(folder))
-            cached = cache.pop(name, None)
+            cached = known.get(name)
             try:
                 if cached is None or cached[0] != state:
                     cached = (state, {"name": name, **summarize(name, folder)})
@@ -259,13 +257,9 @@ def _file_state(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """The folder and its subfolders, without links, hidden folders and checkpoints."""
-    yield folder
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if depth else []
-    except OSError:
-        return  # not readable, or deleted meanwhile
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and entry.name != CHECKPOINTS:
-            yield from _walk(Path(entry.path), depth - 1)
+def _walk(folder: Path) -> Iterator[Path]:
+    """The folder and its readable subfolders, without links, hidden folders and checkpoints."""
+    for path, below, _ in os.walk(folder):
+        yield Path(path)
+        deepest = len(Path(path).relative_to(folder).parts) == MAX_DEPTH
+        below[:] = [] if deepest else sorted(name for name in below if name[0] != "." and name != CHECKPOINTS)

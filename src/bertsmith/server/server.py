@@ -19,8 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -251,43 +250,28 @@ class Server(uvicorn.Server):
         self.gateway.service.draining = True
 
 
-def serve(
-    models: Sequence[tuple[str, Predictor]],
-    listener: socket.socket,
-    *,
-    limits: Limits,
-    log: Log,
-    api_key: str | None = None,
-    runs: Path | None = None,
-) -> None:
+def serve(gateway: Gateway, listener: socket.socket) -> None:
     """Serves until a signal; raises `StoppedError` if accepted requests could not be finished."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    server = Server(build(models, limits=limits, log=log, api_key=api_key, runs=runs))
-    names = ", ".join(name for name, _ in models)
-    log.event("serving", f"serving {names} on {address_of(listener)}", models=names, address=address_of(listener))
-    if api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+    server, log, drain_seconds = Server(gateway), gateway.log, gateway.limits.drain_seconds
+    names, address = ", ".join(gateway.service.models), address_of(listener)
+    log.event("serving", f"serving {names} on {address}", models=names, address=address)
+    if gateway.api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         log.event("open", "anyone who can reach this address can use the server: --api-key-file requires a key")
     server.run([listener])
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
         os._exit(StoppedError.exit_code)  # worker threads may still run
-    finished = server.gateway.service.close(drain=True, seconds=limits.drain_seconds)
+    finished = gateway.service.close(drain=True, seconds=drain_seconds)
     if server.lost or not finished:
-        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {limits.drain_seconds:g}")
+        raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {drain_seconds:g}")
 
 
 @contextlib.contextmanager
-def running(
-    models: Mapping[str, Predictor],
-    *,
-    limits: Limits | None = None,
-    log: Log | None = None,
-    api_key: str | None = None,
-    runs: Path | None = None,
-) -> Iterator[str]:
-    """A server in a thread of this process, on a free port; yields its URL."""
+def running(models: Mapping[str, Predictor], *, log: Log | None = None, **options: Any) -> Iterator[str]:
+    """A server in a thread of this process, on a free port; yields its URL. Options as in `build`."""
     listener, log = listen("127.0.0.1", 0), log or Log(quiet=True, write=lambda line: None)
-    server = Server(build(list(models.items()), limits=limits, log=log, api_key=api_key, runs=runs))
+    server = Server(build(models, log=log, **options))
     thread = threading.Thread(target=server.run, args=([listener],), name="bertsmith-server")
     thread.start()
     try:

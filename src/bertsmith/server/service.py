@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -95,12 +95,11 @@ class ServedModel:
 class Service:
     """The models of a server, each with an engine, and a pool of worker threads."""
 
-    def __init__(self, models: Sequence[tuple[str, Predictor]], limits: Limits, *, metrics: Metrics) -> None:
+    def __init__(self, models: Mapping[str, Predictor], limits: Limits, *, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self.draining = False
         self.last_batch: dict[str, float] = {}  # time.monotonic() by model
-        self.models = {name: self._served(name, predictor) for name, predictor in models}
-        assert len(self.models) == len(models) > 0, "names are unique"
+        self.models = {name: self._served(name, predictor) for name, predictor in models.items()}
         self.pool = ThreadPoolExecutor(limits.max_requests, thread_name_prefix="bertsmith-request")
         self.busy = 0  # worker threads
         self._lock = threading.Lock()
