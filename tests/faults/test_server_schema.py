@@ -35,7 +35,7 @@ MANY = settings(FEW, max_examples=150, derandomize=False)
 def app() -> Iterator[Gateway]:
     found = build(all_predictors(), limits=Limits(deadline=20))
     yield found
-    assert found.service.close(drain=True, seconds=10)
+    assert found.service.close(seconds=10)
 
 
 @pytest.fixture(scope="module")

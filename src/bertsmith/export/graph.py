@@ -53,11 +53,12 @@ class OnnxModule(nn.Module):
         if pooling not in (None, *POOLINGS):
             raise BertsmithError(f'pooling "{pooling}" does not exist: choose {", ".join(POOLINGS)}')
         self.input_names = INPUT_NAMES if model.encoder.segment_types > 1 else INPUT_NAMES[:2]
+        self.heads = cast(list[Objective], list(model.objectives.values()))
         self.output_names = self._output_names()
-        self.multiple_choice = any(head.several_rows for head in self._heads())  # inputs are [B, C, L]
+        self.multiple_choice = any(head.several_rows for head in self.heads)  # inputs are [B, C, L]
 
     def _output_names(self) -> tuple[str, ...]:
-        heads = self._heads()
+        heads = self.heads
         if not heads:
             second = SENTENCE if self.pooling else POOLED if self.model.encoder.has_pooler else None
             return (LAST_HIDDEN, second) if second else (LAST_HIDDEN,)
@@ -68,19 +69,15 @@ class OnnxModule(nn.Module):
             names += [combined] if combined else [prefix + name for name in head.output_names]
         return tuple(names)
 
-    def _heads(self) -> list[Objective]:
-        return cast(list[Objective], list(self.model.objectives.values()))
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
         """The outputs in the order of `output_names`; `attention_mask` is 0 at padding."""
         shape = input_ids.shape  # [B, L], or [B, C, L]
         batch = as_batch(input_ids.view(-1, shape[-1]), attention_mask.view(-1, shape[-1]), token_type_ids)
-        heads = self._heads()
-        if not heads:
+        if not self.heads:
             return self._embeddings(batch)
-        encoding = self._encode(batch, heads)
+        encoding = self._encode(batch, self.heads)
         outputs: list[Tensor] = []
-        for head in heads:
+        for head in self.heads:
             logits = head.predict(encoding, batch, self.model.encoder.token_embeddings)
             outputs += head.graph_outputs(logits, shape)
         return outputs

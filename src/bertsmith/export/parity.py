@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from bertsmith.errors import BertsmithError
 from bertsmith.export.graph import LAST_HIDDEN, POOLED, SENTENCE, OnnxModule
 from bertsmith.inference.encoder_outputs import EmbeddingQuery
 from bertsmith.inference.forward import LocalBackend, ModelInput
-from bertsmith.objectives.objective import Objective
 from bertsmith.types import Row
 
 CHOICES = 2  # per example of a multiple-choice model
@@ -57,19 +56,16 @@ def batch_lengths(positions: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(batches))
 
 
-def measure_parity(
-    module: OnnxModule, path: Path, *, vocab_size: int, padding_id: int, seed: int = 0
-) -> list[ParityCheck]:
+def measure_parity(module: OnnxModule, path: Path, *, vocab_size: int, padding_id: int) -> list[ParityCheck]:
     """Compares the file with the model on rows of random tokens."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    generator = np.random.default_rng(seed)
-    segments = module.model.encoder.segment_types
-    checks = []
-    for lengths in batch_lengths(module.model.encoder.max_positions):
+    generator = np.random.default_rng(0)
+    encoder, checks = module.model.encoder, []
+    for lengths in batch_lengths(encoder.max_positions):
         sizes = lengths * CHOICES if module.multiple_choice else lengths
-        rows = [random_row(generator, size, vocab_size=vocab_size, segments=segments) for size in sizes]
+        rows = [random_row(generator, size, vocab_size=vocab_size, segments=encoder.segment_types) for size in sizes]
         values = session.run(list(module.output_names), padded_inputs(module, rows, padding_id))
         outputs = dict(zip(module.output_names, values, strict=True))
         checks.append(ParityCheck(lengths, max_abs_diff(module, rows, outputs)))
@@ -129,14 +125,11 @@ def model_outputs(module: OnnxModule, row: Row) -> Outputs:
     with torch.inference_mode():
         if not len(model.objectives):
             return _embeddings(module, row)
-        names, outputs = list(module.output_names), {}
-        for objective in model.objectives:
-            logits = model.predict(batch, objective)
-            head = cast(Objective, model.objectives[objective])
+        outputs: list[Any] = []
+        for head in module.heads:
             shape = (1, 1, len(row)) if head.several_rows else (1, len(row))
-            for output in head.graph_outputs(logits, shape):
-                outputs[names.pop(0)] = output[0].numpy()
-    return outputs
+            outputs += head.graph_outputs(model.predict(batch, head.name), shape)
+    return {name: output[0].numpy() for name, output in zip(module.output_names, outputs, strict=True)}
 
 
 def _embeddings(module: OnnxModule, row: Row) -> Outputs:

@@ -62,9 +62,7 @@ class LocalBackend:
     """Runs queries in the caller's thread. Stateless, so threads may share it.
 
     A forward pass concatenates its texts without padding, texts of equal length next to each other: matrix products
-    see only real tokens, and attention is one product per length, without a mask. A token costs less than three
-    quarters of its cost in padded batches of similar length, and less than half of its cost in batches of equal
-    length, which are too small to keep a processor busy (LOG.md).
+    see only real tokens, and attention is one product per length, without a mask. LOG.md compares it with padding.
     """
 
     def __init__(

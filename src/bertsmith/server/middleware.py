@@ -11,21 +11,15 @@ import hmac
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.server.errors import RequestError, client_disconnected, internal_error, over_limit, stopping
 from bertsmith.server.monitoring import SCOPE_KEY, Log, RequestContext
 from bertsmith.server.service import Service
 from bertsmith.server.settings import Limits
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 DISCARD_SECONDS = 1.0  # for reading the rest of a rejected body, so that the client reads the response
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")  # that logs may contain
@@ -34,35 +28,6 @@ MAX_DEPTH = 16  # of a body
 MAX_VALUES = 65_536  # in one body: 32 texts of 512 token ids are 16,384
 MAX_DIGITS = 20  # of an integer
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
-
-
-class RouteTable:
-    """Methods by path, for the routes of the application."""
-
-    def __init__(self, routes: list[Any], *, public: Collection[str]) -> None:
-        self.public = public  # path templates that need no API key
-        self.exact: dict[str, dict[str, str]] = {}  # path -> method -> path template
-        self.patterns = [route for route in routes if "{" in route.path]
-        for route in routes:
-            if "{" not in route.path:
-                self.exact.setdefault(route.path, {}).update(_methods(route))
-
-    def find(self, path: str, method: str) -> str:
-        """The path template of a request's route."""
-        known = dict(self.exact.get(path, {}))
-        if not known:
-            for route in self.patterns:
-                known |= _methods(route) if route.path_regex.match(path) else {}
-        if not known:
-            raise RequestError(404, "not_found", "this path does not exist: GET /docs lists all paths")
-        if method not in known:
-            allowed = ", ".join(sorted(known))
-            raise RequestError(405, "not_found", f"this path accepts only {allowed}", headers={"Allow": allowed})
-        return known[method]
-
-
-def _methods(route: Any) -> dict[str, str]:
-    return {method: route.path for method in route.methods if method != "HEAD"}
 
 
 def error_response(error: RequestError, context: RequestContext) -> Response:
@@ -76,10 +41,11 @@ class Gateway:
     """The middleware, and the ASGI application of the server."""
 
     def __init__(
-        self, app: App, routes: RouteTable, limits: Limits, *, service: Service, log: Log, api_key: str | None = None
+        self, app: ASGIApp, routes: list[Any], service: Service, *, public: set[str], log: Log, api_key: str | None
     ) -> None:
-        self.app, self.routes, self.limits, self.service = app, routes, limits, service
-        self.metrics, self.log = service.metrics, log
+        self.app, self.routes, self.service, self.log = app, routes, service, log
+        self.public = public  # path templates that need no API key
+        self.limits, self.metrics = service.limits, service.metrics
         self.api_key = None if api_key is None else api_key.encode()
         self.delayed = 0  # 429 responses
         self.in_progress = 0  # accepted requests without a response
@@ -117,8 +83,8 @@ class Gateway:
 
     async def _check(self, scope: Scope, context: RequestContext, body: _RequestBody) -> None:
         """Everything that must hold before a route runs, the cheapest checks first."""
-        context.route = self.routes.find(_strip_model(scope, context), context.method)
-        if context.route not in self.routes.public:
+        context.route = self._find_route(_strip_model(scope, context), context.method)
+        if context.route not in self.public:
             self._check_api_key(body.headers)
         if context.method == "POST":
             if self.service.draining:
@@ -128,6 +94,19 @@ class Gateway:
         context.body = await body.read(self.limits)
         if context.method == "POST":
             context.json = parse_json(context.body, self.limits)
+
+    def _find_route(self, path: str, method: str) -> str:
+        """The path template of a request's route."""
+        known: dict[str, str] = {}  # by method
+        for route in self.routes:
+            if route.path == path or ("{" in route.path and route.path_regex.match(path)):
+                known |= dict.fromkeys(route.methods - {"HEAD"}, route.path)
+        if not known:
+            raise RequestError(404, "not_found", "this path does not exist: GET /docs lists all paths")
+        if method not in known:
+            allowed = ", ".join(sorted(known))
+            raise RequestError(405, "not_found", f"this path accepts only {allowed}", headers={"Allow": allowed})
+        return known[method]
 
     async def _run(self, scope: Scope, body: _RequestBody, sender: Send) -> None:
         watch = asyncio.create_task(body.watch_disconnect())

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -41,7 +42,6 @@ SEND_BUFFER = 256 << 10  # kernel bytes per connection: the default lets every s
 SWITCH_INTERVAL = 0.0002  # seconds between thread switches: a model releases the GIL after every operation
 UNREAD_GRACE = 1.0  # seconds for a busy event loop to read a request on an idle connection
 BODY_GRACE = 1.5  # seconds: the middleware answers a slow body first; after this the connection is aborted
-REASONS = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
 class DeadlineProtocol(H11Protocol):
@@ -126,7 +126,7 @@ class DeadlineProtocol(H11Protocol):
         """Responds without a complete request, and closes."""
         body = error.body()
         head = (
-            f"HTTP/1.1 {error.status} {REASONS[error.status]}\r\nContent-Type: application/json\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         self.waits_for, self.since = "nothing", time.monotonic()
@@ -262,7 +262,7 @@ def serve(gateway: Gateway, listener: socket.socket) -> None:
     log.event("stopped", f"stopped: {server.lost} requests lost", lost=server.lost)
     if server.force_exit:
         os._exit(StoppedError.exit_code)  # worker threads may still run
-    finished = gateway.service.close(drain=True, seconds=drain_seconds)
+    finished = gateway.service.close(seconds=drain_seconds)
     if server.lost or not finished:
         raise StoppedError(f"{server.lost} requests were not finished within --drain-seconds {drain_seconds:g}")
 
@@ -280,4 +280,4 @@ def running(models: Mapping[str, Predictor], *, log: Log | None = None, **option
     finally:
         server.should_exit = True
         thread.join()
-        server.gateway.service.close(drain=True, seconds=server.limits.drain_seconds)
+        server.gateway.service.close(seconds=server.limits.drain_seconds)

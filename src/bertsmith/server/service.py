@@ -10,7 +10,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -95,8 +96,8 @@ class ServedModel:
 class Service:
     """The models of a server, each with an engine, and a pool of worker threads."""
 
-    def __init__(self, models: Mapping[str, Predictor], limits: Limits, *, metrics: Metrics) -> None:
-        self.limits, self.metrics = limits, metrics
+    def __init__(self, models: Mapping[str, Predictor], limits: Limits) -> None:
+        self.limits, self.metrics = limits, Metrics()
         self.draining = False
         self.last_batch: dict[str, float] = {}  # time.monotonic() by model
         self.models = {name: self._served(name, predictor) for name, predictor in models.items()}
@@ -149,37 +150,31 @@ class Service:
         self.check_capacity([served])
         with self._lock:
             self.busy += 1
-        cancellable: Future[Deadline] = Future()
-
-        def work() -> Result:
-            with deadline(seconds) as own:
-                cancellable.set_result(own)
-                return function(served.predictor)
-
+        with deadline(seconds) as own:
+            with_deadline = copy_context()  # for the worker thread
         try:
-            task = self.pool.submit(work)
+            task = self.pool.submit(with_deadline.run, function, served.predictor)
         except RuntimeError:  # the pool is shut down
             self._release(None)
             raise stopping() from None
         task.add_done_callback(self._release)
         try:
-            return await self._wait(asyncio.wrap_future(task), context, cancellable, seconds)
+            return await self._wait(asyncio.wrap_future(task), context, own, seconds)
         except BertsmithError as error:
             raise self._request_error(error, context) from None
         finally:
-            context.tokens += cancellable.result().tokens if cancellable.done() else 0
+            context.tokens += own.tokens
 
     async def _wait(
-        self, task: asyncio.Future[Result], context: RequestContext, cancellable: Future[Deadline], seconds: float
+        self, task: asyncio.Future[Result], context: RequestContext, own: Deadline, seconds: float
     ) -> Result:
-        disconnected = asyncio.ensure_future(context.disconnected.wait())
-        first: set[asyncio.Future[Any]] = {task, disconnected}
+        disconnected: asyncio.Future[Any] = asyncio.ensure_future(context.disconnected.wait())
         try:
-            await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
             if not task.done():  # late, disconnected or cancelled: drop what is still queued
-                cancellable.add_done_callback(lambda ready: ready.result().cancel())
+                own.cancel()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if task.done():
             return task.result()
@@ -252,12 +247,11 @@ class Service:
         except Exception:  # any failure of the model makes it unhealthy
             return False
 
-    def close(self, *, drain: bool, seconds: float) -> bool:
-        """Stops the engines; True if every accepted request was computed."""
-        self.pool.shutdown(wait=False, cancel_futures=False)
+    def close(self, *, seconds: float) -> bool:
+        """Drains and stops the engines; True if every accepted request was computed."""
+        self.pool.shutdown(wait=False)
         until = time.monotonic() + seconds
-        engines = [one.engine for one in self.models.values()]
-        finished = [engine.close(drain=drain, timeout=max(0.0, until - time.monotonic())) for engine in engines]
+        finished = [one.engine.close(timeout=max(0.0, until - time.monotonic())) for one in self.models.values()]
         return all(finished)
 
 
@@ -277,11 +271,9 @@ class ParsedRequest(Request):
     """A request whose body the middleware has already read and parsed."""
 
     async def body(self) -> bytes:
-        """The raw body."""
         return context_of(self).body
 
     async def json(self) -> Any:
-        """The parsed body."""
         return context_of(self).json
 
 
