@@ -84,10 +84,9 @@ class EmbeddingQuery(Query):
     combine: Combine
 
     def forward(self, model: Model, batch: Batch, inputs: Sequence[ModelInput]) -> list[Any]:
-        vectors_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
-        if len(vectors_ND) > 1 and self.combine == "concat":
-            return list(torch.cat(vectors_ND, dim=-1).cpu().numpy())
-        return list((vectors_ND[0] if len(vectors_ND) == 1 else torch.stack(vectors_ND).mean(0)).cpu().numpy())
+        layers_ND = _pool(model.encoder, batch, pooling=self.pooling, layers=self.layers)
+        combined = torch.cat(layers_ND, dim=-1) if self.combine == "concat" else torch.stack(layers_ND).mean(0)
+        return list(combined.cpu().numpy())
 
 
 @dataclass(frozen=True)
@@ -162,9 +161,8 @@ def check_embedding_options(
     count = encoder.layers + 1
     for layer in layers:
         if not -count <= layer < count:
-            raise BertsmithError(
-                f"layer {layer} does not exist: choose 0 (the embeddings) to {count - 1}, or -1 (last)"
-            )
+            choices = f"choose 0 (the embeddings) to {encoder.layers}, or -1 (last)"
+            raise BertsmithError(f"layer {layer} does not exist: {choices}")
     if not layers:
         raise BertsmithError("layers is empty: name at least one layer, for example -1 (last)")
     return tuple(layers)

@@ -72,14 +72,8 @@ class Log:
         """A finished request."""
         if self.quiet:
             return
-        fields = {
-            "method": context.method,
-            "path": context.route,
-            "status": context.status,
-            "ms": round(context.seconds * 1000, 1),
-            "tokens": context.tokens,
-            "id": context.id,
-        }
+        fields: dict[str, Any] = {"method": context.method, "path": context.route, "status": context.status}
+        fields |= {"ms": round(context.seconds * 1000, 1), "tokens": context.tokens, "id": context.id}
         self.event("request", "{method} {path} {status} {ms} ms {tokens} tokens {id}".format(**fields), **fields)
 
     def internal_error(self, context: RequestContext, error: BaseException) -> None:

@@ -64,7 +64,7 @@ def routes(*, runs: Path | None) -> list[Route]:
     """The routes of the page; `runs` is the folder that is searched for runs and evaluations."""
     records = Records(runs) if runs is not None else None
     pages = [Route("/", lambda request: RedirectResponse("playground", 307, HEADERS), methods=["GET"])]
-    pages += [Route(f"/{name}", _static(_panel(name), "text/html"), methods=["GET"], name=name) for name in PANELS]
+    pages += [Route(f"/{name}", _panel(name), methods=["GET"], name=name) for name in PANELS]
     pages.append(Route("/assets/{name}", _assets(), methods=["GET"]))
     data: dict[str, Callable[[Records, Request], Any]] = {
         "/runs": lambda records, request: records.runs(),
@@ -77,7 +77,7 @@ def routes(*, runs: Path | None) -> list[Route]:
     return pages + [Route(path, _data(records, read), methods=["GET"]) for path, read in data.items()]
 
 
-def _panel(panel: str) -> bytes:
+def _panel(panel: str) -> Endpoint:
     folder = files("bertsmith.server") / "assets"
     links = (
         f'<a href="{name}"{" aria-current=page" if name == panel else ""}>{escape(title)}</a>'
@@ -91,13 +91,14 @@ def _panel(panel: str) -> bytes:
         "body": (folder / f"{panel}.html").read_text(encoding="utf-8"),
     }
     template = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
+    body = re.sub(r"<!--(\w+)-->", lambda match: values[match[1]], template).encode()
+    return lambda request: _with_etag(request, body, "text/html")
 
 
 def _assets() -> Endpoint:
     """Scripts, styles and images by name: a fixed list, so that no name leads to another file."""
     assets = {
-        path.name: _static(path.read_bytes(), MEDIA_TYPES[Path(path.name).suffix])
+        path.name: (path.read_bytes(), MEDIA_TYPES[Path(path.name).suffix])
         for package in ASSET_PACKAGES
         for path in (files(package) / "assets").iterdir()
         if Path(path.name).suffix in MEDIA_TYPES
@@ -105,13 +106,9 @@ def _assets() -> Endpoint:
 
     def respond(request: Request) -> Response:
         name = request.path_params["name"]
-        return assets[name](request) if name in assets else _error(404, f"asset {name!r} does not exist")
+        return _with_etag(request, *assets[name]) if name in assets else _error(404, f"asset {name!r} does not exist")
 
     return respond
-
-
-def _static(body: bytes, media_type: str) -> Endpoint:
-    return lambda request: _with_etag(request, body, media_type)
 
 
 def _data(records: Records | None, read: Callable[[Records, Request], Any]) -> Endpoint:

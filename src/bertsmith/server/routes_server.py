@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -71,9 +70,8 @@ async def metrics(service: ServiceDependency) -> Response:
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """The API documentation as one HTML page without external resources."""
-    return Response(
-        _documentation(request)[1], media_type="text/html", headers={"content-security-policy": DOCS_POLICY}
-    )
+    page = _documentation(request)[1]
+    return Response(page, media_type="text/html", headers={"content-security-policy": DOCS_POLICY})
 
 
 @router.get("/docs.css", include_in_schema=False)
@@ -121,15 +119,21 @@ def _anchor(method: str, path: str) -> str:
 
 
 def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, Any]) -> str:
-    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    body = _resolve(schema, body)
+    body = _resolve(schema, route["requestBody"]["content"]["application/json"]["schema"]) if method == "POST" else {}
+    description = escape(" ".join(route.get("description", "").split()))
     parts = [
         f'<section id="{_anchor(method, path)}">',
         f"<h2><code>{method} {escape(path)}</code> {escape(route['summary'])}</h2>",
-        f"<p>{_with_code(route.get('description', ''))}</p>",
+        "<p>" + re.sub(r"`([^`]*)`", r"<code>\1</code>", description) + "</p>",
     ]
     if body:
-        parts.append(table(("field", "type", "default", ""), _fields(schema, body)))
+        defaults = {name: json.dumps(field.get("default")) for name, field in body["properties"].items()}
+        defaults |= dict.fromkeys(body.get("required", []), "required")
+        fields = [
+            (name, _type(schema, field), defaults[name], field.get("description", ""))
+            for name, field in body["properties"].items()
+        ]
+        parts.append(table(("field", "type", "default", ""), fields))
         for example in body.get("examples", []):
             quoted = "'" + json.dumps(example, ensure_ascii=False).replace("'", "'\\''") + "'"
             parts.append(
@@ -139,17 +143,6 @@ def _section(schema: dict[str, Any], method: str, path: str, route: dict[str, An
     responses = [(str(status), one.get("description", "")) for status, one in route["responses"].items()]
     parts.append(f"<details><summary>responses</summary>{table(('status', ''), responses)}</details></section>")
     return "".join(parts)
-
-
-def _with_code(text: str) -> str:
-    """Words between backticks as <code>."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(" ".join(text.split())))
-
-
-def _fields(schema: dict[str, Any], body: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    for name, field in body.get("properties", {}).items():
-        default = "required" if name in body.get("required", []) else json.dumps(field.get("default"))
-        yield name, _type(schema, field), default, field.get("description", "")
 
 
 def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:

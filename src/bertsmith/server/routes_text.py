@@ -77,10 +77,10 @@ async def qa(body: schemas.QARequest, request: Request, service: ServiceDependen
     if question is None or context is None or (body.inputs is not None and top_level != (None, None)):
         raise RequestError(422, "validation", "send question and context, either in inputs or at the top level")
 
-    def run(predictor: Predictor) -> Response:
-        return json_response(predictor.answer(question, context, top_k=body.top_k, no_answer=body.no_answer))
-
-    return await service.run(request, body.model, run)
+    options: dict[str, Any] = {"top_k": body.top_k, "no_answer": body.no_answer}
+    return await service.run(
+        request, body.model, lambda predictor: json_response(predictor.answer(question, context, **options))
+    )
 
 
 @router.post("/choose", response_model=dict[str, Any], summary="Multiple choice")

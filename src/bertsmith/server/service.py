@@ -43,12 +43,7 @@ FULL = 0.9  # share of max_queued_tokens from which on new requests are rejected
 HEALTH_TIMEOUT = 5.0  # seconds for the health check of each model
 HEALTH_CACHE_SECONDS = 1.0
 ROUTE_PIPELINES: dict[str, tuple[Pipeline, ...]] = {  # a model needs a head for one of them; none: any model
-    "embed": (),
-    "embed_all": (),
-    "similarity": (),
-    "rerank": (),
-    "tokenize": (),
-    "attention": (),
+    **dict.fromkeys(("embed", "embed_all", "similarity", "rerank", "tokenize", "attention"), ()),
     "fill-mask": ("fill-mask",),
     "next-sentence": ("next-sentence",),
     "predict": ("text-classification", "text-regression"),
@@ -133,9 +128,8 @@ class Service:
         if name is not None and name not in self.models:
             raise RequestError(404, "not_found", f"no model has that name: choose {', '.join(self.models)}")
         candidates = list(self.models.values()) if name is None else [self.models[name]]
-        for one in candidates:
-            if one.supports(route):
-                return one
+        if supporting := [one for one in candidates if one.supports(route)]:
+            return supporting[0]
         needed = " or ".join(objectives_with(*ROUTE_PIPELINES[route]))
         heads = "; ".join(f"{one.name} has {', '.join(one.predictor.model.objectives) or 'none'}" for one in candidates)
         raise RequestError(422, "validation", f"/{route} needs a model with a {needed} head: {heads}")
