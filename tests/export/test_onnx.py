@@ -21,8 +21,9 @@ import bertsmith
 from bertsmith.errors import StorageError
 from bertsmith.export import graph as graphs
 from bertsmith.export import onnx
+from bertsmith.export.folder import ParityError
 from bertsmith.export.graph import OnnxFiles, OnnxModule, convert
-from bertsmith.export.parity import ParityCheck, ParityError, measure_parity
+from bertsmith.export.onnx import ParityCheck, measure_parity
 from bertsmith.model_io.model_folder import verify_folder
 from bertsmith.objectives import classify, masked_lm, next_sentence, span, tag
 

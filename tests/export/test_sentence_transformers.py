@@ -20,7 +20,7 @@ from model_io.folder_fixtures import TEXTS, folder, tokenizer
 import bertsmith
 from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.export import sentence_transformers as exporting
-from bertsmith.export.parity import ParityError
+from bertsmith.export.folder import ParityError
 from bertsmith.export.sentence_transformers import export_sentence_transformers
 from bertsmith.model_io.model_folder import save_model, verify_folder
 

@@ -7,12 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bertsmith.errors import StorageError
+from bertsmith.errors import BertsmithError, StorageError
 from bertsmith.model_io.loading import parameter_count
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_card import plain, table
 from bertsmith.system.durable import Disk, partial_path
 from bertsmith.tokenizers.tokenizer import Tokenizer
+
+
+class ParityError(BertsmithError):
+    """The exported model differs from the original."""
+
+    exit_code = 70
 
 
 @contextmanager

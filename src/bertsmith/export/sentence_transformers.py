@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import BertsmithError
-from bertsmith.export.folder import export_card, model_facts, new_folder
+from bertsmith.export.folder import ParityError, export_card, model_facts, new_folder
 from bertsmith.export.graph import POOLINGS
-from bertsmith.export.parity import ParityError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model_io.checksums import CHECKSUMS, checksums_file, read_checksums
 from bertsmith.model_io.model import Model
@@ -73,10 +72,7 @@ def export_sentence_transformers(
 def _check_embeddings(
     folder: Path, model: Model, tokenizer: Tokenizer, settings: SentenceSettings, *, tolerance: float
 ) -> float:
-    """The largest difference between embeddings of the loaded folder and of the model, on random texts.
-
-    A `ParityError` if it exceeds the tolerance.
-    """
+    """The largest difference of the loaded folder from the model, on random texts; an error over the tolerance."""
     generator = np.random.default_rng(0)
     texts = [tokenizer.decode(generator.integers(0, tokenizer.vocab_size, length)) for length in LENGTHS]
     pooling: Any = settings.pooling

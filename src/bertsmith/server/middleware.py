@@ -148,10 +148,7 @@ class Gateway:
         await error_response(error, body.context)(scope, body.replay, sender)
 
     async def delay(self, error: RequestError) -> RequestError:
-        """Delays a 429 response: a client that is rejected at once retries at once.
-
-        If too many are delayed already, the response is a 503 that closes the connection.
-        """
+        """Delays a 429 response, as a client that is rejected at once retries at once; 503 if too many are delayed."""
         if not error.delayed:
             return error
         if self.delayed >= self.limits.max_rejections:

@@ -18,9 +18,9 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
 from bertsmith.server.schemas import ERROR_RESPONSES, OPENAI_ERROR_RESPONSES, format_array
-from bertsmith.server.service import ParsedBodyRoute, Service, ServiceDependency, json_response
+from bertsmith.server.service import Service, ServiceDependency, json_response
 
-router = APIRouter(route_class=ParsedBodyRoute, responses=ERROR_RESPONSES, tags=["embeddings"])
+router = APIRouter(responses=ERROR_RESPONSES, tags=["embeddings"])
 
 
 def _check_length(predictor: Predictor, texts: Sequence[str], indices: Sequence[int]) -> None:

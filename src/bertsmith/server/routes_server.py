@@ -17,10 +17,10 @@ from bertsmith import __version__
 from bertsmith.reports.html import table
 from bertsmith.server.monitoring import METRICS_CONTENT_TYPE
 from bertsmith.server.schemas import ERROR_RESPONSES, Responses
-from bertsmith.server.service import ParsedBodyRoute, ServiceDependency
+from bertsmith.server.service import ServiceDependency
 
 GET_ERRORS: Responses = {status: ERROR_RESPONSES[status] for status in (401, 404, 405, 413)}
-router = APIRouter(route_class=ParsedBodyRoute, responses=GET_ERRORS, tags=["server"])
+router = APIRouter(responses=GET_ERRORS, tags=["server"])
 PUBLIC = ("/health", "/docs", "/docs.css", "/openapi.json")
 DOCS_POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 DOCS_STYLE = (files("bertsmith.reports") / "assets" / "base.css").read_text(encoding="utf-8") + (

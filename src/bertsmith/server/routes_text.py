@@ -15,9 +15,9 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.server import schemas
 from bertsmith.server.errors import RequestError
 from bertsmith.server.schemas import ERROR_RESPONSES, format_array
-from bertsmith.server.service import ParsedBodyRoute, ServiceDependency, json_response
+from bertsmith.server.service import ServiceDependency, json_response
 
-router = APIRouter(route_class=ParsedBodyRoute, responses=ERROR_RESPONSES, tags=["text"])
+router = APIRouter(responses=ERROR_RESPONSES, tags=["text"])
 MAX_MASKS = 32  # in one text: each needs its own forward pass
 
 

@@ -13,7 +13,6 @@ import ipaddress
 import logging
 import os
 import select
-import signal
 import socket
 import struct
 import sys
@@ -230,20 +229,8 @@ class Server(uvicorn.Server):
         if self._sweep is not None:
             self._sweep.cancel()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handles signals without raising them again afterwards: a drained server exits with 0."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Does not record the signal, so that uvicorn does not raise it again: a drained server exits with 0."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True

@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -259,28 +258,6 @@ async def _service_of(request: Request) -> Service:
 
 
 ServiceDependency = Annotated[Service, Depends(_service_of)]
-
-
-class ParsedRequest(Request):
-    """A request whose body the middleware has already read and parsed."""
-
-    async def body(self) -> bytes:
-        return context_of(self).body
-
-    async def json(self) -> Any:
-        return context_of(self).json
-
-
-class ParsedBodyRoute(APIRoute):
-    """A route whose body the middleware has read and parsed."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_parsed(request: Request) -> Response:
-            return await handle(ParsedRequest(request.scope, request.receive))
-
-        return handle_parsed
 
 
 def json_response(value: Any, **headers: str) -> Response:
