@@ -10,8 +10,8 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -176,8 +176,7 @@ def with_lstm_nodes(model: nn.Module) -> Iterator[None]:
             network.forward_lstms, network.backward_lstms = forward, backward
 
 
-@dataclass(frozen=True)
-class OnnxFiles:
+class OnnxFiles(NamedTuple):
     """The bytes of an ONNX model."""
 
     model: bytes

@@ -260,8 +260,7 @@ def _embeddings(module: OnnxModule, row: Row) -> Outputs:
     if POOLED in module.output_names:
         outputs[POOLED] = encoding.pooled[0].numpy()
     if SENTENCE in module.output_names:
-        pooling: Any = module.pooling
-        backend = LocalBackend(module.model, padding_id=0, device="cpu")
-        vector = backend.run(EmbeddingQuery(pooling, (-1,), "mean"), [ModelInput((row,))])[0]
+        query = EmbeddingQuery(cast(Any, module.pooling), (-1,), "mean")
+        (vector,) = LocalBackend(module.model, padding_id=0, device="cpu").run(query, [ModelInput((row,))])
         outputs[SENTENCE] = vector / np.linalg.norm(vector) if module.normalize else vector
     return outputs

@@ -43,15 +43,11 @@ class EngineClosed(BertsmithError):
 
 @dataclass
 class Deadline:
-    """When a request expires. Any thread may cancel it earlier."""
+    """When a request expires."""
 
     at: float = float("inf")  # time.monotonic()
-    cancelled: bool = False
+    cancelled: bool = False  # any thread may set it: inputs that have not run yet are dropped
     tokens: int = 0  # of all inputs of the request
-
-    def cancel(self) -> None:
-        """Drops the inputs of the request that have not run yet."""
-        self.cancelled = True
 
     @property
     def expired(self) -> bool:

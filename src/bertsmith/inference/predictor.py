@@ -188,10 +188,9 @@ class Predictor(TextPipelines, FillMaskPipeline):
         return tuple(map(self.tokenizer.id_to_token, ids.tolist()))
 
     def _rows(self, texts: Sequence[str] | Sequence[Sequence[int]]) -> list[Row]:
-        if any(isinstance(text, str) for text in texts):
-            encoded = self.tokenizer.encode_batch(cast(Sequence[str], texts))
-        else:
-            encoded = [self._encoded_ids(cast(Sequence[int], ids)) for ids in texts]
+        inputs: list[Any] = list(texts)
+        as_ids = bool(inputs) and not isinstance(inputs[0], str)
+        encoded = list(map(self._encoded_ids, inputs)) if as_ids else self.tokenizer.encode_batch(inputs)
         return [self.tokenizer.frame(one, max_length=self.max_length) for one in encoded]
 
     def _encoded_ids(self, ids: Sequence[int]) -> Encoded:

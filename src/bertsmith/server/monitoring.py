@@ -81,8 +81,8 @@ class Log:
         frames = traceback.extract_tb(error.__traceback__)
         location = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-6:]))
         kind = type(error).__name__
-        text = f"internal error {kind} at {location} {context.id}"
-        self.event("internal_error", text, kind=kind, at=location, id=context.id)
+        fields = {"kind": kind, "at": location, "id": context.id}
+        self.event("internal_error", f"internal error {kind} at {location} {context.id}", **fields)
 
     def event(self, name: str, text: str, **fields: Any) -> None:
         """An event of the server."""

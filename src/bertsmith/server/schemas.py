@@ -259,9 +259,7 @@ ERROR_RESPONSES: Responses = {
         503: "The server is stopping or failing, or the deadline has passed.",
     }.items()
 }
-OPENAI_ERROR_RESPONSES: Responses = {
-    status: {**response, "model": OpenAIError} for status, response in ERROR_RESPONSES.items()
-}
+OPENAI_ERROR_RESPONSES: Responses = {status: one | {"model": OpenAIError} for status, one in ERROR_RESPONSES.items()}
 
 
 def format_array(values: NDArray[Any], form: str = "%.9g") -> str:

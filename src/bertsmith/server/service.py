@@ -167,7 +167,7 @@ class Service:
         finally:
             disconnected.cancel()
             if not task.done():  # late, disconnected or cancelled: drop what is still queued
-                own.cancel()
+                own.cancelled = True
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if task.done():
             return task.result()
@@ -196,8 +196,8 @@ class Service:
         if queued > FULL * limit:
             raise overloaded(f"{queued:,} tokens are queued, at most {limit:,} (--max-queued-tokens)")
         if self.busy >= self.limits.max_requests:
-            limit = self.limits.max_requests
-            raise overloaded(f"{self.busy} requests are in progress, at most {limit} (--max-requests)")
+            at_most = f"at most {self.limits.max_requests} (--max-requests)"
+            raise overloaded(f"{self.busy} requests are in progress, {at_most}")
 
     def text_list(self, inputs: str | list[str]) -> list[str]:
         """The texts of a request; an error if there are none or too many."""
