@@ -210,8 +210,7 @@ def convert(module: OnnxModule, *, opset: int = DEFAULT_OPSET, max_inline_bytes:
     _strip(model)
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     weights = _externalize(model) if sum(sizes) > max_inline_bytes else None
-    proto = onnx_ir.to_proto(model)
-    return OnnxFiles(proto.SerializeToString(deterministic=True), weights)
+    return OnnxFiles(onnx_ir.to_proto(model).SerializeToString(deterministic=True), weights)
 
 
 def _trace(module: OnnxModule, opset: int) -> Any:

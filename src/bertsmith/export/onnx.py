@@ -77,8 +77,7 @@ def export_onnx(
         raise BertsmithError("--normalize needs --pooling")
     if pooling is not None and head not in (None, VECTORS):
         raise BertsmithError(f"--pooling exports vectors and --head {head} exports logits: leave out one of them")
-    without_heads = pooling is not None or head == VECTORS
-    model, tokenizer, _ = open_model(folder, objectives=() if without_heads else None)
+    model, tokenizer, _ = open_model(folder, objectives=() if pooling is not None or head == VECTORS else None)
     if head not in (None, VECTORS):
         model = Model(model.encoder, [cast(Objective, model.objectives[require_head(model, str(head))])])
     module = OnnxModule(model, pooling=pooling, normalize=normalize).eval()

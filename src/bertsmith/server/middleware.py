@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 import math
+import re
 import time
 from typing import Any
 
@@ -166,12 +167,9 @@ class Gateway:
 def _strip_model(scope: Scope, context: RequestContext) -> str:
     """Removes /models/NAME from the path; the name goes to the context."""
     path: str = scope["path"]
-    if path.startswith("/models/"):
-        name, slash, rest = path.removeprefix("/models/").partition("/")
-        if name and slash:
-            context.model = name
-            path = scope["path"] = f"/{rest}"
-            scope["raw_path"] = path.encode("utf-8", "replace")
+    if match := re.fullmatch(r"/models/([^/]+)(/.*)", path, re.DOTALL):
+        context.model, path = match.groups()
+        scope["path"], scope["raw_path"] = path, path.encode("utf-8", "replace")
     return path
 
 
@@ -221,8 +219,7 @@ class _RequestBody:
             self.complete = True
             raise client_disconnected()
         self.complete = not message.get("more_body", False)
-        chunk: bytes = message.get("body", b"")
-        return chunk
+        return bytes(message.get("body", b""))
 
     async def discard(self, limits: Limits) -> bool:
         """Reads the rest of a rejected body; False if it does not end soon."""

@@ -160,8 +160,5 @@ def _type(schema: dict[str, Any], field: dict[str, Any]) -> str:
     return str(field.get("type", "any"))
 
 
-def _resolve(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" not in value:
-        return value
-    definition: dict[str, Any] = schema["components"]["schemas"][value["$ref"].rsplit("/", 1)[-1]]
-    return definition
+def _resolve(schema: dict[str, Any], value: dict[str, Any]) -> Any:
+    return schema["components"]["schemas"][value["$ref"].rsplit("/", 1)[-1]] if "$ref" in value else value
