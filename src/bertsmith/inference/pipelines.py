@@ -19,7 +19,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.forward import LogitsQuery, ModelInput, TextModel, check_top_k, require_pipeline
 from bertsmith.objectives.objective import Pipeline
 from bertsmith.tasks.qa_windows import QAConfig
-from bertsmith.tasks.question_answering import QuestionAnsweringTask, ScoringRules
+from bertsmith.tasks.question_answering import QuestionAnsweringTask
 from bertsmith.tasks.tagged_text import TaggingConfig, Unit, token_windows
 from bertsmith.tasks.task import Example, Features, Prediction, Task, truncated_examples
 from bertsmith.tasks.text_tasks import ClassificationTask, MultipleChoiceTask, RegressionTask, TextTask, encode_texts
@@ -108,9 +108,7 @@ class TextPipelines(TextModel):
         if unit not in UNITS:
             raise BertsmithError(f'unit "{unit}" does not exist: choose {", ".join(UNITS)}')
         head: Any = self.model.objectives[name]
-        task = TokenClassificationTask(
-            "ner", files={}, load=_no_files, config=TaggingConfig(), labels=head.config.labels, unit=unit
-        )
+        task = TokenClassificationTask("ner", config=TaggingConfig(), labels=head.config.labels, unit=unit)
         task.objective = name
         texts = [text] if isinstance(text, str) else text
         examples = [Example(id=str(index), texts=(one,)) for index, one in enumerate(texts)]
@@ -139,8 +137,7 @@ class TextPipelines(TextModel):
             n_best=max(defaults.n_best, top_k),
             no_answer=0.0 if no_answer is None else no_answer,
         )
-        rules: ScoringRules = "1.1" if no_answer is None else "2.0"
-        task = QuestionAnsweringTask(name="answer", config=settings, rules=rules, files={})
+        task = QuestionAnsweringTask("answer", config=settings, rules="1.1" if no_answer is None else "2.0")
         task.objective = name
         example = Example(id="0", texts=(question, context))
         (prediction,), truncated = self._predict_examples(task, [example], length=length)
@@ -155,7 +152,7 @@ class TextPipelines(TextModel):
         `truncated` is added if a choice was longer than the model's maximum length.
         """
         name = require_pipeline(self.model, "multiple-choice")
-        task = MultipleChoiceTask(name, files={}, read=_no_files)
+        task = MultipleChoiceTask(name)
         task.objective = name
         example = Example(id="0", texts=(question, *choices), source="this question")
         task.check("test", [example])
@@ -169,9 +166,9 @@ class TextPipelines(TextModel):
         head: Any = self.model.objectives[name]
         task: ClassificationTask | RegressionTask
         if head.pipeline == "text-regression":
-            task = RegressionTask(name, files={}, read=_no_files)
+            task = RegressionTask(name)
         else:
-            task = ClassificationTask(name, files={}, read=_no_files, labels=head.config.labels, positive=positive)
+            task = ClassificationTask(name, labels=head.config.labels, positive=positive)
         task.objective = name
         return task
 
@@ -209,10 +206,6 @@ def _with_windows(result: dict[str, Any], windows: int) -> dict[str, Any]:
 
 def _renamed(spans: Sequence[Any], fields: dict[str, str]) -> list[dict[str, Any]]:
     return [{name: span[field] for name, field in fields.items()} for span in spans]
-
-
-def _no_files(path: Any, split: str) -> list[Any]:
-    raise AssertionError("pipelines pass texts, not files")
 
 
 def as_texts(inputs: Any) -> tuple[list[tuple[str, ...]], bool]:
