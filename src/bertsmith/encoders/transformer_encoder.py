@@ -57,6 +57,7 @@ class TransformerConfig:
 
     sizes: ClassVar[Mapping[str, tuple[int, int]]] = SIZES
     min_segment_types: ClassVar[int] = 1
+    projects_embeddings: ClassVar[bool] = False  # an encoder of another width can share its embeddings
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab_size", "max_positions", "inner", "embedding_width"):

@@ -15,7 +15,6 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.data.shards import Shards
 from bertsmith.errors import ConfigError, DataError
 from bertsmith.model_io.folder_tokenizer import vocabulary_of
-from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.huggingface.family import POOLER
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import open_model
@@ -24,7 +23,6 @@ from bertsmith.tokenizers.tokenizer import Tokenizer, load
 from bertsmith.training.distributed import World
 from bertsmith.training.prefetch import Prefetcher
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.run import GENERATOR
 from bertsmith.types import Batch
 
 VOCAB_MULTIPLE = 64  # rows of the token table, so that GPUs get matrices of suitable sizes
@@ -177,8 +175,8 @@ def load_start(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> list[str]:
 def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list[str]:
     """Copies the weights of a model folder into a model; returns notes for the user.
 
-    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights. A
-    generator beside the folder is loaded too.
+    Encoder and vocabulary must be the same; heads and a pooler that the folder lacks keep their new weights.
+    Auxiliary models of objectives beside the folder are loaded too.
     """
     other, other_tokenizer, _ = open_model(folder)
     if other_tokenizer.tokens() != tokenizer.tokens():
@@ -200,9 +198,9 @@ def load_weights(model: Model, folder: str | Path, tokenizer: Tokenizer) -> list
     notes = [f"started from the weights of {folder}"]
     notes += [f"{name} is new" for name in new]
     notes += [f"{name} of {folder} is not used" for name in unused]
-    if generator := generator_model(model):
-        beside = Path(folder).parent / GENERATOR / Path(folder).name
-        notes += load_weights(generator, beside, tokenizer) if beside.is_dir() else ["the generator is new"]
+    for part, auxiliary in model.auxiliary_models().items():
+        beside = Path(folder).parent / part / Path(folder).name
+        notes += load_weights(auxiliary, beside, tokenizer) if beside.is_dir() else [f"the {part} is new"]
     return notes
 
 

@@ -13,7 +13,6 @@ import torch
 
 from bertsmith import config
 from bertsmith.errors import BertsmithError, ConfigError
-from bertsmith.model_io.huggingface.electra import generator_model
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.model_folder import save_model
 from bertsmith.tokenizers.tokenizer import Tokenizer
@@ -25,7 +24,6 @@ from bertsmith.training.trainer import Trainer
 
 T = TypeVar("T", Recipe, FinetuneConfig)
 RECIPE = "recipe.json"
-GENERATOR = "generator"  # folder of the generator's models
 # Settings that may change when a run resumes: results depend on them only through rounding and dropout.
 CHANGEABLE = {"micro_batch_size", "save_every", "keep_checkpoints", "eval_every", "eval_rows", "patience"}
 CHANGEABLE |= {
@@ -111,7 +109,7 @@ class Run(ABC):
         return torch.bfloat16 if self.trainer.forward_backward.bf16 else torch.float32
 
     def write_model(self, name: str, metrics: Mapping[str, float]) -> None:
-        """Saves the model folder `name` (best or last), and the generator of replaced-token detection beside it."""
+        """Saves the model folder `name` (best or last), and the auxiliary models of objectives in folders beside it."""
         weights, model = self.trainer.full_weights(), self.trained_model()
         if not self.trainer.world.is_main:
             return
@@ -121,8 +119,8 @@ class Run(ABC):
         self.before_saving(model)
         facts = self.card_facts(metrics)
         save_model(model, self.tokenizer, self.folder / name, facts=facts, replace=True)
-        if generator := generator_model(model):
-            save_model(generator, self.tokenizer, self.folder / GENERATOR / name, facts=facts, replace=True)
+        for part, auxiliary in model.auxiliary_models().items():
+            save_model(auxiliary, self.tokenizer, self.folder / part / name, facts=facts, replace=True)
 
     def stops_early(self) -> bool:
         """Whether `patience` evaluations have passed without improvement."""
