@@ -36,8 +36,8 @@ def sized(size: str, *, learning_rate: float = 6e-4, warmup: int = 24_000) -> Re
 
 def running_text(*, across_documents: bool) -> Recipe:
     packing = full_sentences.Config(across_documents=across_documents)
-    compared = {"steps": STEPS, "learning_rate": 1e-4, "warmup": 10_000 / STEPS, "batch_size": 256}
-    return replace(sized("base"), packing=packing, **compared)
+    recipe = replace(sized("base"), packing=packing, steps=STEPS, batch_size=256)
+    return replace(recipe, learning_rate=1e-4, warmup=10_000 / STEPS)
 
 
 def paired(*, single_sentences: bool) -> Recipe:

@@ -1,8 +1,6 @@
 """Checkpoints of a run: weights, optimizer state and progress, with a manifest that has a checksum of every file.
 
-A checkpoint is written to a temporary folder, synced, and only then renamed. It is read only if every byte has its
-checksum. No file points to the latest one: names carry the step, and a run resumes from the newest checkpoint that
-verifies.
+No file points to the latest one: names carry the step, and a run resumes from the newest checkpoint that verifies.
 """
 
 from __future__ import annotations
@@ -138,8 +136,7 @@ class Checkpoint:
 
     def state(self) -> TrainingState:
         """The saved state, every file verified."""
-        extra = self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}
-        for name in sorted(extra):
+        for name in sorted(self.files.keys() - {PROGRESS, WEIGHTS, OPTIMIZER}):
             self.read(name)
         return TrainingState(
             weights=safetensors.load(self.read(WEIGHTS)),
@@ -211,10 +208,7 @@ class Checkpoints:
 
     def _write(self, final: Path, state: TrainingState) -> None:
         try:
-            for old in (
-                partial_path(final),
-                final,
-            ):  # damaged, or of a run that was resumed from an earlier checkpoint
+            for old in (partial_path(final), final):  # damaged, or of a run that resumed from an earlier checkpoint
                 if old.exists():
                     self.disk.remove_folder(old)
             write_checkpoint(final, state, files=self.files, facts=self.facts, disk=self.disk)

@@ -92,10 +92,8 @@ def train_and_dev(settings: FinetuneConfig, task: Task) -> tuple[list[Example], 
         return train, task.examples("dev")
     if not fraction:
         return train, []
-    kept: list[Example] = []
-    dev: list[Example] = []
-    for example in train:
-        (dev if is_dev(example, fraction) else kept).append(example)
+    dev = [example for example in train if is_dev(example, fraction)]
+    kept = [example for example in train if not is_dev(example, fraction)]
     if not (kept and dev):
         raise ConfigError(
             f"dev_fraction={fraction:g} splits {len(train):,} examples into {len(kept):,} for training and "
@@ -136,10 +134,10 @@ def make_batch(
     shared: dict[str, Any] = {"length": length, "padding_id": padding_id, "pack": True, "epoch": epoch}
     labels, indices = objective_class(objective).collate_labels(features)
     if indices is None:
-        return collate(rows, labels={objective: labels}, shape=shape and shape[:2], sample_ids=sample_ids, **shared)
-    return collate(
-        rows, labels={objective: labels}, indices={objective: indices}, shape=shape, sample_ids=sample_ids, **shared
-    )
+        shared["shape"] = shape and shape[:2]
+    else:
+        shared |= {"shape": shape, "indices": {objective: indices}}
+    return collate(rows, labels={objective: labels}, sample_ids=sample_ids, **shared)
 
 
 @dataclass(frozen=True)
@@ -208,7 +206,7 @@ class FinetuneLoader(Prefetcher):
             samples=[epoch * self.order.count + number for epoch, number in taken],
         )
         if self.shape:
-            return _pinned(batch.replace(dense=False))
+            return batch.replace(dense=False).map(Tensor.pin_memory)  # for asynchronous copies
         return batch.replace(max_seqlen=max(len(row) for one in features for row in one.rows))
 
     def _static_shape(self, steps: int) -> tuple[int, int, int]:
@@ -220,17 +218,6 @@ class FinetuneLoader(Prefetcher):
             rows, texts = max(rows, rows_needed(sizes, self.length)), max(texts, len(sizes))
             slots = max(slots, sum(0 if one.indices is None else len(one.indices) for one in some))
         return rows, texts, slots
-
-
-def _pinned(batch: Batch) -> Batch:
-    """The batch in pinned memory, for asynchronous copies to the GPU."""
-
-    def pinned(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: pinned(item) for name, item in value.items()}
-        return value.pin_memory() if isinstance(value, torch.Tensor) else value
-
-    return batch.replace(**{name: pinned(value) for name, value in vars(batch).items()})
 
 
 def batches_by_length(

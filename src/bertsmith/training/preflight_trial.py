@@ -18,12 +18,11 @@ from bertsmith.data.packing.packing import PackedBatch, Packing
 from bertsmith.errors import BertsmithError, DataError
 from bertsmith.model_io.model import Model
 from bertsmith.model_io.summary import parameters_by_module
-from bertsmith.nn.meta_device import on_meta_device
 from bertsmith.objectives.objective import Objective
 from bertsmith.system.progress import format_duration
 from bertsmith.training.distributed import World
 from bertsmith.training.pretrain import make_trainer
-from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start
+from bertsmith.training.pretrain_data import PretrainData, PretrainLoader, load_start, meta_model
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.signals import StopSignal
 from bertsmith.training.step import Step
@@ -104,19 +103,13 @@ def format_bytes(size: float) -> str:
 
 def count_parameters(recipe: Recipe) -> int:
     """Of the encoder and all heads; allocates no weights."""
-    with on_meta_device():
-        model = Model.build(recipe.encoder, recipe.objectives.values())
-    return sum(weight.numel() for weight in model.parameters())
+    return sum(weight.numel() for weight in meta_model(recipe).parameters())
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, int]:
     """The main figures of a recipe."""
-    return {
-        "parameters": count_parameters(recipe),
-        "max_length": recipe.max_length,
-        "batch_size": recipe.batch_size,
-        "steps": recipe.steps,
-    }
+    sizes = {"max_length": recipe.max_length, "batch_size": recipe.batch_size, "steps": recipe.steps}
+    return {"parameters": count_parameters(recipe), **sizes}
 
 
 def check_model(context: PreflightContext) -> Finding:
@@ -137,11 +130,10 @@ def check_model(context: PreflightContext) -> Finding:
 def trial_recipe(recipe: Recipe, parameters: int, device: str) -> Recipe:
     """The recipe with a small batch size; on an accelerator the shape of a forward stays."""
     rows = recipe.rank_rows(1)
+    forwards = 1 if device == "cpu" else min(MAX_FORWARDS, recipe.batch_size // rows)
     if device == "cpu":
         tokens = min(CPU_TOKENS, CPU_FLOP / (6 * parameters))
         rows = min(rows, max(1, int(tokens / recipe.max_length)))
-        return replace(recipe, batch_size=rows, batch_size_warmup=None, micro_batch_size=rows)
-    forwards = min(MAX_FORWARDS, recipe.batch_size // rows)
     return replace(recipe, batch_size=rows * forwards, batch_size_warmup=None, micro_batch_size=rows)
 
 
@@ -226,9 +218,8 @@ def check_speed(context: PreflightContext) -> Finding:
     seconds = time.monotonic() - began
     rows, minutes = sum(step.rows for step in steps) / seconds, context.recipe.minutes
     facts: dict[str, Any] = {"steps": len(steps), "tokens_per_second": tokens / seconds, "rows_per_second": rows}
-    text = (
-        f"{tokens / seconds:,.0f} tokens/s over {len(steps)} step{'s' * (len(steps) > 1)} of {_trial_rows(context)}; "
-    )
+    many = "s" * (len(steps) > 1)
+    text = f"{tokens / seconds:,.0f} tokens/s over {len(steps)} step{many} of {_trial_rows(context)}; "
     if context.total_rows is None:
         facts["epochs"] = rows * 60 * minutes / context.packing.rows_per_epoch
         text += f"{minutes:g} minutes are {facts['epochs']:,.1f} epochs"

@@ -95,11 +95,6 @@ class Recipe:
         return (json.dumps(config.to_dict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def read_recipe(path: Path) -> Recipe:
-    """A recipe from a JSON or TOML file."""
-    return config.read_file(Recipe, path)
-
-
 def with_overrides(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     """The recipe with dotted overrides such as `encoder.layers=4`."""
     return config.override(recipe, changes)

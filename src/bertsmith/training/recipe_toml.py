@@ -1,8 +1,4 @@
-"""A recipe as TOML with every setting written out and explained.
-
-Explanations come from the comments and docstrings beside the settings in the code. Reading the file gives an equal
-recipe. This module knows no setting by name.
-"""
+"""A recipe as TOML with every setting and its explanation: the comments and docstrings beside it in the code."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML; `read_recipe` of it gives an equal one."""
+    """The recipe as TOML; reading it gives an equal one."""
     return HEAD + "\n" + "\n".join(_table("", recipe, [])) + "\n"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import cast
 
@@ -51,11 +51,8 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model, self.batches, self.plan = model, batches, plan
-        self.compute, self.world, self.stop_signal = (
-            compute or ComputeConfig(),
-            world or World(),
-            stop_signal or StopSignal(),
-        )
+        self.compute, self.world = compute or ComputeConfig(), world or World()
+        self.stop_signal = stop_signal or StopSignal()
         self.module, self.groups = cast(nn.Module, model), len(model.layer_groups())
         self.forward_backward = ForwardBackward(
             model, precision=precision, compute=self.compute, world=self.world, seed=seed
@@ -195,11 +192,9 @@ class Trainer:
         tokens = reduce(add, [tokens for _, _, tokens in corrupted])
         counts = self.world.all_reduce({**{f"count/{name}": count for name, count in local.items()}, "tokens": tokens})
         divisors = {name: counts[f"count/{name}"].float() for name in local}
-        last = len(corrupted) - 1
+        accumulate = partial(self.forward_backward.accumulate_gradients, step=self.steps_done, seed=seed)
         losses = [
-            self.forward_backward.accumulate_gradients(
-                batch, divisors, step=self.steps_done, micro=micro, last=micro == last, seed=seed
-            )
+            accumulate(batch, divisors, micro=micro, last=micro == len(corrupted) - 1)
             for micro, (batch, _, _) in enumerate(corrupted)
         ]
         rows = sum(len(batch.input_ids) for batch, _, _ in corrupted) * self.world.size

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers import (
-    LearningRates,
-    Optimizer,
-    Weight,
-    gradient,
-    kernel_argument,
-    load_by_name,
-    trainable,
-)
+from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kernel_argument, load_by_name, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +21,14 @@ class Config:
     betas: tuple[float, float] = (0.9, 0.999)  # decay rates of the two moments
     epsilon: float = 1e-8  # added to the square root of the second moment
     weight_decay: float = 0.01  # decoupled; multiplied by the learning rate
+    corrected: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self.betas, self.epsilon, self.weight_decay)
 
-    def build(self, weights: Sequence[Weight]) -> Adam:
-        return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=self.weight_decay, corrected=True)
+    def build(self, weights: Sequence[Weight]) -> Optimizer:
+        decay, corrected = self.weight_decay, self.corrected
+        return Adam(weights, betas=self.betas, epsilon=self.epsilon, weight_decay=decay, corrected=corrected)
 
 
 class Adam(Optimizer):
@@ -55,7 +50,6 @@ class Adam(Optimizer):
         corrected: bool,
     ) -> None:
         super().__init__(weights)
-        check_settings(betas, epsilon, weight_decay)
         self.betas, self.epsilon, self.weight_decay, self.corrected = betas, epsilon, weight_decay, corrected
         self.first: dict[str, Tensor] = {}  # m by name, from the first update of a weight on
         self.second: dict[str, Tensor] = {}  # v
@@ -109,7 +103,7 @@ class Adam(Optimizer):
                 self.second[weight.name] = torch.zeros_like(weight.tensor, requires_grad=False)
         torch._fused_adamw_(
             targets,
-            [gradient(weight) for weight in weights],
+            [weight.gradient for weight in weights],
             [self.first[weight.name] for weight in weights],
             [self.second[weight.name] for weight in weights],
             [],

@@ -15,15 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ConfigError
-from bertsmith.training.optimizers import (
-    LearningRates,
-    Optimizer,
-    Weight,
-    gradient,
-    kernel_argument,
-    load_by_name,
-    trainable,
-)
+from bertsmith.training.optimizers import LearningRates, Optimizer, Weight, kernel_argument, load_by_name, trainable
 from bertsmith.training.optimizers.adamw import Adam, check_settings
 
 # Coefficients of successive quintics (Amsel et al. 2025, with a margin for rounding): together they map every singular
@@ -96,7 +88,7 @@ class Muon(Optimizer):
         fused = partial(torch._fused_sgd_, dampening=0.0, maximize=False, is_first_step=False, found_inf=skip)
         fused(
             list(nesterov_NRC.unbind()),
-            [gradient(weight) for weight in weights],
+            [weight.gradient for weight in weights],
             [self.momenta[weight.name] for weight in weights],
             weight_decay=0.0,
             momentum=self.config.momentum,
